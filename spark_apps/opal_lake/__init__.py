@@ -1,0 +1,1 @@
+"""The format of Opal tables and its rules, over Arrow, numpy and roaring bitmaps. No Spark, no Airflow."""

@@ -1,0 +1,90 @@
+"""Which rows of a segment are not visible: roaring bitmaps, their packed words, and the bitmap base as bytes (FORMAT, bitmap bases)."""
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from opal_lake.errors import FormatError
+from opal_lake.segment_log import Events
+
+MAGIC = b"OPALBIT1"
+_HEAD = struct.Struct("<8sII")
+
+Bitmaps = dict[int, BitMap]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BitmapBase:
+    """A group's bitmaps as of a version, at the end of time."""
+
+    group: int
+    path: str
+    size: int
+    crc32: int
+    version: int
+    write_id: str
+
+
+def add_events(bitmaps: Bitmaps, events: Events) -> None:
+    """Mark the rows of events in place; the set is grow-only, so order and repeats do not matter."""
+    if not len(events):
+        return
+    order = np.argsort(events.segment, kind="stable")
+    segments, offsets = events.segment[order], events.offset[order].astype(np.uint32)
+    starts = np.flatnonzero(np.r_[True, segments[1:] != segments[:-1]])
+    for start, end in zip(starts, [*starts[1:], len(segments)], strict=True):
+        marks = BitMap(memoryview(offsets[start:end]))
+        segment = int(segments[start])
+        if segment in bitmaps:
+            bitmaps[segment] |= marks
+        else:
+            bitmaps[segment] = marks
+
+
+def offsets_of(bitmap: BitMap) -> npt.NDArray[np.uint32]:
+    """The marked row offsets, ascending."""
+    return np.frombuffer(bitmap.to_array(), np.uint32)
+
+
+def words_of(bitmap: BitMap, rows: int) -> npt.NDArray[np.int64]:
+    """One bit a row, packed into 64-bit words, least significant bit first."""
+    words = np.zeros((rows + 63) // 64, np.uint64)
+    offsets = offsets_of(bitmap)
+    if len(offsets):
+        word = offsets >> 6
+        bits = np.uint64(1) << (offsets & 63).astype(np.uint64)
+        starts = np.flatnonzero(np.r_[True, word[1:] != word[:-1]])
+        words[word[starts]] = np.add.reduceat(bits, starts)
+    return words.view(np.int64)
+
+
+def encode_base(bitmaps: Mapping[int, BitMap], origin: Mapping[str, object]) -> bytes:
+    """Header, directory, and the portable roaring bytes of each segment."""
+    chosen = sorted(bitmaps)
+    bodies = [bitmaps[segment].serialize() for segment in chosen]
+    directory = {"origin": dict(origin), "segments": [[segment, len(body)] for segment, body in zip(chosen, bodies, strict=True)]}
+    head = json.dumps(directory, sort_keys=True, separators=(",", ":")).encode()
+    return _HEAD.pack(MAGIC, len(head), zlib.crc32(head)) + head + b"".join(bodies)
+
+
+def decode_base(data: bytes, path: str) -> Bitmaps:
+    """The inverse; the caller has verified the whole file's checksum."""
+    try:
+        magic, length, crc = _HEAD.unpack_from(data)
+        head = data[_HEAD.size : _HEAD.size + length]
+        if magic != MAGIC or zlib.crc32(head) != crc:
+            raise ValueError("not a bitmap base of this format")
+        found: Bitmaps = {}
+        at = _HEAD.size + length
+        for segment, size in json.loads(head)["segments"]:
+            found[segment] = BitMap.deserialize(data[at : at + size])
+            at += size
+    except (ValueError, KeyError, struct.error) as error:
+        raise FormatError(f"bitmap base {path} cannot be decoded ({error}); delete it, it is derived and will be made again") from error
+    return found

@@ -1,0 +1,221 @@
+"""One commit and its bytes (FORMAT, commits). A version is the fold of the commits 0 to v."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from opal_lake.bounds import bounds_from_json, bounds_to_json
+from opal_lake.errors import FormatError
+from opal_lake.segment import DataFile, LogFile, RunFile
+from opal_lake.table_spec import TableSpec, spec_from_json, spec_to_json
+
+FORMAT_VERSION = 1
+_OPEN, _BODY, _CLOSE = b'{"crc32":"', b'","commit":', b"}\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideFile:
+    """A bulk list of ingested files that is too long for the commit itself."""
+
+    path: str
+    size: int
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actions:
+    """What a commit changes. `ingested` files bring a segment each, which is pending until `processed` names it."""
+
+    spec: TableSpec | None = None
+    ingested: tuple[DataFile, ...] = ()
+    ingested_side: SideFile | None = None
+    processed: tuple[int, ...] = ()
+    add_logs: tuple[LogFile, ...] = ()
+    add_runs: tuple[RunFile, ...] = ()
+    abandoned: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A link of the chain: it names its own write and the one before."""
+
+    version: int
+    table_id: str
+    write_id: str
+    previous_write_id: str | None
+    timestamp_us: int
+    operation: str
+    number: int | None = None
+    token: str | None = None
+    application: tuple[str, int] | None = None
+    epoch: int = 0
+    changes_view: bool = False
+    result: Mapping[str, Any] = field(default_factory=dict)
+    actions: Actions = Actions()
+
+
+def canonical_json(data: Any) -> bytes:
+    """The one way this format writes JSON."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def seal(body: bytes) -> bytes:
+    """A JSON document that carries the checksum of its own content."""
+    return _OPEN + b"%08x" % zlib.crc32(body) + _BODY + body + _CLOSE
+
+
+def unseal(data: bytes, path: str) -> Any:
+    """The content, if the checksum holds."""
+    start = len(_OPEN) + 8 + len(_BODY)
+    body = data[start : -len(_CLOSE)]
+    if data != seal(body):
+        raise FormatError(f"{path} is damaged: its checksum does not hold; restore the file from a backup")
+    return json.loads(body)
+
+
+def encode_commit(commit: Commit) -> bytes:
+    body = {
+        "format": FORMAT_VERSION,
+        "version": commit.version,
+        "table_id": commit.table_id,
+        "write_id": commit.write_id,
+        "previous_write_id": commit.previous_write_id,
+        "timestamp_us": commit.timestamp_us,
+        "operation": commit.operation,
+        "number": commit.number,
+        "token": commit.token,
+        "application": list(commit.application) if commit.application else None,
+        "epoch": commit.epoch,
+        "changes_view": commit.changes_view,
+        "result": dict(commit.result),
+        "actions": actions_to_json(commit.actions),
+    }
+    return seal(canonical_json(body))
+
+
+def decode_commit(data: bytes, path: str) -> Commit:
+    body = unseal(data, path)
+    if body.get("format") != FORMAT_VERSION:
+        raise FormatError(f"{path} has format {body.get('format')!r}, this version reads {FORMAT_VERSION}; upgrade airflow-provider-opal")
+    try:
+        application = body["application"]
+        return Commit(
+            version=body["version"],
+            table_id=body["table_id"],
+            write_id=body["write_id"],
+            previous_write_id=body["previous_write_id"],
+            timestamp_us=body["timestamp_us"],
+            operation=body["operation"],
+            number=body["number"],
+            token=body["token"],
+            application=(application[0], application[1]) if application else None,
+            epoch=body["epoch"],
+            changes_view=body["changes_view"],
+            result=body["result"],
+            actions=actions_from_json(body["actions"]),
+        )
+    except (KeyError, TypeError, IndexError) as error:
+        raise FormatError(f"{path} lacks a part of a commit: {error!r}; restore the file from a backup") from error
+
+
+def actions_to_json(actions: Actions) -> dict[str, Any]:
+    """Only what there is."""
+    side = actions.ingested_side
+    parts: dict[str, Any] = {
+        "spec": spec_to_json(actions.spec) if actions.spec else None,
+        "ingested": [file_to_json(file) for file in actions.ingested],
+        "ingested_side": [side.path, side.size, side.crc32] if side else None,
+        "processed": list(actions.processed),
+        "add_logs": [log_to_json(log) for log in actions.add_logs],
+        "add_runs": [run_to_json(run) for run in actions.add_runs],
+        "abandoned": list(actions.abandoned),
+    }
+    return {name: value for name, value in parts.items() if value}
+
+
+def actions_from_json(data: Mapping[str, Any]) -> Actions:
+    side = data.get("ingested_side")
+    return Actions(
+        spec=spec_from_json(data["spec"]) if "spec" in data else None,
+        ingested=tuple(map(file_from_json, data.get("ingested", ()))),
+        ingested_side=SideFile(path=side[0], size=side[1], crc32=side[2]) if side else None,
+        processed=tuple(data.get("processed", ())),
+        add_logs=tuple(map(log_from_json, data.get("add_logs", ()))),
+        add_runs=tuple(map(run_from_json, data.get("add_runs", ()))),
+        abandoned=tuple(data.get("abandoned", ())),
+    )
+
+
+def file_to_json(file: DataFile) -> dict[str, Any]:
+    return {
+        "path": file.path,
+        "size": file.size,
+        "crc32": file.crc32,
+        "footer": [file.footer_bytes, file.footer_crc32],
+        "rows": file.rows,
+        "group": file.group,
+        "segments": list(file.segments),
+        "bounds": bounds_to_json(file.bounds),
+    }
+
+
+def file_from_json(data: Mapping[str, Any]) -> DataFile:
+    return DataFile(
+        path=data["path"],
+        size=data["size"],
+        crc32=data["crc32"],
+        footer_bytes=data["footer"][0],
+        footer_crc32=data["footer"][1],
+        rows=data["rows"],
+        group=data["group"],
+        segments=tuple(data["segments"]),
+        bounds=bounds_from_json(data["bounds"]),
+    )
+
+
+def log_to_json(log: LogFile) -> dict[str, Any]:
+    return {
+        "path": log.path,
+        "size": log.size,
+        "crc32": log.crc32,
+        "events": log.events,
+        "groups": list(log.groups),
+        "until": [log.least_until, log.greatest_until],
+        "version": log.version,
+    }
+
+
+def log_from_json(data: Mapping[str, Any]) -> LogFile:
+    return LogFile(
+        path=data["path"],
+        size=data["size"],
+        crc32=data["crc32"],
+        events=data["events"],
+        groups=tuple(data["groups"]),
+        least_until=data["until"][0],
+        greatest_until=data["until"][1],
+        version=data["version"],
+    )
+
+
+def run_to_json(run: RunFile) -> dict[str, Any]:
+    return {
+        "path": run.path,
+        "size": run.size,
+        "crc32": run.crc32,
+        "entries": run.entries,
+        "hashes": [run.hash_low, run.hash_high],
+    }
+
+
+def run_from_json(data: Mapping[str, Any]) -> RunFile:
+    return RunFile(
+        path=data["path"],
+        size=data["size"],
+        crc32=data["crc32"],
+        entries=data["entries"],
+        hash_low=data["hashes"][0],
+        hash_high=data["hashes"][1],
+    )

@@ -1,0 +1,35 @@
+"""Errors, named by what the caller does about them.
+
+Every message states the fact, the values, and the next step.
+"""
+
+
+class OpalError(Exception):
+    """Root of all errors that this package raises on purpose."""
+
+
+class ConflictError(OpalError):
+    """Another commit made this work invalid: plan it again from the new head."""
+
+
+class StorageError(OpalError):
+    """The store failed or did not answer: try again."""
+
+
+class CommitUnknownError(OpalError):
+    """Whether the commit landed could not be found out: read the table back, then rerun with the same token."""
+
+
+class NotFoundError(OpalError, KeyError):
+    """The named thing is not there."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""  # KeyError would print the repr
+
+
+class InvalidInputError(OpalError, ValueError):
+    """The caller's arguments or rows do not fit; trying again unchanged fails again."""
+
+
+class FormatError(OpalError):
+    """Bytes of a table are damaged or of an unknown format. Names the file."""

@@ -1,0 +1,157 @@
+"""Ingest, the part of each task: check rows, give them their row ids, write one file a segment (FORMAT, data files)."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opal_lake import layout
+from opal_lake.columns import physical_schema, to_physical
+from opal_lake.commit import file_from_json, file_to_json
+from opal_lake.data_file import encode_file
+from opal_lake.errors import InvalidInputError
+from opal_lake.ids import segment_id
+from opal_lake.rejects import Rejects, split_bad_rows
+from opal_lake.schema import DELETED, OFFSET, SEGMENT
+from opal_lake.segment import DataFile
+from opal_lake.storage.protocol import Storage
+from opal_lake.table_spec import TableSpec
+
+FILES_A_TASK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestTask:
+    """One task of an ingest. `quarantine` lets good rows in beside bad ones; else a bad row ends the writing, not the counting."""
+
+    storage: Storage
+    spec: TableSpec
+    number: int
+    task: int
+    attempt: str
+    quarantine: bool = False
+
+    def stem(self, sequence: int) -> str:
+        return layout.job_file_name(self.number, sequence, self.attempt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestOutput:
+    """What a task wrote, and what it refused."""
+
+    files: tuple[DataFile, ...] = ()
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    examples: tuple[Mapping[str, Any], ...] = ()
+
+
+def output_to_json(output: IngestOutput) -> dict[str, Any]:
+    """For the way from a task to the driver."""
+    return {"files": [*map(file_to_json, output.files)], "rejected": dict(output.rejected), "examples": list(output.examples)}
+
+
+def output_from_json(data: Mapping[str, Any]) -> IngestOutput:
+    return IngestOutput(files=tuple(map(file_from_json, data["files"])), rejected=data["rejected"], examples=tuple(data["examples"]))
+
+
+def ingest_rows(batches: Iterable[pa.RecordBatch], task: IngestTask) -> IngestOutput:
+    """Rows with the table's logical columns (and `_opal_deleted` when the table knows deletes) to segments."""
+    rejects = Rejects(keep=task.quarantine)
+    files = []
+    sequence = task.task * FILES_A_TASK
+    for rows in _portions(batches, task.spec):
+        good = split_bad_rows(rows, task.spec, rejects)
+        if rejects.counts and not task.quarantine:
+            continue
+        for part in split_by_partition(good, task.spec):
+            files.append(write_segment(part, task, sequence))
+            sequence += 1
+            if sequence % FILES_A_TASK == 0:
+                raise InvalidInputError(
+                    f"one task met {FILES_A_TASK} files: {[field.name for field in task.spec.partition_by]} have too many values; "
+                    "partition by fewer or coarser columns"
+                )
+    if rejects.kept:
+        task.storage.put_if_absent(layout.rejected_path(task.stem(task.task * FILES_A_TASK)), rejects.encode())
+    return IngestOutput(files=tuple(files), rejected=dict(rejects.counts), examples=tuple(rejects.examples))
+
+
+def _portions(batches: Iterable[pa.RecordBatch], spec: TableSpec) -> Iterator[pa.Table]:
+    """Batches joined up to the size of a segment."""
+    most_rows, most_bytes = spec.integer("segment_rows"), spec.integer("segment_bytes")
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        while batch.num_rows:
+            room = most_rows - rows
+            piece, batch = batch.slice(0, room), batch.slice(room)
+            held.append(piece)
+            rows, size = rows + piece.num_rows, size + piece.nbytes
+            if rows >= most_rows or size >= most_bytes:
+                yield pa.Table.from_batches(held)
+                held, rows, size = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def split_by_partition(rows: pa.Table, spec: TableSpec) -> Iterator[pa.Table]:
+    """One table a combination of partition values, in order of first appearance; nothing for no rows."""
+    if not rows.num_rows:
+        return
+    if not spec.partition_by:
+        yield rows
+        return
+    codes = np.zeros(rows.num_rows, np.int64)
+    for column in spec.partition_by:
+        coded = rows[column.name].combine_chunks().dictionary_encode(null_encoding="encode")
+        codes = codes * (len(coded.dictionary) + 1) + np.asarray(coded.indices.to_numpy(), np.int64)
+        codes = np.unique(codes, return_inverse=True)[1]  # dense again: the product of many columns must not overflow
+    for places in _places_by_code(codes):
+        yield rows.take(pa.array(places))
+
+
+def _places_by_code(codes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.intp]]:
+    order = np.argsort(codes, kind="stable")
+    ends = np.flatnonzero(np.diff(codes[order])) + 1
+    return sorted(np.split(order, ends), key=lambda places: int(places[0]))
+
+
+def write_segment(rows: pa.Table, task: IngestTask, sequence: int) -> DataFile:
+    """Rows of one partition as one file. The group is decided when it is committed."""
+    spec, segment = task.spec, segment_id(task.number, sequence)
+    physical = _with_row_ids(to_physical(rows, spec), spec, segment)
+    encoded = encode_file(physical, spec)
+    partition = [(column.name, _partition_text(rows[column.name])) for column in spec.partition_by]
+    path = layout.data_path(partition, task.stem(sequence), spec.file_format)
+    task.storage.put_if_absent(path, encoded.data)
+    return DataFile(
+        path=path,
+        size=len(encoded.data),
+        crc32=encoded.crc32,
+        footer_bytes=encoded.footer_bytes,
+        footer_crc32=encoded.footer_crc32,
+        rows=encoded.rows,
+        group=-1,
+        segments=(segment,),
+        bounds=encoded.bounds,
+    )
+
+
+def _with_row_ids(physical: pa.Table, spec: TableSpec, segment: int) -> pa.Table:
+    rows = physical.num_rows
+    columns = {name: physical[name] for name in physical.column_names}
+    columns[SEGMENT] = pa.array(np.full(rows, segment, np.int64))
+    columns[OFFSET] = pa.array(np.arange(rows, dtype=np.int32))
+    if spec.deletes is not None and DELETED not in columns:
+        columns[DELETED] = pa.array(np.zeros(rows, np.bool_))
+    if DELETED in columns:
+        columns[DELETED] = pc.fill_null(columns[DELETED], False)
+    return pa.table({name: columns[name] for name in physical_schema(spec).names})
+
+
+def _partition_text(column: pa.ChunkedArray) -> str | None:
+    value = column[0].as_py()
+    return None if value is None else value.hex() if isinstance(value, bytes) else str(value)

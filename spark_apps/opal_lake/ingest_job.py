@@ -1,0 +1,91 @@
+"""An ingest from its tasks' outputs to the commit, whoever ran the tasks: one process over Arrow, or Spark."""
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from opal_lake import layout
+from opal_lake.commit import Actions, Commit, SideFile, file_to_json
+from opal_lake.commit_log import CommitLog, Draft, Proposal
+from opal_lake.errors import InvalidInputError
+from opal_lake.group import plan_groups
+from opal_lake.ingest import IngestOutput
+from opal_lake.job import JobResult
+from opal_lake.rejects import EXAMPLES
+from opal_lake.sections import encode_section
+from opal_lake.segment import DataFile
+from opal_lake.snapshot import Snapshot
+
+MOST_INLINE_FILES = 256
+ON_BAD_ROWS = ("fail", "quarantine")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestRun:
+    """An ingest on its way: what it claimed, and what makes repeats harmless."""
+
+    number: int
+    base: Snapshot
+    token: str | None = None
+    application: tuple[str, int] | None = None
+    quarantine: bool = False
+
+
+def check_on_bad_rows(on_bad_rows: str) -> bool:
+    """Whether bad rows are put aside."""
+    if on_bad_rows not in ON_BAD_ROWS:
+        raise InvalidInputError(f"on_bad_rows={on_bad_rows!r} is unknown; use one of {', '.join(ON_BAD_ROWS)}")
+    return on_bad_rows == "quarantine"
+
+
+def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput]) -> JobResult:
+    """Add the segments, pending. Fails before anything is in the log when there were bad rows that nobody wants put aside."""
+    rejected = sum((Counter(dict(output.rejected)) for output in outputs), Counter())
+    examples = tuple(example for output in outputs for example in output.examples)[:EXAMPLES]
+    if rejected and not run.quarantine:
+        raise InvalidInputError(_refusal(rejected, examples))
+    files = sorted((file for output in outputs for file in output.files), key=lambda file: file.segments)
+    tries = count()
+
+    def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
+        if not files and run.token is None and run.application is None and not rejected:
+            return None
+        placed = place(files, head)
+        counts = {"rows": sum(file.rows for file in files), "files": len(files), "bytes": sum(file.size for file in files)}
+        result = JobResult(
+            operation="ingest",
+            table=log.storage.uri,
+            counts=counts | {"rejected": rejected.total()},
+            notes=tuple(f"rejected {number} rows: {reason}" for reason, number in rejected.most_common()),
+            examples=examples,
+        )
+        if len(placed) <= MOST_INLINE_FILES:
+            return Draft(actions=Actions(ingested=placed), result=result)
+        return Draft(actions=Actions(ingested_side=_write_side(log, run.number, next(tries), placed)), result=result)
+
+    proposal = Proposal(operation="ingest", number=run.number, build=build, token=run.token, application=run.application)
+    return log.commit(run.base, proposal)
+
+
+def place(files: Sequence[DataFile], head: Snapshot) -> tuple[DataFile, ...]:
+    """Each new segment in a group."""
+    groups = plan_groups(head.root.groups, [file.rows for file in files], head.spec.integer("group_rows"))
+    return tuple(replace(file, group=group) for file, group in zip(files, groups, strict=True))
+
+
+def _write_side(log: CommitLog, number: int, attempt: int, files: Sequence[DataFile]) -> SideFile:
+    data = encode_section(files, file_to_json)
+    path = layout.side_path(number, str(attempt))
+    log.storage.put_if_absent(path, data)
+    return SideFile(path=path, size=len(data), crc32=zlib.crc32(data))
+
+
+def _refusal(rejected: Counter[str], examples: Sequence[object]) -> str:
+    reasons = "\n".join(f"  {number} rows: {reason}" for reason, number in rejected.most_common())
+    shown = "\n".join(f"  {example}" for example in examples)
+    return (
+        f"{rejected.total()} rows cannot go into the table, so nothing was ingested:\n{reasons}\nfor example:\n{shown}\n"
+        "Correct the source, or use on_bad_rows='quarantine' to let the good rows in and put these aside."
+    )

@@ -1,0 +1,1 @@
+"""Runs near the worker that probes them."""

@@ -1,0 +1,68 @@
+"""Runs mapped into memory: in place where the store is a local folder, else from copies below a cache folder."""
+
+import mmap
+import os
+import tempfile
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opal_lake.errors import FormatError
+from opal_lake.key_store.run import OpenRun, open_run
+from opal_lake.segment import RunFile
+from opal_lake.storage.local import LocalStorage
+from opal_lake.storage.protocol import Storage
+from opal_lake.storage.verified import read_verified
+
+OPEN_RUNS = 512
+
+
+@dataclass(slots=True, kw_only=True)
+class MappedRuns:
+    """`folder` takes the copies of runs that are not local; the name of a copy holds the checksum of its content."""
+
+    storage: Storage
+    folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / f"opal-runs-{os.getuid()}")
+    opened: OrderedDict[str, OpenRun] = field(default_factory=OrderedDict)
+
+    def open(self, run: RunFile) -> OpenRun:
+        found = self.opened.pop(run.path, None) or open_run(_mapped(self._local_file(run), run), f"{self.storage.uri}/{run.path}")
+        if found.count != run.entries:
+            raise FormatError(f"{found.path} holds {found.count} entries, the table says {run.entries}; restore the file from a backup")
+        self.opened[run.path] = found
+        while len(self.opened) > OPEN_RUNS:
+            self.opened.popitem(last=False)
+        return found
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """A task that is handed this gets its process's own cache of the store: what one task opened and verified serves the next."""
+        return cache_of_process, (self.storage, self.folder)
+
+    def _local_file(self, run: RunFile) -> Path:
+        if isinstance(self.storage, LocalStorage):
+            return self.storage.root / run.path
+        copy = self.folder / f"{run.crc32:08x}-{run.size}-{Path(run.path).name}"
+        if not copy.exists():
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as part:
+                part.write(read_verified(self.storage, run))
+            os.replace(part.name, copy)  # whole or not at all; two tasks that race write the same bytes
+        return copy
+
+
+_caches: dict[tuple[str, Path], MappedRuns] = {}
+
+
+def cache_of_process(storage: Storage, folder: Path) -> MappedRuns:
+    return _caches.setdefault((storage.uri, folder), MappedRuns(storage=storage, folder=folder))
+
+
+def _mapped(path: Path, run: RunFile) -> memoryview:
+    try:
+        with path.open("rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (FileNotFoundError, ValueError) as error:  # mmap refuses an empty file with ValueError
+        raise FormatError(f"key-store run {path} is missing or empty; restore the file from a backup") from error
+    if len(data) != run.size:
+        raise FormatError(f"key-store run {path} has {len(data)} bytes, written were {run.size}; restore the file from a backup")
+    return data

@@ -1,0 +1,89 @@
+"""Rows as the key store knows them: arrays side by side, sorted by (key hash, delta, tie-break, row id)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.intp] | npt.NDArray[np.bool_] | slice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entries:
+    """`ties` holds two arrays a tie-break column: whether there is a value (nulls come first), and the value or 0."""
+
+    high: npt.NDArray[np.uint64]
+    low: npt.NDArray[np.uint64]
+    delta: npt.NDArray[np.int64]
+    ties: tuple[npt.NDArray[np.int64], ...]
+    segment: npt.NDArray[np.int64]
+    offset: npt.NDArray[np.int32]
+    deleted: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.high)
+
+    def take(self, rows: Rows) -> "Entries":
+        single = {part.name: getattr(self, part.name)[rows] for part in fields(self) if part.name != "ties"}
+        return Entries(**single, ties=tuple(tie[rows] for tie in self.ties))
+
+    @property
+    def order_columns(self) -> tuple[npt.NDArray[np.generic], ...]:
+        """What rows are ordered by, most significant first."""
+        return (self.high, self.low, self.delta, *self.ties, self.segment, self.offset)
+
+
+def no_entries(tie_columns: int) -> Entries:
+    """Nothing, with the right shape."""
+    return Entries(
+        high=np.empty(0, np.uint64),
+        low=np.empty(0, np.uint64),
+        delta=np.empty(0, np.int64),
+        ties=tuple(np.empty(0, np.int64) for _ in range(2 * tie_columns)),
+        segment=np.empty(0, np.int64),
+        offset=np.empty(0, np.int32),
+        deleted=np.empty(0, np.bool_),
+    )
+
+
+def concat_entries(parts: Iterable[Entries]) -> Entries:
+    """All of them, as they come; at least one part."""
+    members = list(parts)
+    full = [part for part in members if len(part)] or members[:1]
+    if len(full) == 1:
+        return full[0]
+    single = {part.name: np.concatenate([getattr(m, part.name) for m in full]) for part in fields(Entries) if part.name != "ties"}
+    ties = tuple(np.concatenate(columns) for columns in zip(*(m.ties for m in full), strict=True))
+    return Entries(**single, ties=ties)
+
+
+def sort_order(entries: Entries) -> npt.NDArray[np.intp]:
+    """Positions in order. Hashes are nearly unique: sort by the first word, then mend the few places where it ties."""
+    order = np.argsort(entries.high, kind="stable")
+    high = entries.high[order]
+    ties = np.zeros(len(order) + 1, np.bool_)
+    ties[1:-1] = high[1:] == high[:-1]
+    unsettled = np.flatnonzero(ties[1:] | ties[:-1])
+    if len(unsettled):
+        rows = order[unsettled]
+        order[unsettled] = rows[np.lexsort([column[rows] for column in reversed(entries.order_columns)])]
+    return order
+
+
+def sorted_entries(entries: Entries) -> Entries:
+    return entries.take(sort_order(entries))
+
+
+def same_as_next(entries: Entries, columns: int) -> npt.NDArray[np.bool_]:
+    """Of sorted entries: whether the next one agrees in the first so many order columns. The last has no next."""
+    same = np.ones(max(len(entries) - 1, 0), np.bool_)
+    for column in entries.order_columns[:columns]:
+        same &= column[1:] == column[:-1]
+    return np.append(same, False) if len(entries) else same
+
+
+def greatest_of_equal(entries: Entries) -> Entries:
+    """Of sorted entries with equal (key, delta), only the greatest: no other can be a neighbour that matters."""
+    repeats = same_as_next(entries, 3)
+    return entries.take(~repeats) if repeats.any() else entries

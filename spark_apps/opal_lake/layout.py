@@ -1,0 +1,97 @@
+"""Every path and file name of a table. Nothing else in the project spells one."""
+
+from urllib.parse import quote
+
+DATA = "data/"
+META = "_opal/"
+LOG = META + "log/"
+CHECKPOINTS = META + "checkpoints/"
+SEGMENT_LOGS = META + "segment_logs/"
+BITMAPS = META + "bitmaps/"
+KEY_STORE = META + "key_store/"
+CLAIMS = META + "claims/"
+RESULTS = META + "results/"
+REJECTED = META + "rejected/"
+SIDE = META + "side/"
+
+_VERSION_DIGITS = 20
+_GREATEST = 10**_VERSION_DIGITS - 1
+_MAX_FOLDER_VALUE = 80
+
+
+def commit_path(version: int) -> str:
+    return f"{LOG}{version:0{_VERSION_DIGITS}d}.json"
+
+
+def commit_version(path: str) -> int | None:
+    """The version of a path below the log, None for a stranger's file."""
+    name = path.removeprefix(LOG).removesuffix(".json")
+    return int(name) if path == f"{LOG}{name}.json" and len(name) == _VERSION_DIGITS and name.isdecimal() else None
+
+
+def checkpoint_path(version: int, write_id: str) -> str:
+    """Counted down, so that a listing begins with the newest."""
+    return f"{CHECKPOINTS}{_GREATEST - version:0{_VERSION_DIGITS}d}-{write_id}.json"
+
+
+def checkpoint_start_after(version: int) -> str:
+    """Where a listing of the checkpoints at or below a version begins."""
+    return f"{CHECKPOINTS}{_GREATEST - version:0{_VERSION_DIGITS}d}"
+
+
+def checkpoint_version(path: str) -> int | None:
+    digits = path.removeprefix(CHECKPOINTS)[:_VERSION_DIGITS]
+    return _GREATEST - int(digits) if path.endswith(".json") and len(digits) == _VERSION_DIGITS and digits.isdecimal() else None
+
+
+def section_path(version: int, write_id: str, section: str) -> str:
+    return f"{CHECKPOINTS}sections/{version:0{_VERSION_DIGITS}d}-{write_id}-{section}.parquet"
+
+
+def claim_path(number: int) -> str:
+    return f"{CLAIMS}{number:010d}.json"
+
+
+def claim_number(path: str) -> int | None:
+    name = path.removeprefix(CLAIMS).removesuffix(".json")
+    return int(name) if path == f"{CLAIMS}{name}.json" and name.isdecimal() else None
+
+
+def job_file_name(number: int, sequence: int, attempt: str) -> str:
+    """The stem of a file that a job writes: the claimed number makes it unique, the attempt tells repeated tasks apart."""
+    return f"{number:010d}-{sequence:08x}-{attempt}"
+
+
+def data_path(partition: list[tuple[str, str | None]], stem: str, file_format: str) -> str:
+    """Partition folders are for people who look: nothing reads them."""
+    folders = "".join(f"{quote(name, safe='')}={_folder_value(value)}/" for name, value in partition)
+    return f"{DATA}{folders}{stem}.{file_format}"
+
+
+def _folder_value(value: str | None) -> str:
+    return "__null__" if value is None else quote(value[:_MAX_FOLDER_VALUE], safe="") or "__empty__"
+
+
+def segment_log_path(stem: str) -> str:
+    return f"{SEGMENT_LOGS}{stem}.parquet"
+
+
+def run_path(stem: str) -> str:
+    return f"{KEY_STORE}{stem}.run"
+
+
+def bitmap_path(group: int, version: int, write_id: str) -> str:
+    return f"{BITMAPS}{group:010d}/{version:0{_VERSION_DIGITS}d}-{write_id}.bits"
+
+
+def side_path(number: int, write_id: str) -> str:
+    """The bulk list of a commit."""
+    return f"{SIDE}{number:010d}-{write_id}.parquet"
+
+
+def result_path(token: str) -> str:
+    return f"{RESULTS}{quote(token, safe='')[:200]}.json"
+
+
+def rejected_path(stem: str) -> str:
+    return f"{REJECTED}{stem}.parquet"

@@ -1,0 +1,155 @@
+"""What a read has to look at: which files whole, which through the filter, which not at all."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from opal_lake.bitmap import Bitmaps, offsets_of
+from opal_lake.columns import physical_schema, to_logical
+from opal_lake.data_file import decode_file
+from opal_lake.errors import NotFoundError
+from opal_lake.ordering import encode_order, from_order, to_order
+from opal_lake.prune import Predicate, may_match
+from opal_lake.schema import OFFSET, SEGMENT, Atomic, decimal_parts
+from opal_lake.segment import DataFile
+from opal_lake.snapshot import Snapshot
+from opal_lake.storage.protocol import Storage
+from opal_lake.storage.verified import read_verified
+from opal_lake.table_spec import TableSpec
+from opal_lake.visibility import invalid_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """`plain` files have only visible rows, `mixed` ones need the filter by `invalid` rows, and by time where `until` lies within them."""
+
+    snapshot: Snapshot
+    until: int | None
+    plain: tuple[DataFile, ...]
+    mixed: tuple[DataFile, ...]
+    invalid: Bitmaps
+    skipped: int
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        return self.plain + self.mixed
+
+
+def event_time_of(snapshot: Snapshot, event_time: object | None) -> int | None:
+    """The delta column's 64-bit form of what the user wrote, if it can still be read."""
+    if event_time is None:
+        return None
+    delta, floor = snapshot.spec.delta, snapshot.root.floor
+    assert isinstance(delta.type, Atomic)
+    until = encode_order(event_time, delta.type, name=delta.name)
+    if floor is not None and until < floor:
+        raise NotFoundError(f"event time {event_time} is beyond the window; the oldest readable one is {from_order(floor, delta.type)}")
+    return until
+
+
+def plan_read(snapshot: Snapshot, until: int | None, predicate: Predicate | None = None, invalid: Bitmaps | None = None) -> ReadPlan:
+    """Sort the files; `invalid` when the caller has the bitmaps already."""
+    bitmaps = invalid_rows(snapshot, until) if invalid is None else invalid
+    pending = snapshot.pending
+    plain, mixed, skipped = [], [], 0
+    for file in snapshot.files.values():
+        if not pending.isdisjoint(file.segments):
+            continue
+        if not _may_hold(file, snapshot.spec, until, predicate) or _is_dead(file, bitmaps):
+            skipped += 1
+        elif any(segment in bitmaps for segment in file.segments) or _cut_by_time(file, snapshot.spec, until):
+            mixed.append(file)
+        else:
+            plain.append(file)
+    used = {segment for file in mixed for segment in file.segments}
+    needed = {segment: bitmap for segment, bitmap in bitmaps.items() if segment in used}
+    return ReadPlan(snapshot=snapshot, until=until, plain=tuple(plain), mixed=tuple(mixed), invalid=needed, skipped=skipped)
+
+
+def _is_dead(file: DataFile, bitmaps: Bitmaps) -> bool:
+    """Only said of a file that holds all of its one segment."""
+    return len(file.segments) == 1 and len(bitmaps.get(file.segments[0], ())) == file.rows
+
+
+def _may_hold(file: DataFile, spec: TableSpec, until: int | None, predicate: Predicate | None) -> bool:
+    low = delta_bounds(file, spec)[0]
+    if until is not None and low is not None and low > until:
+        return False
+    return predicate is None or may_match(predicate, file.bounds, file.rows)
+
+
+def _cut_by_time(file: DataFile, spec: TableSpec, until: int | None) -> bool:
+    high = delta_bounds(file, spec)[1]
+    return until is not None and (high is None or high > until)
+
+
+def delta_bounds(file: DataFile, spec: TableSpec) -> tuple[int | None, int | None]:
+    """Least and greatest delta of a file in its 64-bit form, None where unknown."""
+    bounds = file.bounds.get(spec.delta_id)
+    if bounds is None:
+        return None, None
+    assert isinstance(spec.delta.type, Atomic)
+    parts = decimal_parts(spec.delta.type.name)
+    scale = parts[1] if parts else 0
+    low, high = (None if value is None else int(Decimal(str(value)).scaleb(scale)) for value in (bounds.low, bounds.high))
+    return low, high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRead:
+    """All that reading one file's visible rows takes, for this process or for a worker."""
+
+    storage: Storage
+    spec: TableSpec
+    file: DataFile
+    until: int | None
+    invalid: Mapping[int, npt.NDArray[np.uint32]]
+
+
+def file_reads(plan: ReadPlan) -> list[FileRead]:
+    """The plan, file by file."""
+    return [
+        FileRead(
+            storage=plan.snapshot.storage,
+            spec=plan.snapshot.spec,
+            file=file,
+            until=plan.until,
+            invalid={segment: offsets_of(plan.invalid[segment]) for segment in file.segments if segment in plan.invalid},
+        )
+        for file in plan.files
+    ]
+
+
+def read_rows(plan: ReadPlan, columns: Sequence[str] | None) -> pa.Table:
+    """The visible rows, read in this process."""
+    spec = plan.snapshot.spec
+    parts = [read_file(part, columns) for part in file_reads(plan)]
+    return pa.concat_tables(parts) if parts else to_logical(physical_schema(spec).empty_table(), spec, columns)
+
+
+def read_file(part: FileRead, columns: Sequence[str] | None) -> pa.Table:
+    """The visible rows of one file, with logical names and types."""
+    spec = part.spec
+    fields = spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns]
+    wanted = dict.fromkeys([*(field.physical for field in fields), spec.delta.physical, SEGMENT, OFFSET])
+    rows = decode_file(read_verified(part.storage, part.file), spec, list(wanted), part.file.path)
+    hidden = hidden_rows(rows, part)
+    return to_logical(rows.filter(pa.array(~hidden)) if hidden.any() else rows, spec, columns)
+
+
+def hidden_rows(rows: pa.Table, part: FileRead) -> npt.NDArray[np.bool_]:
+    """Of a file's rows, those that are not visible."""
+    hidden = np.zeros(rows.num_rows, np.bool_)
+    segments, offsets = rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy()
+    for segment, marked in part.invalid.items():
+        here = segments == segment
+        hidden[here] = np.isin(offsets[here], marked)
+    if part.until is not None:
+        delta = part.spec.delta
+        assert isinstance(delta.type, Atomic)
+        hidden |= to_order(rows[delta.physical], delta.type)[0] > part.until
+    return hidden

@@ -1,0 +1,93 @@
+"""Rows that cannot go into a table: why, where they came from, and what they held."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from opal_lake.schema import Field
+from opal_lake.table_spec import MAX_KEY_BYTES, TableSpec
+
+BAD, SOURCE = "_opal_bad", "_opal_source"  # what a source reader found wrong with a row already, and where the row stood
+EXAMPLES = 5
+SCHEMA = pa.schema([("reason", pa.string()), ("source", pa.string()), ("row", pa.string())])
+
+
+@dataclass(slots=True, kw_only=True)
+class Rejects:
+    """Bad rows of one task: all are counted, a few are shown, and in quarantine all are kept."""
+
+    keep: bool
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: list[dict[str, str | None]] = field(default_factory=list)
+    kept: list[pa.Table] = field(default_factory=list)
+
+    def add(self, rows: pa.Table, reasons: Sequence[str]) -> None:
+        self.counts.update(reasons)
+        shown = rows if self.keep else rows.slice(0, EXAMPLES - len(self.examples))
+        sources = shown[SOURCE].to_pylist() if SOURCE in shown.column_names else [None] * shown.num_rows
+        texts = [row_text(row) for row in shown.drop_columns([c for c in (BAD, SOURCE) if c in shown.column_names]).to_pylist()]
+        found = pa.table([pa.array(reasons[: len(texts)], pa.string()), pa.array(sources, pa.string()), pa.array(texts)], schema=SCHEMA)
+        self.examples += found.slice(0, EXAMPLES - len(self.examples)).to_pylist()
+        if self.keep:
+            self.kept.append(found)
+
+    def encode(self) -> bytes:
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.concat_tables(self.kept), sink, compression="zstd")
+        return bytes(sink.getvalue())
+
+
+def row_text(row: dict[str, Any]) -> str:
+    """A row as JSON, whatever it holds."""
+    return json.dumps(row, ensure_ascii=False, default=lambda value: value.hex() if isinstance(value, bytes) else str(value))
+
+
+def split_bad_rows(rows: pa.Table, spec: TableSpec, rejects: Rejects) -> pa.Table:
+    """The rows that can go in; the others go to `rejects`. Columns have their logical names."""
+    reasons: npt.NDArray[np.object_] | None = None
+    for bad, reason in _complaints(rows, spec):
+        reasons = np.full(rows.num_rows, None, object) if reasons is None else reasons
+        here = bad & (reasons == None)  # noqa: E711  # elementwise: the first complaint about a row stands
+        reasons[here] = reason if isinstance(reason, str) else reason[here]
+    good = rows
+    if reasons is not None:
+        bad = reasons != None  # noqa: E711  # elementwise
+        rejects.add(rows.filter(pa.array(bad)), list(reasons[bad]))
+        good = rows.filter(pa.array(~bad))
+    return good.drop_columns([name for name in (BAD, SOURCE) if name in good.column_names])
+
+
+def _complaints(rows: pa.Table, spec: TableSpec) -> list[tuple[npt.NDArray[np.bool_], Any]]:
+    """Masks of bad rows with the reason, one text or one a row; nothing at all for clean batches, which cost next to nothing."""
+    found: list[tuple[npt.NDArray[np.bool_], Any]] = []
+    if BAD in rows.column_names and rows[BAD].null_count < rows.num_rows:
+        found.append((_mask(pc.is_valid(rows[BAD])), np.array(rows[BAD].to_pylist(), object)))
+    for role, column in [("key", key) for key in spec.keys] + [("delta", spec.delta)]:
+        if rows[column.name].null_count:
+            found.append((_mask(pc.is_null(rows[column.name])), f"{role} column {column.name!r} is null"))
+    sizes = _key_bytes(rows, spec.keys)
+    if sizes is not None and (pc.max(sizes).as_py() or 0) > MAX_KEY_BYTES:
+        found.append((_mask(pc.greater(sizes, MAX_KEY_BYTES)), f"key is longer than {MAX_KEY_BYTES} bytes"))
+    return found
+
+
+def _key_bytes(rows: pa.Table, keys: Sequence[Field]) -> pa.ChunkedArray | None:
+    sizes = None
+    for key in keys:
+        column = rows[key.name]
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            own = pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+            sizes = own if sizes is None else pc.add(sizes, own)
+    return sizes
+
+
+def _mask(array: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    return np.asarray(array.to_numpy(), np.bool_)

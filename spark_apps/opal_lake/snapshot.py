@@ -1,0 +1,211 @@
+"""The state of a table at a version: a small root that every writer holds, and long lists that are read only when they are asked for."""
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from opal_lake.bitmap import BitmapBase
+from opal_lake.commit import (
+    Commit,
+    file_from_json,
+    file_to_json,
+    log_from_json,
+    log_to_json,
+    run_from_json,
+    run_to_json,
+)
+from opal_lake.errors import FormatError
+from opal_lake.sections import SectionRef, decode_section
+from opal_lake.segment import DataFile, LogFile, RunFile, Segment
+from opal_lake.storage.protocol import Storage
+from opal_lake.storage.verified import read_verified
+from opal_lake.table_spec import TableSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """What every reader and writer needs of a version."""
+
+    table_id: str
+    version: int
+    write_id: str
+    timestamp_us: int
+    spec: TableSpec
+    epoch: int = 0
+    floor: int | None = None
+    greatest_number: int = 0
+    groups: Mapping[int, int] = field(default_factory=dict)
+    abandoned: frozenset[int] = frozenset()
+    applications: Mapping[str, int] = field(default_factory=dict)
+    rows: int = 0
+    pending: int = 0
+    events: int = 0
+
+
+def first_root(commit: Commit) -> Root:
+    """The root of version 0."""
+    if commit.actions.spec is None:
+        raise FormatError(f"version {commit.version} does not say what the table is; restore the log from a backup")
+    return Root(
+        table_id=commit.table_id,
+        version=commit.version,
+        write_id=commit.write_id,
+        timestamp_us=commit.timestamp_us,
+        spec=commit.actions.spec,
+    )
+
+
+def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
+    """The root after one more commit."""
+    groups, rows, pending = dict(root.groups), root.rows, root.pending
+    for file in ingested:
+        groups[file.group] = groups.get(file.group, 0) + file.rows
+        rows += file.rows
+        pending += 1
+    applications = dict(root.applications) | ({commit.application[0]: commit.application[1]} if commit.application else {})
+    return replace(
+        root,
+        version=commit.version,
+        write_id=commit.write_id,
+        timestamp_us=commit.timestamp_us,
+        spec=commit.actions.spec or root.spec,
+        epoch=commit.epoch,
+        greatest_number=max(root.greatest_number, commit.number or 0),
+        groups=groups,
+        abandoned=root.abandoned | set(commit.actions.abandoned),
+        applications=applications,
+        rows=rows,
+        pending=pending - len(commit.actions.processed),
+        events=root.events + sum(log.events for log in commit.actions.add_logs),
+    )
+
+
+class Snapshot:
+    """A version: the root, the checkpoint's sections, and the commits since. Immutable; lists are loaded once, when first asked for."""
+
+    def __init__(self, storage: Storage, root: Root, sections: Mapping[str, SectionRef], commits: tuple[Commit, ...]) -> None:
+        self.storage = storage
+        self.root = root
+        self.sections = sections
+        self.commits = commits
+
+    @property
+    def version(self) -> int:
+        return self.root.version
+
+    @property
+    def spec(self) -> TableSpec:
+        return self.root.spec
+
+    def followed_by(self, commits: Iterable[Commit]) -> "Snapshot":
+        """The version after more commits."""
+        more = tuple(commits)
+        root = self.root
+        for commit in more:
+            root = fold_root(root, commit, ingested_files(self.storage, commit))
+        return Snapshot(self.storage, root, self.sections, self.commits + more)
+
+    @functools.cached_property
+    def files(self) -> dict[str, DataFile]:
+        """Data files by path, pending ones too."""
+        found = {file.path: file for file in self._section("files", file_from_json)}
+        for commit in self.commits:
+            found.update((file.path, file) for file in ingested_files(self.storage, commit))
+        return found
+
+    @functools.cached_property
+    def segments(self) -> dict[int, Segment]:
+        """Segments by id, pending ones too."""
+        found = {segment.id: segment for segment in self._section("segments", segment_from_json)}
+        for commit in self.commits:
+            found.update((file.segments[0], segment_of_file(file)) for file in ingested_files(self.storage, commit))
+        return found
+
+    @functools.cached_property
+    def pending(self) -> frozenset[int]:
+        """Segments whose rows no MetaGen has looked at yet: their rows are not visible."""
+        found = set(self._section("pending", int))
+        for commit in self.commits:
+            found.update(file.segments[0] for file in ingested_files(self.storage, commit))
+            found.difference_update(commit.actions.processed)
+        return frozenset(found)
+
+    @functools.cached_property
+    def logs(self) -> dict[str, LogFile]:
+        found = {log.path: log for log in self._section("logs", log_from_json)}
+        for commit in self.commits:
+            found.update((log.path, replace(log, version=commit.version)) for log in commit.actions.add_logs)
+        return found
+
+    @functools.cached_property
+    def runs(self) -> dict[str, RunFile]:
+        found = {run.path: run for run in self._section("runs", run_from_json)}
+        for commit in self.commits:
+            found.update((run.path, run) for run in commit.actions.add_runs)
+        return found
+
+    @functools.cached_property
+    def tokens(self) -> dict[str, int]:
+        """The version that applied each remembered token, oldest first."""
+        found = dict(self._section("tokens", token_from_json))
+        found.update((commit.token, commit.version) for commit in self.commits if commit.token)
+        keep = self.spec.integer("token_keep")
+        return dict(list(found.items())[-keep:])
+
+    @functools.cached_property
+    def bases(self) -> dict[int, BitmapBase]:
+        """The checkpoint's bitmap bases by group."""
+        return {base.group: base for base in self._section("bases", base_from_json)}
+
+    def _section(self, name: str, from_json: Callable[[Any], Any]) -> list[Any]:
+        ref = self.sections.get(name)
+        return decode_section(read_verified(self.storage, ref), ref.path, from_json) if ref else []
+
+
+def ingested_files(storage: Storage, commit: Commit) -> tuple[DataFile, ...]:
+    """The files that a commit brought, wherever it lists them."""
+    side = commit.actions.ingested_side
+    return _side_files(storage, side.path, side) if side else commit.actions.ingested
+
+
+@functools.lru_cache(maxsize=16)
+def _side_files(storage: Storage, path: str, side: Any) -> tuple[DataFile, ...]:
+    return tuple(decode_section(read_verified(storage, side), path, file_from_json))
+
+
+def segment_of_file(file: DataFile) -> Segment:
+    """The segment that an ingested file brought."""
+    return Segment(id=file.segments[0], rows=file.rows, group=file.group)
+
+
+def segment_to_json(segment: Segment) -> list[int]:
+    return [segment.id, segment.rows, segment.group]
+
+
+def segment_from_json(data: list[int]) -> Segment:
+    return Segment(id=data[0], rows=data[1], group=data[2])
+
+
+def token_from_json(data: list[Any]) -> tuple[str, int]:
+    return data[0], data[1]
+
+
+def base_to_json(base: BitmapBase) -> list[Any]:
+    return [base.group, base.path, base.size, base.crc32, base.version, base.write_id]
+
+
+def base_from_json(data: list[Any]) -> BitmapBase:
+    return BitmapBase(group=data[0], path=data[1], size=data[2], crc32=data[3], version=data[4], write_id=data[5])
+
+
+# How each section's items are written; the order is the one a checkpoint writes them in.
+SECTION_WRITERS: dict[str, tuple[Callable[[Snapshot], Iterable[Any]], Callable[[Any], Any]]] = {
+    "files": (lambda snapshot: snapshot.files.values(), file_to_json),
+    "segments": (lambda snapshot: snapshot.segments.values(), segment_to_json),
+    "pending": (lambda snapshot: sorted(snapshot.pending), int),
+    "logs": (lambda snapshot: snapshot.logs.values(), log_to_json),
+    "runs": (lambda snapshot: snapshot.runs.values(), run_to_json),
+    "tokens": (lambda snapshot: snapshot.tokens.items(), list),
+    "bases": (lambda snapshot: snapshot.bases.values(), base_to_json),
+}

@@ -1,0 +1,137 @@
+"""A store in a folder. Objects are files; whatever lies in the hidden folder is none."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from opal_lake.errors import InvalidInputError, NotFoundError, StorageError
+from opal_lake.storage.local_publish import HIDDEN, publish
+from opal_lake.storage.paths import byte_range, check_length, check_path, check_prefix, is_path
+from opal_lake.storage.protocol import StoredObject
+from opal_lake.storage.uris import local_root, split_scheme
+
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalStorage:
+    """Files below `root`. `hard_links=False` is for file systems that claim hard links and get them wrong."""
+
+    uri: str
+    root: Path
+    hard_links: bool = True
+
+    @classmethod
+    def open(cls, uri: str, options: Mapping[str, str] | None = None) -> "LocalStorage":
+        scheme, _ = split_scheme(uri)
+        root = local_root(uri)
+        # a symlink in the root is the user's own choice; one below it is refused
+        return cls(uri=f"file://{root}" if scheme else root, root=Path(os.path.realpath(root)), hard_links=_hard_links(options or {}))
+
+    def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        check_length(length)
+        file_path = self._file(path)
+        try:
+            with _store_errors(path), open(file_path, "rb") as file:
+                begin, end = byte_range(os.fstat(file.fileno()).st_size, start, length)
+                file.seek(begin)
+                return file.read(end - begin)
+        except _ABSENT as error:
+            raise NotFoundError(f"'{path}' is not in {self.uri}: it was never written, or deleted since") from error
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+        target = self._file(path)
+        try:
+            return publish(self.root, target, data, self.hard_links)
+        except OSError as error:
+            raise _failed(path, error) from error
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
+        folder = check_prefix(prefix)
+        if HIDDEN in folder.split("/"):
+            return iter(())
+        self._refuse_symlinks(folder.rstrip("/"))
+        return self._walk(folder, prefix, start_after)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            file_path = self._file(path)
+            try:
+                with _store_errors(path):
+                    file_path.unlink()
+            except _ABSENT:
+                continue
+
+    def _file(self, path: str) -> Path:
+        check_path(path)
+        if HIDDEN in path.split("/"):
+            raise InvalidInputError(f"path '{path}' lies in the store's own hidden folder: choose another path")
+        self._refuse_symlinks(path)
+        return self.root / path
+
+    def _refuse_symlinks(self, path: str) -> None:
+        full = os.path.join(self.root, path) if path else str(self.root)
+        if os.path.realpath(full) != full:
+            raise InvalidInputError(f"path '{path}' leads through a symbolic link in {self.uri}: replace the link by what it points to")
+
+    def _walk(self, folder: str, prefix: str, start_after: str) -> Iterator[StoredObject]:
+        for path, entry in self._entries(folder):
+            if path.endswith("/"):
+                if _may_hold(path, prefix, start_after):
+                    yield from self._walk(path, prefix, start_after)
+            elif path > start_after and path.startswith(prefix) and is_path(path):
+                found = _stored(path, entry)
+                if found is not None:
+                    yield found
+
+    def _entries(self, folder: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+        """Files, and folders with a trailing '/': sorted so, a walk meets paths in code-point order ('a-b' before 'a/b')."""
+        try:
+            with _store_errors(folder), os.scandir(self.root / folder) as entries:
+                named = [(_listed_name(folder, entry), entry) for entry in entries if entry.name != HIDDEN and not entry.is_symlink()]
+        except _ABSENT:
+            return
+        yield from sorted(named, key=lambda pair: pair[0])
+
+
+def _listed_name(folder: str, entry: "os.DirEntry[str]") -> str:
+    return folder + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "")
+
+
+def _may_hold(folder: str, prefix: str, start_after: str) -> bool:
+    in_prefix = folder.startswith(prefix) or prefix.startswith(folder)
+    return in_prefix and (folder > start_after or start_after.startswith(folder))
+
+
+def _stored(path: str, entry: "os.DirEntry[str]") -> StoredObject | None:
+    try:
+        with _store_errors(path):
+            status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None  # deleted since the folder was read
+    return StoredObject(path=path, size=status.st_size, modified_us=status.st_mtime_ns // 1000)
+
+
+def _hard_links(options: Mapping[str, str]) -> bool:
+    unknown = sorted(set(options) - {"hard_links"})
+    value = options.get("hard_links", "true")
+    if unknown or value not in ("true", "false"):
+        raise InvalidInputError(f"a local store was given the options {dict(options)}: it takes only hard_links, 'true' or 'false'")
+    return value == "true"
+
+
+@contextmanager
+def _store_errors(path: str) -> Iterator[None]:
+    """Absent stays absent; any other refusal of the file system is a StorageError."""
+    try:
+        yield
+    except _ABSENT:
+        raise
+    except OSError as error:
+        raise _failed(path, error) from error
+
+
+def _failed(path: str, error: OSError) -> StorageError:
+    return StorageError(f"the file system failed at '{path}': {error}: see to the cause, then try again")

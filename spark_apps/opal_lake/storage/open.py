@@ -1,0 +1,41 @@
+"""From a URI to a store."""
+
+from collections.abc import Callable, Mapping
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.storage.local import LocalStorage
+from opal_lake.storage.memory import MemoryStorage
+from opal_lake.storage.protocol import Storage
+from opal_lake.storage.uris import FORMS, memory_name, split_scheme
+
+
+def open_storage(uri: str, options: Mapping[str, str] | None = None) -> Storage:
+    """The store at a local path, `file://`, `s3://`, `s3a://` (the same) or `memory://name`."""
+    scheme, _ = split_scheme(uri)
+    opener = _OPENERS.get(scheme)
+    if opener is None:
+        raise InvalidInputError(f"'{uri}' has the scheme '{scheme}', which no store here serves: use {FORMS}")
+    return opener(uri, options or {})
+
+
+def _open_s3(uri: str, options: Mapping[str, str]) -> Storage:
+    try:
+        from opal_lake.storage.s3 import S3Storage  # boto3 takes 0.3 s to import and is an extra
+    except ImportError as error:
+        raise InvalidInputError(f"'{uri}' needs boto3, which is not installed: install the 's3' extra of airflow-provider-opal") from error
+    return S3Storage.open(uri, options)
+
+
+def _open_memory(uri: str, options: Mapping[str, str]) -> Storage:
+    if options:
+        raise InvalidInputError(f"'{uri}' takes no options, and was given {sorted(options)}: leave them out")
+    return MemoryStorage.named(memory_name(uri))
+
+
+_OPENERS: dict[str, Callable[[str, Mapping[str, str]], Storage]] = {
+    "": LocalStorage.open,
+    "file": LocalStorage.open,
+    "s3": _open_s3,
+    "s3a": _open_s3,
+    "memory": _open_memory,
+}

@@ -1,0 +1,112 @@
+"""boto3 clients: one for each process and set of options, made when first needed."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from opal_lake.errors import InvalidInputError, NotFoundError, StorageError
+
+S3Options = tuple[tuple[str, str], ...]
+
+_CREDENTIALS = frozenset({"aws_access_key_id", "aws_secret_access_key", "aws_session_token"})
+_KNOWN = _CREDENTIALS | {"endpoint_url", "region_name", "path_style"}
+_DENIED = frozenset(
+    {"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AllAccessDisabled"}
+)
+_TRIES = 4
+_CONNECTIONS = 64
+
+_clients: dict[tuple[int, S3Options], Any] = {}
+_clients_lock = Lock()
+
+
+def check_options(options: Mapping[str, str]) -> S3Options:
+    """Options in a form that can be compared, hashed and pickled. Values are never shown: some are secrets."""
+    unknown = sorted(set(options) - _KNOWN)
+    if unknown:
+        raise InvalidInputError(f"the S3 options {unknown} are not known: use {sorted(_KNOWN)}")
+    if options.get("path_style", "true") not in ("true", "false"):
+        raise InvalidInputError("the S3 option path_style is neither 'true' nor 'false': set it to one of them, or leave it out")
+    if ("aws_access_key_id" in options) != ("aws_secret_access_key" in options):
+        raise InvalidInputError("of the S3 options aws_access_key_id and aws_secret_access_key one is missing: give both, or neither")
+    endpoint = options.get("endpoint_url", "https://default")
+    if "@" in endpoint or urlsplit(endpoint).scheme not in ("http", "https"):
+        raise InvalidInputError("the S3 option endpoint_url is not of the form http(s)://host:port, without user and password: correct it")
+    return tuple(sorted(options.items()))
+
+
+def s3_client(options: S3Options) -> Any:
+    """The client of this process. Clients are thread-safe, but their sockets must not be shared with forked children."""
+    key = os.getpid(), options
+    with _clients_lock:
+        if key not in _clients:
+            _clients[key] = _new_client(dict(options))
+        return _clients[key]
+
+
+@contextmanager
+def s3_errors(bucket: str, key: str) -> Iterator[None]:
+    """boto3's errors as ours."""
+    try:
+        yield
+    except ClientError as error:
+        raise translated(error, bucket, key) from error
+    except (BotoCoreError, OSError) as error:
+        raise StorageError(
+            f"S3 did not answer for '{key}' in bucket '{bucket}': {error}: check endpoint and credentials, then try again"
+        ) from error
+
+
+def error_code(error: ClientError) -> str:
+    """S3's name of the error."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def error_status(error: ClientError) -> int:
+    """The HTTP status of the error."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def translated(error: ClientError, bucket: str, key: str) -> NotFoundError | StorageError:
+    """An answer of S3 as the error that tells the caller what to do."""
+    code = error_code(error)
+    if code == "NoSuchKey":
+        return NotFoundError(f"'{key}' is not in bucket '{bucket}': it was never written, or deleted since")
+    if code == "NoSuchBucket":
+        return StorageError(f"bucket '{bucket}' does not exist: create it, or correct the URI or the endpoint")
+    if code in _DENIED or error_status(error) == 403:
+        return StorageError(
+            f"S3 denied access to '{key}' in bucket '{bucket}' ({code}): check the credentials; they need to read, write, delete "
+            "and list, and without the right to list, S3 says the same of absent objects"
+        )
+    message = error.response.get("Error", {}).get("Message", "")
+    return StorageError(f"S3 answered {error_status(error)} {code} for '{key}' in bucket '{bucket}': {message}: try again")
+
+
+def _new_client(options: dict[str, str]) -> Any:
+    config = Config(
+        retries={"mode": "standard", "max_attempts": _TRIES},
+        max_pool_connections=_CONNECTIONS,
+        connect_timeout=10,
+        read_timeout=60,
+        tcp_keepalive=True,
+        s3=_addressing(options.get("path_style")),
+    )
+    session = boto3.session.Session(region_name=options.get("region_name"))  # boto3's default session is not thread-safe
+    endpoint = options.get("endpoint_url")
+    region = session.region_name or ("us-east-1" if endpoint else None)  # one's own store has no regions, but signing needs one
+    credentials = {name: options[name] for name in _CREDENTIALS & set(options)}
+    return session.client("s3", config=config, endpoint_url=endpoint, region_name=region, **credentials)
+
+
+def _addressing(path_style: str | None) -> dict[str, str]:
+    if path_style is None:
+        return {}  # boto3: by path at an endpoint of one's own, else by host
+    return {"addressing_style": "path" if path_style == "true" else "virtual"}

@@ -1,0 +1,176 @@
+"""A table without Spark: open, create, look at it, and carry a small one's whole life over Arrow in one process."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from opal_lake import layout
+from opal_lake.claim import claim_number
+from opal_lake.clock import Clock, SystemClock
+from opal_lake.commit import Actions, Commit
+from opal_lake.commit_log import CommitLog
+from opal_lake.data_file import decode_file
+from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.ids import IdSource, RandomIds
+from opal_lake.ingest import IngestTask, ingest_rows
+from opal_lake.ingest_job import IngestRun, check_on_bad_rows, commit_ingest
+from opal_lake.job import JobResult
+from opal_lake.key_store.cache.mapped_runs import MappedRuns
+from opal_lake.key_store.cache.protocol import RunCache
+from opal_lake.key_store.entries import concat_entries
+from opal_lake.metagen import entries_of_rows, rule_columns
+from opal_lake.metagen_job import commit_metagen, plan_metagen, slot_writer
+from opal_lake.ordering import encode_order
+from opal_lake.read import event_time_of, plan_read, read_rows
+from opal_lake.schema import DELETED, Atomic
+from opal_lake.segment import DataFile
+from opal_lake.slot import SlotOutput, process_slot
+from opal_lake.snapshot import Snapshot
+from opal_lake.storage import Storage, open_storage
+from opal_lake.storage.verified import read_verified
+from opal_lake.table_spec import TableLayout, TableSpec, plan_spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table at a URI. Nothing is cached between calls: each looks at the head anew."""
+
+    log: CommitLog
+    cache: RunCache
+
+    @classmethod
+    def open(cls, uri: str, options: Mapping[str, str] | None = None) -> "Table":
+        """The table at a URI; NotFoundError when there is none."""
+        table = table_on(open_storage(uri, options))
+        table.snapshot_at()
+        return table
+
+    @classmethod
+    def create(cls, uri: str, schema: pa.Schema, layout: TableLayout, options: Mapping[str, str] | None = None) -> "Table":
+        """A new, empty table."""
+        return create_on(open_storage(uri, options), plan_spec(schema, layout))
+
+    @property
+    def uri(self) -> str:
+        return self.log.storage.uri
+
+    @property
+    def storage(self) -> Storage:
+        return self.log.storage
+
+    def snapshot_at(self, version: int | None = None, timestamp: object | None = None) -> Snapshot:
+        """The state at a version, or at the last one committed at or before a moment; by default the newest."""
+        if version is not None and timestamp is not None:
+            raise InvalidInputError("version and timestamp name the same axis: give one of them")
+        if timestamp is not None:
+            version = self._version_at(encode_order(timestamp, Atomic(name="timestamp"), name="timestamp"))
+        return self.log.head() if version is None else self.log.at(version)
+
+    def _version_at(self, moment_us: int) -> int:
+        low, high = self.log.oldest(), self.log.head().version
+        if self.log.at(low).root.timestamp_us > moment_us:
+            oldest = f"the oldest version {low} is of {_iso(self._time(low))}"
+            raise NotFoundError(f"{self.uri}: nothing is readable as of {_iso(moment_us)}; {oldest}")
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._time(middle) <= moment_us else (low, middle - 1)
+        return low
+
+    def _time(self, version: int) -> int:
+        try:
+            return self.log.read_commit(version).timestamp_us
+        except NotFoundError:
+            return self.log.at(version).root.timestamp_us  # its commit has expired, its checkpoint has not
+
+    def history(self, limit: int | None = None) -> Iterator[Commit]:
+        """Commits, newest first."""
+        head, oldest = self.log.head().version, self.log.oldest()
+        for shown, version in enumerate(range(head, oldest - 1, -1)):
+            if limit is not None and shown >= limit:
+                return
+            try:
+                yield self.log.read_commit(version)
+            except NotFoundError:
+                return
+
+    def ingest(
+        self, rows: pa.Table, deleted: Sequence[bool] | None = None, *, token: str | None = None, on_bad_rows: str = "fail"
+    ) -> JobResult:
+        """Append rows, pending until a MetaGen. `deleted` marks the rows that delete their key."""
+        run = self.start_ingest(token, on_bad_rows)
+        if isinstance(run, JobResult):
+            return run
+        task = IngestTask(storage=self.storage, spec=run.base.spec, number=run.number, task=0, attempt="0", quarantine=run.quarantine)
+        output = ingest_rows(_marked(rows, deleted, run.base.spec).to_batches(), task)
+        return commit_ingest(self.log, run, [output])
+
+    def start_ingest(self, token: str | None, on_bad_rows: str, application: tuple[str, int] | None = None) -> IngestRun | JobResult:
+        """Claim a number; or the result, if this was done before."""
+        quarantine = check_on_bad_rows(on_bad_rows)
+        base = self.log.head()
+        if (earlier := self.log.earlier_result(base, token, application)) is not None:
+            return earlier
+        number = claim_number(self.storage, base.root, "ingest", self.log.clock)
+        return IngestRun(number=number, base=base, token=token, application=application, quarantine=quarantine)
+
+    def metagen(self, *, token: str | None = None) -> JobResult:
+        """Apply the rule to all pending rows and make them visible."""
+        base = self.log.head()
+        if (earlier := self.log.earlier_result(base, token)) is not None:
+            return earlier
+        plan = plan_metagen(base, claim_number(self.storage, base.root, "metagen", self.log.clock))
+        writer = slot_writer(base, self.cache)
+        entries = [entries_of_rows(self._rule_rows(file, base), base.spec) for file in plan.files]
+        outputs: list[SlotOutput] = []
+        if entries:
+            outputs.append(process_slot(concat_entries(entries), writer, layout.job_file_name(plan.number, 0, "0")))
+        return commit_metagen(self.log, plan, outputs, self.cache, token)
+
+    def _rule_rows(self, file: DataFile, base: Snapshot) -> pa.Table:
+        return decode_file(read_verified(self.storage, file), base.spec, rule_columns(base.spec), file.path)
+
+    def read(
+        self, version: int | None = None, timestamp: object = None, event_time: object = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The visible rows, into memory."""
+        snapshot = self.snapshot_at(version, timestamp)
+        return read_rows(plan_read(snapshot, event_time_of(snapshot, event_time)), columns)
+
+
+def table_on(storage: Storage, clock: Clock | None = None, ids: IdSource | None = None) -> Table:
+    """A table in an open store; whether there is one shows at the first look."""
+    log = CommitLog(storage=storage, clock=clock or SystemClock(), ids=ids or RandomIds())
+    return Table(log=log, cache=MappedRuns(storage=storage))
+
+
+def create_on(storage: Storage, spec: TableSpec, clock: Clock | None = None, ids: IdSource | None = None) -> Table:
+    """Write version 0. Of two that create at once, one loses."""
+    table = table_on(storage, clock, ids)
+    commit = Commit(
+        version=0,
+        table_id=table.log.ids.new_id(),
+        write_id=table.log.ids.new_id(),
+        previous_write_id=None,
+        timestamp_us=table.log.clock.now_us(),
+        operation="create",
+        changes_view=True,
+        result=JobResult(operation="create", table=storage.uri, version=0).to_dict(),
+        actions=Actions(spec=spec),
+    )
+    if not table.log.put(commit):
+        raise InvalidInputError(f"{storage.uri} is an Opal table already; open it with OpalTable.for_path, or choose another path")
+    return table
+
+
+def _marked(rows: pa.Table, deleted: Sequence[bool] | None, spec: TableSpec) -> pa.Table:
+    if deleted is None:
+        return rows
+    if spec.deletes is None:
+        raise InvalidInputError("rows are marked as deletes, but the table knows none; create it with deletes='an SQL condition'")
+    return rows.append_column(DELETED, pa.array(deleted, pa.bool_()))
+
+
+def _iso(moment_us: int) -> str:
+    return datetime.fromtimestamp(moment_us / 1e6, UTC).isoformat()

@@ -1,0 +1,168 @@
+"""What a table is: its keys, its order of time, its layout and its properties. Frozen at creation, but for columns and properties."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.schema import Atomic, Field, Schema, decimal_parts, schema_from_json, schema_of_arrow, schema_to_json
+
+FILE_FORMATS = ("parquet", "orc")
+KEY_TYPES = ("boolean", "byte", "short", "integer", "long", "string", "binary", "date", "timestamp", "timestamp_ntz")
+ORDER_TYPES = ("byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz")
+PARTITION_TYPES = KEY_TYPES
+MAX_KEY_BYTES = 64 * 1024
+MAX_ORDER_DIGITS = 18
+
+# name -> (default, what it does); every property is an integer or one of the words in the default's tuple
+PROPERTIES: dict[str, tuple[int | tuple[str, ...], str]] = {
+    "group_rows": (1 << 30, "rows of one group: a rewrite, a broadcast and a segment log stay within it"),
+    "segment_rows": (1 << 22, "most rows of one ingested file"),
+    "segment_bytes": (128 << 20, "bytes in memory at which an ingested file is closed"),
+    "checkpoint_commits": (16, "commits between two checkpoints"),
+    "token_keep": (10_000, "newest idempotency tokens that are remembered"),
+    "read_verify": (("full", "footer", "none"), "what a read verifies of data files before it opens them"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSpec:
+    """The contract between a table and whoever writes to it. Columns are named by their field ids."""
+
+    schema: Schema
+    key_ids: tuple[int, ...]
+    delta_id: int
+    tie_break_ids: tuple[int, ...] = ()
+    deletes: str | None = None
+    partition_ids: tuple[int, ...] = ()
+    file_format: str = "parquet"
+    properties: Mapping[str, int | str] = field(default_factory=dict)
+
+    def by_id(self, number: int) -> Field:
+        return next(column for column in self.schema.fields if column.id == number)
+
+    @property
+    def keys(self) -> list[Field]:
+        return [self.by_id(number) for number in self.key_ids]
+
+    @property
+    def delta(self) -> Field:
+        return self.by_id(self.delta_id)
+
+    @property
+    def tie_break(self) -> list[Field]:
+        return [self.by_id(number) for number in self.tie_break_ids]
+
+    @property
+    def partition_by(self) -> list[Field]:
+        return [self.by_id(number) for number in self.partition_ids]
+
+    def integer(self, name: str) -> int:
+        """A property that is a number, set or default."""
+        value = self.properties.get(name, PROPERTIES[name][0])
+        assert isinstance(value, int)
+        return value
+
+    def word(self, name: str) -> str:
+        """A property that is a word, set or default."""
+        default = PROPERTIES[name][0]
+        assert isinstance(default, tuple)
+        return str(self.properties.get(name, default[0]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLayout:
+    """How a user words a new table: by column names."""
+
+    keys: Sequence[str]
+    delta: str
+    tie_break: Sequence[str] = ()
+    deletes: str | None = None
+    partition_by: Sequence[str] = ()
+    file_format: str = "parquet"
+    properties: Mapping[str, int | str] = field(default_factory=dict)
+
+
+def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
+    """Check a new table's columns and layout and give out the field ids."""
+    schema = schema_of_arrow(arrow)
+    if not layout.keys:
+        raise InvalidInputError("a table needs at least one key column: keys=[...]")
+    if layout.file_format not in FILE_FORMATS:
+        raise InvalidInputError(f"file format {layout.file_format!r} is unknown; use one of {', '.join(FILE_FORMATS)}")
+    check_properties(layout.properties)
+    return TableSpec(
+        schema=schema,
+        key_ids=_ids(schema, "key", layout.keys, KEY_TYPES),
+        delta_id=_ids(schema, "delta", [layout.delta], ORDER_TYPES)[0],
+        tie_break_ids=_ids(schema, "tie-break", layout.tie_break, ORDER_TYPES),
+        deletes=layout.deletes,
+        partition_ids=_ids(schema, "partition", layout.partition_by, PARTITION_TYPES),
+        file_format=layout.file_format,
+        properties=dict(layout.properties),
+    )
+
+
+def _ids(schema: Schema, role: str, names: Sequence[str], allowed: Sequence[str]) -> tuple[int, ...]:
+    if isinstance(names, str):
+        raise InvalidInputError(f"{role} columns: got the text {names!r}; give a list of column names, as [{names!r}]")
+    columns = [schema.field(name) for name in names]
+    for column in columns:
+        if not _fits(column, role, allowed):
+            kind = column.type.name if isinstance(column.type, Atomic) else "nested"
+            digits = "" if role == "key" or role == "partition" else f" of at most {MAX_ORDER_DIGITS} digits"
+            types = f"{', '.join(allowed)} and decimals{digits}"
+            raise InvalidInputError(f"{role} column {column.name!r} has type {kind}; allowed are {types}: cast it or choose another")
+    numbers = tuple(column.id for column in columns)
+    if len(set(numbers)) != len(numbers):
+        raise InvalidInputError(f"{role} columns {list(names)!r} name a column twice")
+    return numbers
+
+
+def _fits(column: Field, role: str, allowed: Sequence[str]) -> bool:
+    if not isinstance(column.type, Atomic):
+        return False
+    if parts := decimal_parts(column.type.name):
+        return role in ("key", "partition") or parts[0] <= MAX_ORDER_DIGITS
+    return column.type.name in allowed
+
+
+def check_properties(properties: Mapping[str, int | str]) -> None:
+    """Refuse properties that nothing reads."""
+    for name, value in properties.items():
+        if name not in PROPERTIES:
+            raise InvalidInputError(f"property {name!r} is unknown; known are {', '.join(PROPERTIES)}")
+        default = PROPERTIES[name][0]
+        if isinstance(default, tuple):
+            if value not in default:
+                raise InvalidInputError(f"property {name!r} is {value!r}; use one of {', '.join(default)}")
+        elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InvalidInputError(f"property {name!r} is {value!r}; use a whole number from 1")
+
+
+def spec_to_json(spec: TableSpec) -> dict[str, Any]:
+    return {
+        "schema": schema_to_json(spec.schema),
+        "keys": list(spec.key_ids),
+        "delta": spec.delta_id,
+        "tie_break": list(spec.tie_break_ids),
+        "deletes": spec.deletes,
+        "partition_by": list(spec.partition_ids),
+        "file_format": spec.file_format,
+        "properties": dict(spec.properties),
+    }
+
+
+def spec_from_json(data: dict[str, Any]) -> TableSpec:
+    return TableSpec(
+        schema=schema_from_json(data["schema"]),
+        key_ids=tuple(data["keys"]),
+        delta_id=data["delta"],
+        tie_break_ids=tuple(data["tie_break"]),
+        deletes=data["deletes"],
+        partition_ids=tuple(data["partition_by"]),
+        file_format=data["file_format"],
+        properties=data["properties"],
+    )

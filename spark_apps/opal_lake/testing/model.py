@@ -1,0 +1,57 @@
+"""The model table: a few lines over lists and dictionaries that decide what is right.
+
+Values are Python's own. Nothing here is shared with the code that it judges.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+RowId = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRow:
+    """A row as it was put. `processed` is the version whose MetaGen took it up, None while it is pending."""
+
+    key: tuple[Any, ...]
+    delta: Any
+    ties: tuple[Any, ...]
+    row_id: RowId
+    deleted: bool
+    processed: int | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """What decides between rows of one key; a null comes before every value."""
+        return (self.delta, *((tie is not None, 0 if tie is None else tie) for tie in self.ties), self.row_id)
+
+
+def visible(rows: Iterable[ModelRow], version: int | None = None, event_time: Any = None) -> list[ModelRow]:
+    """The newest row of each key at that version and event time, unless it is a delete; None is the end of that axis."""
+    newest: dict[tuple[Any, ...], ModelRow] = {}
+    for row in known(rows, version):
+        if event_time is not None and row.delta > event_time:
+            continue
+        if row.key not in newest or newest[row.key].order < row.order:
+            newest[row.key] = row
+    return sorted((row for row in newest.values() if not row.deleted), key=lambda row: row.row_id)
+
+
+def known(rows: Iterable[ModelRow], version: int | None = None) -> list[ModelRow]:
+    """The rows that a MetaGen took up by that version."""
+    return [row for row in rows if row.processed is not None and (version is None or row.processed <= version)]
+
+
+def untils(rows: Iterable[ModelRow], version: int | None = None) -> dict[RowId, Any]:
+    """From when on each row is not the valid one of its key; rows that stay valid are absent."""
+    by_key: dict[tuple[Any, ...], list[ModelRow]] = {}
+    for row in known(rows, version):
+        by_key.setdefault(row.key, []).append(row)
+    found: dict[RowId, Any] = {}
+    for members in by_key.values():
+        members.sort(key=lambda row: row.order)
+        found.update((row.row_id, after.delta) for row, after in zip(members, members[1:], strict=False))
+        found.update((row.row_id, row.delta) for row in members if row.deleted)
+    return found

@@ -1,0 +1,180 @@
+"""Hypothesis strategies: tables of every shape, and histories that make them hard.
+
+Values come from small pools, so that keys, deltas and ties meet again all the time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from opal_lake.schema import Atomic, arrow_type
+from opal_lake.table_spec import TableLayout
+
+_DATES = (date(1, 1, 1), date(1582, 10, 4), date(1582, 10, 15), date(1969, 12, 31), date(1970, 1, 1), date(2026, 3, 29), date(9999, 12, 31))
+_TIMES = (
+    datetime(1, 1, 1),
+    datetime(1582, 10, 10, 12),
+    datetime(1969, 12, 31, 23, 59, 59, 999_999),
+    datetime(1970, 1, 1),
+    datetime(2026, 3, 29, 1, 59, 59, 999_999),
+    datetime(2026, 3, 29, 2, 30),
+    datetime(9999, 12, 31, 23, 59, 59, 999_999),
+)
+POOLS: dict[str, tuple[Any, ...]] = {
+    "boolean": (False, True),
+    "byte": (-128, -1, 0, 1, 127),
+    "short": (-(1 << 15), -1, 0, 1, 2, (1 << 15) - 1),
+    "integer": (-(1 << 31), -7, 0, 1, 2, 3, (1 << 31) - 1),
+    "long": (-(1 << 63), -1, 0, 1, 2, 3, (1 << 53) + 1, (1 << 63) - 1),
+    "string": ("", "a", "A", "ä", "a\0", "a b", "1", "日本"),
+    "binary": (b"", b"\0", b"\0\0", b"a", b"\xff"),
+    "date": _DATES,
+    "timestamp": tuple(moment.replace(tzinfo=UTC) for moment in _TIMES),
+    "timestamp_ntz": _TIMES,
+    "decimal(18,4)": tuple(map(Decimal, ("-99999999999999.9999", "-0.0001", "0.0000", "0.0001", "1.0000", "1.5000", "99999999999999.9999"))),
+    "decimal(5,0)": tuple(map(Decimal, ("-99999", "-1", "0", "10", "99999"))),
+    "decimal(38,10)": tuple(map(Decimal, ("-1.5000000000", "0E-10", "12345678901234567890.1000000000"))),
+}
+ORDER_KINDS = ("long", "integer", "short", "byte", "date", "timestamp", "timestamp_ntz", "decimal(18,4)", "decimal(5,0)")
+_STEPS: dict[str, Any] = {
+    "date": timedelta(days=1),
+    "timestamp": timedelta(microseconds=1),
+    "timestamp_ntz": timedelta(microseconds=1),
+    "decimal(18,4)": Decimal("0.0001"),
+}
+_NAMES = ("id", "the key", "clé", "k.v")
+DELTA, SERIAL, PARTITION = "at", "serial", "place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A kind of table: the types of its keys, delta and ties by column name, where its rows are put, and tiny limits."""
+
+    keys: Mapping[str, str]
+    delta: str
+    ties: Mapping[str, str]
+    partition: str | None
+    file_format: str
+    properties: Mapping[str, int | str]
+    pools: Mapping[str, tuple[Any, ...]]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Every column and its type."""
+        return {**self.keys, DELTA: self.delta, **self.ties, PARTITION: "string", SERIAL: "long"}
+
+    def arrow_schema(self) -> pa.Schema:
+        return pa.schema([pa.field(name, arrow_type(Atomic(name=kind))) for name, kind in self.columns.items()])
+
+    def layout(self) -> TableLayout:
+        return TableLayout(
+            keys=list(self.keys),
+            delta=DELTA,
+            tie_break=list(self.ties),
+            deletes="op = 'D'",
+            partition_by=[self.partition] if self.partition else [],
+            file_format=self.file_format,
+            properties=self.properties,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """A row on its way in; `values` are those of every column but the serial number."""
+
+    values: Mapping[str, Any]
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing that happens to a table.
+
+    `ingest` and `metagen` run through; `begin_...` do their work and stay in hand until a `finish` commits the one at place `hand`, onto
+    whatever the head is by then. `tasks` is how many tasks share the work.
+    """
+
+    verb: str
+    puts: tuple[Put, ...] = ()
+    token: str | None = None
+    tasks: int = 1
+    hand: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """A table and what happens to it."""
+
+    shape: Shape
+    steps: tuple[Step, ...] = field(default_factory=tuple)
+
+
+def neighbours_of(value: Any, kind: str) -> list[Any]:
+    """The moments just before and just after, where Python has them."""
+    step = _STEPS.get(kind, 1)
+    around = []
+    for sign in (-1, 1):
+        try:
+            around.append(value + sign * step)
+        except OverflowError:
+            continue
+    return [moment for moment in around if not isinstance(moment, int) or -(1 << 63) <= moment < 1 << 63]
+
+
+@st.composite
+def shapes(draw: st.DrawFn, file_formats: tuple[str, ...] = ("parquet", "orc")) -> Shape:
+    kinds = draw(st.lists(st.sampled_from(sorted(POOLS)), min_size=1, max_size=2))
+    keys = dict(zip(draw(st.permutations(_NAMES)), kinds, strict=False))
+    ties = {f"tie {place}": kind for place, kind in enumerate(draw(st.lists(st.sampled_from(ORDER_KINDS), max_size=2)))}
+    delta = draw(st.sampled_from(ORDER_KINDS))
+    columns = {**keys, DELTA: delta, **ties}
+    pools = {name: tuple(draw(st.lists(st.sampled_from(POOLS[kind]), min_size=1, max_size=4))) for name, kind in columns.items()}
+    pools |= {tie: (None, *pools[tie]) for tie in ties}
+    return Shape(
+        keys=keys,
+        delta=delta,
+        ties=ties,
+        partition=draw(st.sampled_from([None, None, PARTITION, next(iter(keys))])),
+        file_format=draw(st.sampled_from(file_formats)),
+        properties=draw(properties()),
+        pools={**pools, PARTITION: ("a", "b/c", "", None)},
+    )
+
+
+@st.composite
+def properties(draw: st.DrawFn) -> dict[str, int | str]:
+    """Limits so small that a handful of rows makes many segments, groups and checkpoints."""
+    return {
+        "segment_rows": draw(st.integers(1, 6)),
+        "group_rows": draw(st.integers(1, 12)),
+        "checkpoint_commits": draw(st.integers(1, 5)),
+        "token_keep": draw(st.integers(1, 3)),
+    }
+
+
+@st.composite
+def steps(draw: st.DrawFn, shape: Shape) -> Step:
+    verb = draw(st.sampled_from(("ingest", "ingest", "metagen", "metagen", "begin_ingest", "begin_metagen", "begin_metagen", "finish", "reopen")))
+    if verb == "reopen":
+        return Step(verb=verb)
+    if verb == "finish":
+        return Step(verb=verb, hand=draw(st.integers(0, 3)))
+    puts = draw(st.lists(rows(shape), max_size=8)) if verb.endswith("ingest") else []
+    token = draw(st.sampled_from((None, None, None, "t0", "t1", "t2/ü")))
+    return Step(verb=verb, puts=tuple(puts), token=token, tasks=draw(st.integers(1, 3)))
+
+
+def rows(shape: Shape) -> st.SearchStrategy[Put]:
+    values = st.fixed_dictionaries({name: st.sampled_from(pool) for name, pool in shape.pools.items()})
+    return st.builds(Put, values=values, deleted=st.sampled_from((False, False, False, True)))
+
+
+@st.composite
+def histories(draw: st.DrawFn, file_formats: tuple[str, ...] = ("parquet", "orc"), most_steps: int = 10) -> History:
+    shape = draw(shapes(file_formats))
+    return History(shape=shape, steps=tuple(draw(st.lists(steps(shape), min_size=1, max_size=most_steps))))

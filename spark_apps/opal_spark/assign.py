@@ -1,0 +1,79 @@
+"""Whether a DataFrame's columns can be assigned to a table's without loss, and how."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.schema import RESERVED_PREFIX, Array, Atomic, DataType, Field, Map, Struct, decimal_parts, schema_of_arrow
+from opal_lake.table_spec import TableSpec
+from opal_spark.columns import arrow_of_spark, quoted, spark_schema
+
+_WIDER = {
+    "byte": ("short", "integer", "long", "float", "double"),
+    "short": ("integer", "long", "float", "double"),
+    "integer": ("long", "double"),
+    "long": (),
+    "float": ("double",),
+}
+_INTEGER_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
+
+
+def assigned_columns(rows: DataFrame, spec: TableSpec) -> list[Column]:
+    """The table's columns in the table's order; an error names every column that is unknown, missing or of a type that would lose something."""
+    given = {name.casefold(): name for name in rows.columns if not name.startswith(RESERVED_PREFIX)}
+    wanted = {field.name.casefold(): field for field in spec.schema.fields}
+    problems = [f"unknown column {given[name]!r}" for name in given if name not in wanted]
+    problems += [f"missing column {field.name!r}" for name, field in wanted.items() if name not in given]
+    source = {field.name.casefold(): field for field in schema_of_arrow(arrow_of_spark(_own(rows))).fields}
+    for name, field in wanted.items():
+        if name in source and (problem := misfit(source[name].type, field.type, field.name)):
+            problems.append(problem)
+    if problems:
+        raise InvalidInputError(
+            f"the rows do not fit the table: {'; '.join(problems)}. The table has {_signature(spec)}; select and cast the columns to these"
+        )
+    logical = spark_schema(spec, physical=False)
+    return [
+        F.col(quoted(given[field.name.casefold()])).cast(logical[place].dataType).alias(field.name)
+        for place, field in enumerate(spec.schema.fields)
+    ]
+
+
+def _own(rows: DataFrame) -> StructType:
+    return StructType([field for field in rows.schema.fields if not field.name.startswith(RESERVED_PREFIX)])
+
+
+def _signature(spec: TableSpec) -> str:
+    return ", ".join(f"{field.name} {field.type.name if isinstance(field.type, Atomic) else 'nested'}" for field in spec.schema.fields)
+
+
+def misfit(given: DataType, wanted: DataType, name: str) -> str | None:
+    """What would be lost, None when nothing."""
+    match given, wanted:
+        case Atomic(name=one), Atomic(name=other):
+            return None if fits(one, other) else f"column {name!r} is {one}, the table has {other}"
+        case Array(element=one), Array(element=other):
+            return misfit(one.type, other.type, f"{name}.element")
+        case Map(), Map():
+            return misfit(given.key.type, wanted.key.type, f"{name}.key") or misfit(given.value.type, wanted.value.type, f"{name}.value")
+        case Struct(), Struct():
+            return _struct_misfit(given.fields, wanted.fields, name)
+    return f"column {name!r} has another shape than the table's"
+
+
+def _struct_misfit(given: tuple[Field, ...], wanted: tuple[Field, ...], name: str) -> str | None:
+    if [field.name.casefold() for field in given] != [field.name.casefold() for field in wanted]:
+        return f"column {name!r} has the fields {[f.name for f in given]}, the table {[f.name for f in wanted]}"
+    found = (misfit(one.type, other.type, f"{name}.{other.name}") for one, other in zip(given, wanted, strict=True))
+    return next((problem for problem in found if problem), None)
+
+
+def fits(given: str, wanted: str) -> bool:
+    """Whether every value of one atomic type is a value of the other."""
+    if given == wanted or wanted in _WIDER.get(given, ()):
+        return True
+    target, source = decimal_parts(wanted), decimal_parts(given)
+    if target and source:
+        return target[1] >= source[1] and target[0] - target[1] >= source[0] - source[1]
+    return bool(target and given in _INTEGER_DIGITS and target[0] - target[1] >= _INTEGER_DIGITS[given])

@@ -1,0 +1,67 @@
+"""`spark.read.format("opal")`: for SQL and convenience. Rows pass through Python workers, so `OpalTable.read` is the fast way."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.read import FileRead, event_time_of, file_reads, plan_read, read_file
+from opal_lake.snapshot import Snapshot
+from opal_lake.table import Table
+from opal_spark.columns import spark_schema
+
+_OPTIONS = {"path", "version", "timestamp", "event_time"}
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("opal")` known to a session. OpalTable does it by itself."""
+    spark.dataSource.register(OpalDataSource)
+
+
+class OpalDataSource(DataSource):
+    """Options: `path`, and `version` or `timestamp` and `event_time` as for OpalTable.read, as text."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "opal"
+
+    def _snapshot(self) -> Snapshot:
+        path = self.options.get("path")
+        if path is None:
+            raise InvalidInputError("format('opal') needs the table's path: .load(path)")
+        version = self.options.get("version")
+        storage = {name.removeprefix("storage."): value for name, value in self.options.items() if name.startswith("storage.")}
+        return Table.open(path, storage).snapshot_at(int(version) if version is not None else None, self.options.get("timestamp"))
+
+    def schema(self) -> StructType:
+        return spark_schema(self._snapshot().spec, physical=False)
+
+    def reader(self, schema: StructType) -> "OpalReader":
+        snapshot = self._snapshot()
+        return OpalReader(file_reads(plan_read(snapshot, event_time_of(snapshot, self.options.get("event_time")))))
+
+
+@dataclass(frozen=True)
+class FilePartition(InputPartition):
+    """One file."""
+
+    part: FileRead
+
+
+class OpalReader(DataSourceReader):
+    """A partition a file, with the bits that its rows need."""
+
+    def __init__(self, parts: list[FileRead]) -> None:
+        self.parts = parts
+
+    def partitions(self) -> list[InputPartition]:
+        return [FilePartition(part) for part in self.parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, FilePartition)
+        yield from read_file(partition.part, None).to_batches()

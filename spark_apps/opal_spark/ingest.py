@@ -1,0 +1,60 @@
+"""Ingest on Spark: make a DataFrame fit the table, let each task write its segments, commit once."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.ingest import IngestTask, ingest_rows, output_from_json, output_to_json
+from opal_lake.ingest_job import IngestRun, commit_ingest
+from opal_lake.job import JobResult
+from opal_lake.rejects import BAD, SOURCE
+from opal_lake.schema import DELETED
+from opal_lake.storage.protocol import Storage
+from opal_lake.table import Table
+from opal_lake.table_spec import TableSpec
+from opal_spark.assign import assigned_columns
+from opal_spark.columns import quoted
+from opal_spark.outputs import collect_outputs
+
+
+def ingest(table: Table, rows: DataFrame, run: IngestRun) -> JobResult:
+    """Rows become segments, pending until a MetaGen."""
+    spec = run.base.spec
+    task = partial(_write, storage=table.storage, spec=spec, number=run.number, quarantine=run.quarantine)
+    outputs = collect_outputs(fitting(rows, spec), task)
+    return commit_ingest(table.log, run, [output_from_json(output) for output in outputs])
+
+
+def _write(batches: Iterable[pa.RecordBatch], *, storage: Storage, spec: TableSpec, number: int, quarantine: bool) -> Any:
+    context = TaskContext.get()
+    assert context is not None
+    attempt = str(context.taskAttemptId())
+    task = IngestTask(storage=storage, spec=spec, number=number, task=context.partitionId(), attempt=attempt, quarantine=quarantine)
+    return output_to_json(ingest_rows(batches, task))
+
+
+def fitting(rows: DataFrame, spec: TableSpec) -> DataFrame:
+    """The table's columns in order, with the delete marker and what a source reader noted; partition values brought together."""
+    noted = [F.col(name) for name in (BAD, SOURCE) if name in rows.columns]
+    marker = [delete_marker(rows, spec.deletes).alias(DELETED)] if spec.deletes is not None else []
+    fit = rows.select(*assigned_columns(rows, spec), *marker, *noted)
+    if spec.partition_by:
+        fit = fit.hint("rebalance", *[F.col(quoted(column.name)) for column in spec.partition_by])
+    return fit
+
+
+def delete_marker(rows: DataFrame, condition: str) -> Column:
+    """True for rows that delete their key; null counts as false."""
+    marker = F.coalesce(F.expr(condition).cast("boolean"), F.lit(False))
+    try:
+        rows.select(marker)
+    except AnalysisException as error:
+        raise InvalidInputError(f"the delete condition {condition!r} does not fit the columns {rows.columns}: {error}") from error
+    return marker

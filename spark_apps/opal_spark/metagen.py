@@ -1,0 +1,79 @@
+"""MetaGen on Spark: pending rows to their hash range, the rule in each task, one commit."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from opal_lake import layout
+from opal_lake.claim import claim_number
+from opal_lake.job import JobResult
+from opal_lake.key_hash import hashes_from_bytes
+from opal_lake.metagen import entries_of_rows, rule_columns
+from opal_lake.metagen_job import MetaGenPlan, commit_metagen, plan_metagen, slot_writer
+from opal_lake.schema import Atomic
+from opal_lake.slot import NOTHING, SlotWriter, output_from_json, output_to_json, process_slot
+from opal_lake.table import Table
+from opal_lake.table_spec import TableSpec
+from opal_spark.columns import spark_schema
+from opal_spark.key_hash import hash_slot, key_hash
+from opal_spark.outputs import collect_outputs
+from opal_spark.scan import scan_files
+from opal_spark.session import parallelism
+from opal_spark.verify import verify_files
+
+HASH = "_opal_hash"
+SLOT_ROWS = 1 << 20
+SMALL_SLOT_ROWS = 1 << 16
+MOST_SLOTS = 1 << 16
+
+
+def metagen(spark: SparkSession, table: Table, token: str | None) -> JobResult:
+    """Make all pending rows visible."""
+    base = table.log.head()
+    if (earlier := table.log.earlier_result(base, token)) is not None:
+        return earlier
+    plan = plan_metagen(base, claim_number(table.storage, base.root, "metagen", table.log.clock))
+    if not plan.files:
+        return commit_metagen(table.log, plan, [], table.cache, token)
+    verify_files(spark, table, base, plan.files)
+    slots = plan_slots(plan.rows, parallelism(spark))
+    task = partial(_process, spec=base.spec, writer=slot_writer(base, table.cache), number=plan.number)
+    outputs = collect_outputs(_by_hash(spark, plan, slots), task)
+    return commit_metagen(table.log, plan, [output_from_json(output) for output in outputs], table.cache, token)
+
+
+def plan_slots(rows: int, cores: int) -> int:
+    """How many hash ranges: a power of two that follows the batch, so that the cost does, with work for all cores."""
+    wanted = max(rows / SLOT_ROWS, min(cores, rows / SMALL_SLOT_ROWS), 1)
+    return int(min(1 << (int(wanted - 1e-9).bit_length() if wanted > 1 else 0), MOST_SLOTS))
+
+
+def _by_hash(spark: SparkSession, plan: MetaGenPlan, slots: int) -> DataFrame:
+    spec = plan.base.spec
+    rows = scan_files(spark, plan.base.storage, plan.files, spark_schema(spec, physical=True), spec.file_format)
+    keys = [field.physical for field in spec.keys]
+    types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
+    order = [name for name in rule_columns(spec) if name not in keys or name in _ordering(spec)]
+    hashed = rows.select(key_hash(keys, types, spec.file_format).alias(HASH), *order)
+    return hashed.repartitionById(slots, hash_slot(F.col(HASH), slots))
+
+
+def _ordering(spec: TableSpec) -> set[str]:
+    return {field.physical for field in (spec.delta, *spec.tie_break)}
+
+
+def _process(batches: Iterable[pa.RecordBatch], *, spec: TableSpec, writer: SlotWriter, number: int) -> Any:
+    context = TaskContext.get()
+    assert context is not None
+    held = list(batches)
+    if not held:
+        return output_to_json(NOTHING)
+    rows = pa.Table.from_batches(held)
+    new = entries_of_rows(rows, spec, hashes_from_bytes(rows[HASH]))
+    stem = layout.job_file_name(number, context.partitionId(), str(context.taskAttemptId()))
+    return output_to_json(process_slot(new, writer, stem))

@@ -1,0 +1,19 @@
+"""How tasks tell the driver what they wrote: one JSON text a task."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+OUTPUT = "output string"
+
+
+def collect_outputs(rows: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], Any]) -> list[Any]:
+    """Run a task over each partition and bring back the JSON value that each returns."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"output": [json.dumps(task(batches))]})
+
+    return [json.loads(row.output) for row in rows.mapInArrow(run, OUTPUT).collect()]

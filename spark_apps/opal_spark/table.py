@@ -1,0 +1,130 @@
+"""The public face: OpalTable."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from opal_lake.check import Finding, check_table
+from opal_lake.describe import describe, file_rows, history_rows, segment_rows
+from opal_lake.errors import InvalidInputError
+from opal_lake.job import JobResult
+from opal_lake.table import Table, create_on
+from opal_lake.storage import open_storage
+from opal_lake.table_spec import TableLayout, plan_spec
+from opal_spark.columns import arrow_of_spark
+from opal_spark.ingest import ingest
+from opal_spark.metagen import metagen
+from opal_spark.reader import View, read
+from opal_spark.session import storage_options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpalTable:
+    """A mutable table on files. Make one with `create`, find one with `for_path`."""
+
+    spark: SparkSession
+    table: Table
+
+    @classmethod
+    def create(  # noqa: PLR0913  # the public face: every argument but the first three has a name
+        cls,
+        spark: SparkSession,
+        uri: str,
+        schema: StructType,
+        *,
+        keys: Sequence[str],
+        delta: str,
+        tie_break: Sequence[str] = (),
+        deletes: str | None = None,
+        partition_by: Sequence[str] = (),
+        file_format: str = "parquet",
+        properties: Mapping[str, int | str] | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> Self:
+        """A new table. `deletes` is an SQL condition on a row that says that its key is gone from then on."""
+        layout = TableLayout(
+            keys=keys,
+            delta=delta,
+            tie_break=tie_break,
+            deletes=deletes,
+            partition_by=partition_by,
+            file_format=file_format,
+            properties=properties or {},
+        )
+        spec = plan_spec(arrow_of_spark(schema), layout)
+        if deletes is not None:
+            _check_condition(spark, schema, deletes)
+        return cls(spark=spark, table=create_on(open_storage(uri, _options(spark, uri, options)), spec))
+
+    @classmethod
+    def for_path(cls, spark: SparkSession, uri: str, *, options: Mapping[str, str] | None = None) -> Self:
+        """The table at a path. S3 settings come from Spark's own (`spark.hadoop.fs.s3a.*`) unless `options` are given."""
+        return cls(spark=spark, table=Table.open(uri, _options(spark, uri, options)))
+
+    def ingest(
+        self,
+        rows: DataFrame,
+        *,
+        metadata: str = "batch",
+        token: str | None = None,
+        application: tuple[str, int] | None = None,
+        on_bad_rows: str = "fail",
+    ) -> JobResult:
+        """Append a DataFrame's rows; they become visible by the next `metagen`. The same token twice applies once."""
+        if metadata != "batch":
+            raise InvalidInputError(f"metadata={metadata!r} is unknown; use 'batch'")
+        run = self.table.start_ingest(token, on_bad_rows, application)
+        return run if isinstance(run, JobResult) else ingest(self.table, rows, run)
+
+    def metagen(self, *, token: str | None = None) -> JobResult:
+        """Apply the rule to all pending rows and make them visible."""
+        return metagen(self.spark, self.table, token)
+
+    def read(
+        self,
+        version: int | None = None,
+        timestamp: object = None,
+        event_time: object = None,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+    ) -> DataFrame:
+        """The visible rows: now, or as of a version or commit time, and as of an event time; both axes may be combined."""
+        view = View(version=version, timestamp=timestamp, event_time=event_time, columns=columns, where=where)
+        return read(self.spark, self.table, view)
+
+    def describe(self) -> dict[str, Any]:
+        """What the table is and how much it holds."""
+        return describe(self.table)
+
+    def history(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Commits, newest first."""
+        return history_rows(self.table, limit)
+
+    def files(self) -> list[dict[str, Any]]:
+        """Data files of the newest version."""
+        return file_rows(self.table)
+
+    def segments(self) -> list[dict[str, Any]]:
+        """Segments of the newest version, with the number of rows that are not visible."""
+        return segment_rows(self.table)
+
+    def check(self) -> list[Finding]:
+        """Every broken invariant; empty when all is well."""
+        return check_table(self.table)
+
+
+def _options(spark: SparkSession, uri: str, options: Mapping[str, str] | None) -> Mapping[str, str]:
+    return storage_options(spark, uri) if options is None else options
+
+
+def _check_condition(spark: SparkSession, schema: StructType, condition: str) -> None:
+    try:
+        kind = spark.createDataFrame([], schema).selectExpr(f"({condition}) AS marker").schema[0].dataType.simpleString()
+    except AnalysisException as error:
+        raise InvalidInputError(f"the delete condition {condition!r} does not fit the columns {schema.names}: {error}") from error
+    if kind != "boolean":
+        raise InvalidInputError(f"the delete condition {condition!r} is a {kind}; write a condition, as \"op = 'D'\"")

@@ -1,0 +1,196 @@
+"""What a table costs beside its limits, in one run on one machine: every figure is a ratio to the same work without a table.
+
+python tests/bench/table_bench.py --rows 10000000 [--rounds 5] [--formats parquet,orc] [--json FILE]
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from opal_lake.table import Table
+from opal_spark import OpalTable
+from opal_spark.columns import spark_schema
+from opal_spark.scan import scan_files
+
+FIVE: list[Column | str] = ["count(*)", "sum(v1)", "sum(v2)", "max(c)", "max(key)", "max(mod_time)"]
+TWO: list[Column | str] = ["count(*)", "sum(v1)", "sum(v2)"]
+INVALID = 0.06
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """One run: where it writes, how large it is, and what it found."""
+
+    spark: SparkSession
+    folder: Path
+    rows: int
+    rounds: int
+    found: dict[str, float] = field(default_factory=dict)
+
+    def note(self, name: str, value: float, unit: str, aim: float | None = None) -> None:
+        self.found[name] = round(value, 3)
+        aimed = "" if aim is None else f"   aim <= {aim:g}  {'ok' if value <= aim else 'MISSED'}"
+        print(f"{name:<58} {value:8.2f} {unit:<2}{aimed}", flush=True)
+
+    def batch(self, count: int, seed: int, *, bootstrap: bool = False) -> DataFrame:
+        """Distinct keys scattered over the table; of an upsert half are new."""
+        key = F.col("id") if bootstrap else (F.col("id") * 7_368_787 + seed * 104_729) % (2 * self.rows)
+        return self._rows(count, seed, key)
+
+    def updates(self, count: int, seed: int) -> DataFrame:
+        """Distinct keys that all exist, scattered evenly."""
+        return self._rows(count, seed, (F.col("id") * 7_368_787) % self.rows)
+
+    def _rows(self, count: int, seed: int, key: Column) -> DataFrame:
+        return self.spark.range(0, count, 1, 2).select(
+            F.format_string("user-%012d", key).alias("key"),
+            (F.lit(1_700_000_000_000 + seed * 1_000_000_000) + F.col("id")).alias("mod_time"),
+            F.rand(3).alias("v1"),
+            (F.rand(4) * 1000).cast("int").alias("v2"),
+            F.concat(F.lit("city"), (F.rand(5) * 1000).cast("int").cast("string")).alias("c"),
+        )
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def new_table(bench: Bench, name: str, file_format: str) -> OpalTable:
+    path = bench.folder / name
+    shutil.rmtree(path, ignore_errors=True)
+    return OpalTable.create(
+        bench.spark, str(path), bench.batch(1, 1).schema, keys=["key"], delta="mod_time", file_format=file_format
+    )
+
+
+def bench_ingest(bench: Bench, file_format: str) -> OpalTable:
+    """Bulk ingest against Spark's own write of the same rows, in turns."""
+    rows = bench.batch(bench.rows, 1, bootstrap=True)
+    plain, ours = [], []
+    for number in range(max(2, bench.rounds // 2)):
+        target = bench.folder / f"plain-{number}"
+        plain.append(timed(lambda target=target: rows.write.format(file_format).save(str(target))))
+        shutil.rmtree(target)
+        table = new_table(bench, f"table-{file_format}", file_format)
+        ours.append(timed(lambda table=table: table.ingest(rows)))
+    bench.note(f"{file_format}: plain write of {bench.rows:,} rows", min(plain), "s")
+    bench.note(f"{file_format}: bulk ingest", min(ours), "s")
+    bench.note(f"{file_format}: bulk ingest / plain write", min(ours) / min(plain), "x", 1.2)
+    bench.note(f"{file_format}: MetaGen of {bench.rows:,} new keys", timed(table.metagen), "s")
+    return table
+
+
+def bench_scan(bench: Bench, table: OpalTable, file_format: str) -> None:
+    """The current view against an unfiltered scan of the same files, with 6% of every segment invalid."""
+    table.ingest(bench.updates(int(bench.rows * INVALID), 2))
+    table.metagen()
+    snapshot = table.table.snapshot_at()
+    shares = [row["invalid"] / row["rows"] for row in table.segments() if row["invalid"]]
+    print(f"{file_format}: invalid rows a segment: {min(shares):.1%} to {max(shares):.1%} of {len(shares)} segments", flush=True)
+    schema = spark_schema(snapshot.spec, physical=True)
+
+    def unfiltered() -> DataFrame:
+        return scan_files(bench.spark, snapshot.storage, list(snapshot.files.values()), schema, file_format)
+
+    for name, wanted, aim in (("5 columns", FIVE, 1.10), ("2 columns", TWO, 1.7)):
+        times: dict[str, list[float]] = {"limit": [], "ours": []}
+        for _ in range(bench.rounds + 1):
+            times["limit"].append(timed(lambda wanted=wanted: unfiltered().selectExpr(*wanted).collect()))
+            times["ours"].append(timed(lambda wanted=wanted: table.read().selectExpr(*wanted).collect()))
+        limit, ours = (statistics.median(values[1:]) for values in times.values())
+        bench.note(f"{file_format}: unfiltered scan, {name}", limit, "s")
+        bench.note(f"{file_format}: current view / unfiltered scan, {name}", ours / limit, "x", aim)
+
+
+def bench_upserts(bench: Bench, table: OpalTable, file_format: str) -> None:
+    """MetaGen of a batch against the plain append of that batch, and what the whole upsert writes."""
+    target = bench.folder / "plain-append"
+    path = Path(table.table.uri)
+    for seed, (count, aim) in enumerate(((bench.rows // 100, 4.0), (bench.rows // 10, 3.0)), 10):
+        plain, ingest, metagen, written, upserted = [], [], [], [], []
+        for turn in range(bench.rounds + 1):
+            rows = bench.batch(count, seed * 100 + turn)
+            before = size_of(target) if target.exists() else 0
+            plain.append(timed(lambda rows=rows: rows.write.mode("append").format(file_format).save(str(target))))
+            upserted.append(size_of(target) - before)
+            before = size_of(path)
+            ingest.append(timed(lambda rows=rows: table.ingest(rows)))
+            metagen.append(timed(table.metagen))
+            written.append(size_of(path) - before)
+        limit = statistics.median(plain[1:])
+        bench.note(f"{file_format}: plain append of {count:,} rows", limit, "s")
+        bench.note(f"{file_format}: ingest of them / plain append", statistics.median(ingest[1:]) / limit, "x")
+        bench.note(f"{file_format}: MetaGen of them / plain append", statistics.median(metagen[1:]) / limit, "x", aim)
+        bench.note(f"{file_format}: bytes written a byte upserted, {count:,} rows", sum(written) / sum(upserted), "x")
+
+
+def bench_opening(bench: Bench) -> None:
+    """Opening by the number of commits, and starting to read by the number of files."""
+    times = {}
+    table = new_table(bench, "table-commits", "parquet")
+    uri, row = table.table.uri, bench.batch(1, 1).toArrow()
+    for number in range(1, 2001):
+        table.table.ingest(row, token=f"commit-{number}")
+        if number in (20, 2000):
+            times[number] = statistics.median(timed(lambda: Table.open(uri)) for _ in range(21))
+    bench.note("opening a table after 20 commits", times[20] * 1000, "ms")
+    bench.note("opening after 2,000 commits / after 20", times[2000] / times[20], "x", 2.0)
+    many = new_table(bench, "table-files", "parquet")
+    many.ingest(bench.batch(5000, 1, bootstrap=True).repartition(5000))
+    many.metagen()
+    many.read().count()
+    bench.note(f"starting to read {len(many.files()):,} files (until the DataFrame is there)", timed(many.read), "s", 2.0)
+
+
+def open_session() -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master("local[2]").appName("bench").config("spark.driver.memory", "8g")
+    builder = builder.config("spark.sql.shuffle.partitions", "4").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--formats", default="parquet,orc")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="opal-bench-"))
+    bench = Bench(spark=open_session(), folder=folder, rows=asked.rows, rounds=asked.rounds)
+    try:
+        bench.spark.range(1_000_000).selectExpr("sum(id)").collect()
+        for file_format in asked.formats.split(","):
+            table = bench_ingest(bench, file_format)
+            bench_scan(bench, table, file_format)
+            bench_upserts(bench, table, file_format)
+        bench_opening(bench)
+    finally:
+        bench.spark.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    if asked.json:
+        asked.json.write_text(json.dumps(bench.found, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,5 @@
+"""Fixtures that tests of several rooms share."""
+
+from tests.fixtures_s3 import moto_server, s3_options
+
+__all__ = ["moto_server", "s3_options"]

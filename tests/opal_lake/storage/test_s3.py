@@ -1,0 +1,196 @@
+"""What only a store in S3 has to keep: its answers, its secrets, its clients."""
+
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import boto3
+import pytest
+
+from opal_lake.errors import InvalidInputError, NotFoundError, StorageError
+from opal_lake.storage import Storage, open_storage
+from opal_lake.storage.s3_client import s3_client
+
+SECRET = "wJalrXUtnFEMI"
+OPTIONS = {"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": SECRET, "aws_session_token": SECRET, "region_name": "us-east-1"}
+
+
+@contextmanager
+def answering(*answers: tuple[int, str]) -> Iterator[tuple[Storage, list[str]]]:
+    """A server that gives the answers in turn, the last one for ever; and the requests it saw."""
+    seen: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, code = answers[min(len(seen), len(answers) - 1)]
+            seen.append(f"{self.command} {self.path} {self.headers.get('If-None-Match')}")
+            body = f"<Error><Code>{code}</Code><Message>told so</Message></Error>".encode() if code else b""
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            self.do_PUT()
+
+        def do_POST(self) -> None:
+            self.do_PUT()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield open_storage("s3://lake/t", {**OPTIONS, "endpoint_url": f"http://127.0.0.1:{server.server_port}"}), seen
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_put_is_conditional() -> None:
+    with answering((200, "")) as (store, seen):
+        assert store.put_if_absent("a b", b"x")
+    assert seen == ["PUT /lake/t/a%20b *"]
+
+
+def test_a_failed_precondition_means_the_path_is_taken() -> None:
+    with answering((412, "PreconditionFailed")) as (store, _):
+        assert not store.put_if_absent("a", b"x")
+
+
+def test_a_conflict_with_a_request_in_flight_is_tried_again() -> None:
+    with answering((409, "ConditionalRequestConflict"), (409, "ConditionalRequestConflict"), (200, "")) as (store, seen):
+        assert store.put_if_absent("a", b"x")
+    assert len(seen) == 3
+
+
+def test_a_conflict_without_end_is_a_storage_error() -> None:
+    with answering((409, "ConditionalRequestConflict")) as (store, seen), pytest.raises(StorageError, match="t/a"):
+        store.put_if_absent("a", b"x")
+    assert 3 <= len(seen) <= 10
+
+
+@pytest.mark.parametrize(
+    "status,code,words",
+    [
+        (403, "AccessDenied", "denied access.*list"),
+        (403, "InvalidAccessKeyId", "denied access"),
+        (403, "SignatureDoesNotMatch", "denied access"),
+        (400, "ExpiredToken", "denied access"),
+        (404, "NoSuchBucket", "bucket 'lake' does not exist"),
+        (500, "InternalError", "500 InternalError.*told so"),
+        (501, "NotImplemented", "501 NotImplemented"),
+    ],
+)
+def test_a_refusal_is_a_storage_error_with_clear_words_and_no_secrets(status: int, code: str, words: str) -> None:
+    with answering((status, code)) as (store, _):
+        calls = (lambda: store.get("a"), lambda: store.put_if_absent("a", b""), lambda: list(store.list("")), lambda: store.delete(["a"]))
+        for call in calls[: 1 if status == 500 else 4]:  # boto3 is patient with it
+            with pytest.raises(StorageError, match=words) as caught:
+                call()
+            assert SECRET not in str(caught.value)
+
+
+def test_an_absent_key_is_not_found() -> None:
+    with answering((404, "NoSuchKey")) as (store, _), pytest.raises(NotFoundError, match="t/a"):
+        store.get("a")
+
+
+def test_a_truncated_answer_is_a_storage_error_and_no_short_read() -> None:
+    class Truncating(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "100")
+            self.end_headers()
+            self.wfile.write(b"x" * 10)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Truncating)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    store = open_storage("s3://lake/t", {**OPTIONS, "endpoint_url": f"http://127.0.0.1:{server.server_port}"})
+    with pytest.raises(StorageError):
+        store.get("a")
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_store_that_does_not_answer_is_a_storage_error() -> None:
+    with answering((200, "")) as (store, _):
+        pass
+    with pytest.raises(StorageError, match="did not answer"):
+        store.get("a")
+
+
+@pytest.mark.s3
+def test_a_bucket_that_is_not_there_is_a_storage_error(s3_options: dict[str, str]) -> None:
+    store = open_storage("s3://no-such-bucket/t", s3_options)
+    for call in (lambda: store.get("a"), lambda: store.put_if_absent("a", b""), lambda: list(store.list(""))):
+        with pytest.raises(StorageError, match="'no-such-bucket' does not exist"):
+            call()
+
+
+@pytest.mark.s3
+def test_markers_of_folders_and_neighbours_of_the_table_are_not_listed(s3_options: dict[str, str]) -> None:
+    client = s3_client(tuple(sorted(s3_options.items())))
+    for key in ("marked/t/", "marked/t/data/", "marked/t/data/x", "marked/t2/y", "marked/t/a//b"):
+        client.put_object(Bucket="lake", Key=key, Body=b"")
+    assert [entry.path for entry in open_storage("s3a://lake/marked/t", s3_options).list("")] == ["data/x"]
+
+
+@pytest.mark.s3
+def test_a_whole_bucket_can_be_a_store(s3_options: dict[str, str]) -> None:
+    keys = {name: value for name, value in s3_options.items() if name != "path_style"}
+    boto3.session.Session().client("s3", **keys).create_bucket(Bucket="whole-bucket")
+    store = open_storage("s3://whole-bucket/", s3_options)
+    store.put_if_absent("a/x", b"1")
+    assert [entry.path for entry in store.list("a")] == ["a/x"]
+
+
+def test_secrets_are_not_shown() -> None:
+    store = open_storage("s3://lake/t", OPTIONS)
+    assert SECRET not in repr(store)
+    assert SECRET not in str(store)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"aws_secret_access_key": SECRET},
+        {"aws_access_key_id": SECRET},
+        {"endpoint_url": f"http://user:{SECRET}@host:9000"},
+        {"endpoint_url": SECRET},
+        {"path_style": SECRET},
+    ],
+)
+def test_half_or_malformed_options_are_refused_without_showing_them(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        open_storage("s3://lake/t", options)
+    assert SECRET not in str(caught.value)
+
+
+def test_credentials_in_a_uri_are_refused_without_showing_them() -> None:
+    with pytest.raises(InvalidInputError, match="without credentials") as caught:
+        open_storage(f"s3://AKIA:{SECRET}@lake/t")
+    assert SECRET not in str(caught.value)
+
+
+def test_a_pickled_store_finds_the_client_of_its_process() -> None:
+    store = open_storage("s3://lake/t", OPTIONS)
+    copy = pickle.loads(pickle.dumps(store))
+    assert copy == store
+    assert s3_client(copy.options) is s3_client(store.options)
+
+
+def test_a_store_of_ones_own_needs_no_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    keys = {name: value for name, value in OPTIONS.items() if name != "region_name"}
+    assert s3_client(tuple(sorted({**keys, "endpoint_url": "http://minio:9000"}.items()))).meta.region_name == "us-east-1"

