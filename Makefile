@@ -71,12 +71,12 @@ demo: venv  ## a table from its first row to time travel, on this machine
 	@$(ENVIRONMENT) "$(PY)" -m opal_spark.demo
 
 bench: venv  ## upserts and scans on BENCH_ROWS (10000000) rows
-	@$(ENVIRONMENT) "$(PY)" -m opal_spark.bench --rows $(BENCH_ROWS)
+	@$(ENVIRONMENT) "$(PY)" tests/bench/table_bench.py --rows $(BENCH_ROWS)
 
 lock: venv  ## renew .ci/requirements.lock from pyproject.toml; UPGRADE=1 takes the newest versions
 	$(VENV)/bin/uv pip compile pyproject.toml --quiet --no-config --all-extras --universal --python-version 3.11 --generate-hashes \
 		--annotation-style=line --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --output-file $(LOCK)
 
 clean:  ## remove .venv, caches and what builds and Spark leave behind
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache artifacts derby.log metastore_db spark-warehouse
+	rm -rf $(VENV) build dist .hypothesis .*_cache artifacts derby.log metastore_db spark-warehouse
 	find spark_apps tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -88,7 +88,9 @@ def _write_parquet(table: pa.Table, sink: pa.NativeFile) -> None:
 
 
 def _group_rows(table: pa.Table) -> int:
-    return max(1, min(GROUP_ROWS, GROUP_BYTES * table.num_rows // max(1, table.nbytes)))
+    rows: int = table.num_rows
+    size: int = table.nbytes
+    return max(1, min(GROUP_ROWS, GROUP_BYTES * rows // max(1, size)))
 
 
 def _write_orc(table: pa.Table, sink: pa.NativeFile) -> None:

@@ -77,7 +77,7 @@ def place(files: Sequence[DataFile], head: Snapshot) -> tuple[DataFile, ...]:
 
 def _write_side(log: CommitLog, number: int, attempt: int, files: Sequence[DataFile]) -> SideFile:
     data = encode_section(files, file_to_json)
-    path = layout.side_path(number, str(attempt))
+    path = layout.side_path(number, attempt)
     log.storage.put_if_absent(path, data)
     return SideFile(path=path, size=len(data), crc32=zlib.crc32(data))
 

@@ -45,7 +45,7 @@ def checkpoint_version(path: str) -> int | None:
 
 
 def section_path(version: int, write_id: str, section: str) -> str:
-    return f"{CHECKPOINTS}sections/{version:0{_VERSION_DIGITS}d}-{write_id}-{section}.parquet"
+    return f"{CHECKPOINTS}sections/{version:0{_VERSION_DIGITS}d}-{write_id}-{section}.jsonl.zst"
 
 
 def claim_path(number: int) -> str:
@@ -84,9 +84,9 @@ def bitmap_path(group: int, version: int, write_id: str) -> str:
     return f"{BITMAPS}{group:010d}/{version:0{_VERSION_DIGITS}d}-{write_id}.bits"
 
 
-def side_path(number: int, write_id: str) -> str:
+def side_path(number: int, attempt: int) -> str:
     """The bulk list of a commit."""
-    return f"{SIDE}{number:010d}-{write_id}.parquet"
+    return f"{SIDE}{number:010d}-{attempt}.jsonl.zst"
 
 
 def result_path(token: str) -> str:

@@ -1,7 +1,4 @@
-"""The long lists of a table's state as Parquet tables: files, segments, logs, runs, tokens, bitmap bases.
-
-Each row is one item, as JSON beside the columns that people filter by; the JSON is the same as in a commit.
-"""
+"""The long lists of a table's state: files, segments, logs, runs, tokens, bitmap bases. Lines of JSON, as in a commit, under zstd."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -9,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from opal_lake.commit import canonical_json
 from opal_lake.errors import FormatError
@@ -26,19 +22,20 @@ class SectionRef:
 
 
 def encode_section(items: Iterable[Any], to_json: Callable[[Any], Any]) -> bytes:
-    """One row an item."""
-    table = pa.table({"item": pa.array([canonical_json(to_json(item)).decode() for item in items], pa.string())})
+    """One line an item."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", use_dictionary=False, write_statistics=False)
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        for item in items:
+            stream.write(canonical_json(to_json(item)) + b"\n")
     return bytes(sink.getvalue())
 
 
 def decode_section(data: bytes, path: str, from_json: Callable[[Any], Any]) -> list[Any]:
     try:
-        texts = pq.read_table(pa.BufferReader(data))["item"].to_pylist()
-    except (pa.ArrowException, KeyError, OSError) as error:
-        raise FormatError(f"{path} cannot be decoded ({error}); run `opal check`") from error
-    return [from_json(item) for item in json.loads("[" + ",".join(texts) + "]")]
+        lines = pa.CompressedInputStream(pa.BufferReader(data), "zstd").read().splitlines()
+        return [from_json(item) for item in json.loads(b"[" + b",".join(lines) + b"]")]
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise FormatError(f"{path} cannot be decoded ({error!r}); run `opal check`") from error
 
 
 def ref_to_json(ref: SectionRef) -> list[Any]:

@@ -71,7 +71,7 @@ def encode_events(events: Events) -> bytes:
 
 def decode_events(data: bytes, path: str) -> Events:
     try:
-        table = pq.read_table(pa.BufferReader(data))
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
         columns = [table[name].to_numpy() for name in SCHEMA.names]
     except (pa.ArrowException, KeyError, OSError) as error:
         raise FormatError(f"segment log {path} cannot be decoded ({error}); run `opal check`") from error

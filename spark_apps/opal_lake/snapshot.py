@@ -149,7 +149,10 @@ class Snapshot:
     def tokens(self) -> dict[str, int]:
         """The version that applied each remembered token, oldest first."""
         found = dict(self._section("tokens", token_from_json))
-        found.update((commit.token, commit.version) for commit in self.commits if commit.token)
+        for commit in self.commits:
+            if commit.token:
+                found.pop(commit.token, None)  # a token that was forgotten and came again is a new one
+                found[commit.token] = commit.version
         keep = self.spec.integer("token_keep")
         return dict(list(found.items())[-keep:])
 

@@ -50,7 +50,7 @@ def storage_options(spark: "SparkSession", uri: str) -> dict[str, str]:
 
 def parallelism(spark: "SparkSession") -> int:
     """How many tasks run at once, roughly."""
-    if _is_connect(spark):
+    if is_connect(spark):
         return 8
     return int(spark.sparkContext.defaultParallelism)
 
@@ -79,5 +79,12 @@ def _conf(spark: "SparkSession", name: str) -> str | None:
     return value or None
 
 
-def _is_connect(spark: "SparkSession") -> bool:
+def is_connect(spark: "SparkSession") -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def task_counts(spark: "SparkSession") -> tuple[int, int]:
+    """Of the stages that run now: how many tasks are done, and how many there are. Classic Spark only; Connect reports by itself."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = [stage for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage is not None]
+    return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from opal_lake.errors import InvalidInputError, StorageError
 from opal_lake.storage.paths import check_length, check_path, check_prefix, is_path
 from opal_lake.storage.protocol import StoredObject
-from opal_lake.storage.s3_client import S3Options, check_options, error_code, error_status, s3_client, s3_errors, translated
+from opal_lake.storage.s3_client import S3Options, check_options, error_code, error_status, s3_client, s3_errors
 from opal_lake.storage.uris import bucket_and_prefix
 
 _DELETE_BATCH = 1000
@@ -85,7 +85,7 @@ class S3Storage:
                     return False
                 if error_status(error) == 409:
                     return None
-                raise translated(error, self.bucket, key) from error
+                raise
         return True
 
     def _walk(self, prefix: str, start_after: str) -> Iterator[StoredObject]:

@@ -57,7 +57,7 @@ def s3_errors(bucket: str, key: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        raise translated(error, bucket, key) from error
+        raise _translated(error, bucket, key) from error
     except (BotoCoreError, OSError) as error:
         raise StorageError(
             f"S3 did not answer for '{key}' in bucket '{bucket}': {error}: check endpoint and credentials, then try again"
@@ -74,7 +74,7 @@ def error_status(error: ClientError) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def translated(error: ClientError, bucket: str, key: str) -> NotFoundError | StorageError:
+def _translated(error: ClientError, bucket: str, key: str) -> NotFoundError | StorageError:
     """An answer of S3 as the error that tells the caller what to do."""
     code = error_code(error)
     if code == "NoSuchKey":

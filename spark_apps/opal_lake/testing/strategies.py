@@ -4,7 +4,7 @@ Values come from small pools, so that keys, deltas and ties meet again all the t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -96,13 +96,16 @@ class Step:
     """One thing that happens to a table.
 
     `ingest` and `metagen` run through; `begin_...` do their work and stay in hand until a `finish` commits the one at place `hand`, onto
-    whatever the head is by then. `tasks` is how many tasks share the work.
+    whatever the head is by then. `tasks` is how many tasks share the work; `part` says which pending segments a MetaGen takes: all (0), the
+    1st, 3rd ..., or the others (as an inline MetaGen takes its own).
     """
 
     verb: str
     puts: tuple[Put, ...] = ()
+    raw: tuple[bytes, ...] = ()
     token: str | None = None
     tasks: int = 1
+    part: int = 0
     hand: int = 0
 
 
@@ -157,24 +160,44 @@ def properties(draw: st.DrawFn) -> dict[str, int | str]:
     }
 
 
+# Steps are drawn with raw rows, eight dice of a byte each, which a shape turns into values. So one set of strategies serves every shape:
+# making strategies costs more than drawing from them.
+_RAW_ROW = st.binary(min_size=8, max_size=8)
+_RAW_ROWS = st.one_of(st.just([]), *(st.lists(_RAW_ROW, min_size=least, max_size=7) for least in (1, 3, 5)))
+_TOKENS = st.sampled_from((None,) * 8 + ("t0", "t1", "t2/ü"))
+_TASKS = st.integers(1, 3)
+
+
+def _work(verb: str) -> st.SearchStrategy[Step]:
+    if verb.endswith("ingest"):
+        return st.builds(Step, verb=st.just(verb), raw=_RAW_ROWS.map(tuple), token=_TOKENS, tasks=_TASKS)
+    return st.builds(Step, verb=st.just(verb), token=_TOKENS, tasks=_TASKS, part=st.sampled_from((0, 0, 0, 1, 2)))
+
+
+_INGEST, _METAGEN, _BEGIN_INGEST, _BEGIN_METAGEN = map(_work, ("ingest", "metagen", "begin_ingest", "begin_metagen"))
+_FINISH = st.builds(Step, verb=st.just("finish"), hand=st.integers(0, 3))
+_REOPEN = st.just(Step(verb="reopen"))
+_RACE = st.tuples(_INGEST, _INGEST, _BEGIN_METAGEN, _INGEST, _BEGIN_METAGEN, _FINISH, _FINISH)
+_SCENES = st.one_of(
+    st.tuples(_INGEST, _METAGEN),
+    st.tuples(_INGEST, _INGEST, _METAGEN, _REOPEN),
+    _RACE,
+    _RACE,
+    st.tuples(_BEGIN_INGEST, _BEGIN_INGEST, _FINISH, _BEGIN_METAGEN, _FINISH, _FINISH, _METAGEN),
+    st.lists(st.one_of(_INGEST, _METAGEN, _BEGIN_INGEST, _BEGIN_METAGEN, _FINISH), min_size=1, max_size=4),
+)
+_STORIES = st.lists(_SCENES, min_size=1, max_size=4)
+
+
 @st.composite
-def steps(draw: st.DrawFn, shape: Shape) -> Step:
-    verb = draw(st.sampled_from(("ingest", "ingest", "metagen", "metagen", "begin_ingest", "begin_metagen", "begin_metagen", "finish", "reopen")))
-    if verb == "reopen":
-        return Step(verb=verb)
-    if verb == "finish":
-        return Step(verb=verb, hand=draw(st.integers(0, 3)))
-    puts = draw(st.lists(rows(shape), max_size=8)) if verb.endswith("ingest") else []
-    token = draw(st.sampled_from((None, None, None, "t0", "t1", "t2/ü")))
-    return Step(verb=verb, puts=tuple(puts), token=token, tasks=draw(st.integers(1, 3)))
-
-
-def rows(shape: Shape) -> st.SearchStrategy[Put]:
-    values = st.fixed_dictionaries({name: st.sampled_from(pool) for name, pool in shape.pools.items()})
-    return st.builds(Put, values=values, deleted=st.sampled_from((False, False, False, True)))
-
-
-@st.composite
-def histories(draw: st.DrawFn, file_formats: tuple[str, ...] = ("parquet", "orc"), most_steps: int = 10) -> History:
+def histories(draw: st.DrawFn, file_formats: tuple[str, ...] = ("parquet", "orc")) -> History:
     shape = draw(shapes(file_formats))
-    return History(shape=shape, steps=tuple(draw(st.lists(steps(shape), min_size=1, max_size=most_steps))))
+    steps = [step for scene in draw(_STORIES) for step in scene]
+    steps += [Step(verb="metagen")] if draw(st.booleans()) else []
+    return History(shape=shape, steps=tuple(replace(step, puts=tuple(put_of(raw, shape) for raw in step.raw)) for step in steps))
+
+
+def put_of(raw: bytes, shape: Shape) -> Put:
+    """The row that eight dice mean for a shape."""
+    values = {name: pool[raw[place] % len(pool)] for place, (name, pool) in enumerate(shape.pools.items())}
+    return Put(values=values, deleted=raw[-1] % 4 == 1)

@@ -1,0 +1,3 @@
+"""Stub."""
+def check_table(table, *, deep=True):
+    return []

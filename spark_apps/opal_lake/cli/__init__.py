@@ -1,0 +1,76 @@
+"""The command `opal`. Its verbs are plugins: entry points of the group `opal.commands`, each a callable that registers subcommands."""
+
+import argparse
+import importlib.metadata
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from opal_lake.cli.command import OpalParser, is_set
+from opal_lake.cli.overview import overview, version
+from opal_lake.cli.render import Style
+from opal_lake.exit_codes import BUG, OK, STOPPED, exit_code
+
+PLUGINS = "opal.commands"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code. Wrong usage raises SystemExit, as argparse does."""
+    words = sys.argv[1:] if argv is None else argv
+    parser = build_parser()
+    parser.check_command(words)
+    args = parser.parse_args(words)
+    if args.command is None:
+        print(overview(parser.verbs(), Style.of(sys.stdout)))
+        return OK
+    return run(args)
+
+
+def build_parser() -> OpalParser:
+    """The parser with the verbs of all plugins."""
+    parser = OpalParser(prog="opal", add_help=False)
+    parser.add_argument("-h", "--help", action=_Overview, nargs=0)
+    parser.add_argument("--version", action="version", version=f"opal {version()}")
+    verbs = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=OpalParser)
+    for plugin in sorted(importlib.metadata.entry_points(group=PLUGINS), key=lambda plugin: plugin.name):
+        try:
+            plugin.load()(verbs)
+        except Exception as error:  # noqa: BLE001  # a broken plugin must not take the others with it
+            print(f"opal: the commands of {plugin.value} cannot be loaded: {error!r}; reinstall the package they come from", file=sys.stderr)
+    return parser
+
+
+class _Overview(argparse.Action):
+    """All verbs, by what they are for; argparse has no groups of subcommands."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        assert isinstance(parser, OpalParser)
+        print(overview(parser.verbs(), Style.of(sys.stdout)))
+        parser.exit()
+
+
+def run(args: argparse.Namespace) -> int:
+    """The command's exit code; an error becomes one clear line."""
+    try:
+        code = args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `opal files t | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except KeyboardInterrupt:
+        print("opal: stopped; what was not committed is not visible, and the same command may be run again", file=sys.stderr)
+        return STOPPED
+    except Exception as error:  # noqa: BLE001  # the last stop: every error becomes an exit code
+        return report(error, traced=args.traceback)
+    return OK if code is None else int(code)
+
+
+def report(error: Exception, *, traced: bool = False) -> int:
+    """Say on standard error what went wrong; returns the exit code. Only bugs, and who asks for it, get a traceback."""
+    code = exit_code(error)
+    if code == BUG or traced or is_set("OPAL_TRACEBACK"):
+        traceback.print_exception(error)
+    else:
+        print(f"{Style.of(sys.stderr).bad('opal:')} {error}", file=sys.stderr)
+    return code

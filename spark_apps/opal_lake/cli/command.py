@@ -1,0 +1,113 @@
+"""What all subcommands share: the table, where it lies, `--json`, and help with an example. Plugins use `add_command`."""
+
+import argparse
+import difflib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.exit_codes import INPUT, MEANINGS
+
+LOOK, WORK = "Look at a table (no Spark)", "Work on a table (Spark)"
+STORE_OPTIONS = ("endpoint_url", "region_name", "path_style")
+TABLE_FORMS = "a local path, file:///path or s3://bucket/path"
+
+# Checked by duck: argparse's own class of `add_subparsers` is private
+Verbs = Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """A subcommand: what its help says, and what runs."""
+
+    name: str
+    group: str
+    summary: str
+    example: str
+    run: Callable[[argparse.Namespace], int | None]
+
+
+class OpalParser(argparse.ArgumentParser):
+    """argparse with one-line errors."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **kwargs)
+
+    def verbs(self) -> Mapping[str, argparse.ArgumentParser]:
+        """The subcommands by name."""
+        actions = (action for action in self._actions if isinstance(action.choices, Mapping))
+        return next((action.choices for action in actions), {})  # type: ignore[misc,return-value]  # argparse types choices as any iterable
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(INPUT, f"opal: {message}; see {self.prog} --help\n")
+
+    def check_command(self, argv: Sequence[str]) -> None:
+        """Say which command was probably meant."""
+        first = next((argument for argument in argv if not argument.startswith("-")), None)
+        if first is not None and first not in self.verbs():
+            near = difflib.get_close_matches(first, self.verbs(), n=1)
+            self.error(f"there is no command {first!r}" + (f", did you mean {near[0]!r}?" if near else ""))
+
+
+def add_command(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
+    """Register a subcommand on a table; the caller adds what is its own."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        verb.name,
+        help=verb.summary,
+        description=verb.summary[:1].upper() + verb.summary[1:] + ".",
+        epilog=f"example:\n  {verb.example}\n\n{exit_code_lines()}",
+    )
+    parser.set_defaults(run=verb.run, group=verb.group, example=verb.example)
+    parser.add_argument("table", metavar="TABLE", help=TABLE_FORMS)
+    shared = parser.add_argument_group("everywhere")
+    shared.add_argument("--json", action="store_true", help="for programs: nothing but JSON on standard output")
+    shared.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"how to reach an S3 store: {', '.join(STORE_OPTIONS)}; keys come from the environment (AWS_ACCESS_KEY_ID, ...)",
+    )
+    shared.add_argument("--traceback", action="store_true", help="show where an error comes from; also by OPAL_TRACEBACK=1")
+    return parser
+
+
+def exit_code_lines() -> str:
+    """The exit codes, for help."""
+    return "exit codes:\n" + "\n".join(f"  {code:<3} {meaning}" for code, meaning in MEANINGS.items())
+
+
+def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
+    """Repeated NAME=VALUE arguments. Values are never shown: some people put secrets where none belong."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InvalidInputError(f"{flag} {name!r} has no value; write {flag} NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def store_options(args: argparse.Namespace) -> dict[str, str]:
+    """The `--option`s."""
+    options = pairs(args.option, "--option")
+    if unknown := sorted(set(options) - set(STORE_OPTIONS)):
+        raise InvalidInputError(
+            f"--option {', '.join(unknown)} is not known; use {', '.join(STORE_OPTIONS)}, and give keys by the environment (AWS_ACCESS_KEY_ID, ...)"
+        )
+    return options
+
+
+def whole_number(text: str) -> int:
+    """For arguments that count something."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+    return int(text)
+
+
+def is_set(name: str) -> bool:
+    """Whether an environment variable says yes."""
+    return os.environ.get(name, "") not in ("", "0")

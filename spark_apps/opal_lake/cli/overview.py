@@ -1,0 +1,59 @@
+"""`opal --help`: every verb, by what it is for, with an example."""
+
+import argparse
+import contextlib
+import importlib.metadata
+from collections.abc import Iterator, Mapping
+
+from opal_lake.cli.command import LOOK, STORE_OPTIONS, TABLE_FORMS, WORK, exit_code_lines
+from opal_lake.cli.render import Style
+
+PACKAGE = "airflow-provider-opal"
+_OTHER = "More"
+
+
+def version() -> str:
+    """Of the installed package."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(PACKAGE)
+    return "(not installed)"
+
+
+def overview(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> str:
+    """The page that `opal` and `opal --help` show."""
+    return "\n".join([*_head(style), *_groups(verbs, style), *_foot(style)])
+
+
+def _head(style: Style) -> Iterator[str]:
+    yield f"{style.strong('opal')} {version()}: tables on a lake that take upserts, updates and deletes, and remember every past moment"
+    yield ""
+    yield f"{style.strong('usage:')} opal COMMAND TABLE [options]      {style.faint('opal COMMAND --help says more')}"
+    yield f"       TABLE is {TABLE_FORMS}"
+
+
+def _groups(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> Iterator[str]:
+    groups: dict[str, list[str]] = {WORK: [], LOOK: []}
+    for name, parser in verbs.items():
+        groups.setdefault(parser.get_default("group") or _OTHER, []).append(name)
+    width = max(map(len, verbs), default=0)
+    for group, names in groups.items():
+        if names:
+            yield ""
+            yield style.strong(group)
+        for name in names:
+            yield f"  {style.good(f'{name:<{width}}')}  {(verbs[name].description or '').rstrip('.')}"
+            if example := verbs[name].get_default("example"):
+                yield f"  {'':<{width}}  {style.faint('$ ' + example)}"
+
+
+def _foot(style: Style) -> Iterator[str]:
+    yield ""
+    yield style.strong("Everywhere")
+    yield "  --json               for programs: nothing but JSON on standard output"
+    yield f"  --option NAME=VALUE  how to reach an S3 store: {', '.join(STORE_OPTIONS)}; keys come from the environment"
+    yield "  --traceback          show where an error comes from; also by OPAL_TRACEBACK=1"
+    yield "  --version            of this program"
+    yield ""
+    head, *codes = exit_code_lines().splitlines()
+    yield style.strong(head.rstrip(":").capitalize())
+    yield from codes

@@ -1,0 +1,141 @@
+"""What people see of a table: the values of `describe.py` as pages of text."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from opal_lake.cli.render import (
+    Column,
+    Style,
+    ago_text,
+    count_text,
+    duration_text,
+    escaped,
+    facts,
+    plain_text,
+    size_text,
+    text_table,
+    time_text,
+)
+
+_SIZED = ("bytes",)  # of the counts of a result, those that are sizes
+
+
+def describe_page(found: Mapping[str, Any], style: Style, now: datetime) -> Iterator[str]:
+    committed = found["committed_at"]
+    yield style.strong(escaped(found["uri"]))
+    yield style.faint(f"version {found['version']:,}, committed {time_text(committed)} UTC, {ago_text(committed, now)}")
+    yield ""
+    yield from facts([*_size_facts(found), *_contract_facts(found)], style)
+    yield ""
+    roles = _roles(found)
+    rows = [{**column, "role": roles.get(column["name"], "")} for column in found["columns"]]
+    columns = [Column(key="name", title="column"), Column(key="type", title="type"), Column(key="role", title="role", paint=Style.good)]
+    yield from ("  " + line for line in text_table(columns, rows, style))
+
+
+def _size_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    counts = found["counts"]
+    pending = f", {counts['rows_pending']:,} pending" if counts["segments_pending"] else ""
+    waiting = f", {counts['segments_pending']:,} of them pending until a metagen" if counts["segments_pending"] else ""
+    return [
+        ("rows", f"{counts['rows_visible']:,} visible{pending}, {counts['rows_ingested']:,} ever ingested"),
+        ("segments", f"{counts['segments']:,} in {count_text(counts['groups'], 'group')}{waiting}"),
+        ("files", f"{counts['files']:,} {found['file_format']}, {size_text(counts['bytes'])}"),
+        ("metadata", f"{counts['events']:,} events, {count_text(counts['runs'], 'key-store run')}, {size_text(counts['metadata_bytes'])}"),
+        ("readable", _readable(found)),
+    ]
+
+
+def _readable(found: Mapping[str, Any]) -> str:
+    floor = "every event time" if found["floor"] is None else f"event times from {plain_text(found['floor'])}"
+    return f"versions {found['oldest_version']:,} to {found['version']:,}, {floor}"
+
+
+def _contract_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    shown = [("deletes", f"rows with {escaped(found['deletes'])}" if found["deletes"] else "none")]
+    if found["partition_by"]:
+        shown.append(("partitions", plain_text(found["partition_by"])))
+    if found["properties"]:
+        shown.append(("properties", ", ".join(f"{name}={value}" for name, value in found["properties"].items())))
+    return [*shown, ("table id", found["table_id"])]
+
+
+def _roles(found: Mapping[str, Any]) -> dict[str, str]:
+    roles: dict[str, list[str]] = {}
+    named = [("key", found["keys"]), ("delta", [found["delta"]]), ("tie-break", found["tie_break"]), ("partition", found["partition_by"])]
+    for role, names in named:
+        for at, name in enumerate(names, start=1):
+            roles.setdefault(name, []).append(f"{role} {at}" if len(names) > 1 else role)
+    return {name: ", ".join(found) for name, found in roles.items()}
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """`1,000 rows, 2 files, 12.3 KiB`; zeros say nothing."""
+    shown = (size_text(count) if name in _SIZED else f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+    return ", ".join(shown)
+
+
+HISTORY = (
+    Column(key="version", title="version", right=True, paint=Style.strong),
+    Column(key="committed_at", title="committed (UTC)", show=time_text),
+    Column(key="operation", title="operation"),
+    Column(key="changes_view", title="view", show=lambda changes: "changed" if changes else "", paint=Style.good),
+    Column(key="counts", title="result", show=counts_text, shrinks=True),
+    Column(key="token", title="token", show=lambda token: escaped(token or ""), shrinks=True),
+)
+FILES = (
+    Column(key="path", title="file", shrinks=True, tail=True),
+    Column(key="rows", title="rows", right=True),
+    Column(key="rows_invalid", title="invalid", right=True),
+    Column(key="bytes", title="size", show=size_text, right=True),
+    Column(key="segments", title="segments", shrinks=True),
+    Column(key="delta_low", title="delta from"),
+    Column(key="delta_high", title="to"),
+    Column(key="pending", title="", show=lambda pending: "pending" if pending else "", paint=Style.warn),
+)
+SEGMENTS = (
+    Column(key="segment", title="segment", right=True, paint=Style.strong),
+    Column(key="rows", title="rows", right=True),
+    Column(key="rows_invalid", title="invalid", right=True),
+    Column(key="group", title="group", right=True),
+    Column(key="pending", title="", show=lambda pending: "pending" if pending else "", paint=Style.warn),
+    Column(key="files", title="file", shrinks=True, tail=True),
+)
+
+
+def history_page(rows: Sequence[Mapping[str, Any]], style: Style, width: int | None) -> Iterator[str]:
+    used = [column for column in HISTORY if column.key != "token" or any(row["token"] for row in rows)]
+    yield from text_table(used, rows, style, width)
+    if rows and rows[-1]["version"] > 0:
+        yield style.faint(f"older versions are left out; --limit {2 * len(rows)} shows more, --limit 0 all")
+
+
+def files_page(rows: Sequence[Mapping[str, Any]], style: Style, width: int | None) -> Iterator[str]:
+    if not rows:
+        yield "no files: nothing has been ingested"
+        return
+    yield from text_table([column for column in FILES if column.title or any(row["pending"] for row in rows)], rows, style, width)
+    total = sum(row["rows"] for row in rows)
+    yield style.faint(f"{count_text(len(rows), 'file')}, {count_text(total, 'row')}, {size_text(sum(row['bytes'] for row in rows))}")
+
+
+def segments_page(rows: Sequence[Mapping[str, Any]], style: Style, width: int | None) -> Iterator[str]:
+    if not rows:
+        yield "no segments: nothing has been ingested"
+        return
+    yield from text_table([column for column in SEGMENTS if column.title or any(row["pending"] for row in rows)], rows, style, width)
+    invalid = sum(row["rows_invalid"] for row in rows)
+    yield style.faint(f"{count_text(len(rows), 'segment')}, {count_text(sum(row['rows'] for row in rows), 'row')}, {invalid:,} of them invalid")
+
+
+def check_page(uri: str, findings: Sequence[Mapping[str, Any]], style: Style, passed_s: float) -> Iterator[str]:
+    took = style.faint(f"({duration_text(passed_s)})")
+    if not findings:
+        yield f"{style.good('ok')}  {escaped(uri)}: every invariant holds {took}"
+        return
+    yield f"{style.bad(count_text(len(findings), 'finding'))} in {escaped(uri)} {took}"
+    for finding in findings:
+        yield ""
+        yield f"{style.bad(str(finding['invariant']))}  {escaped(finding['path'] or '-')}"
+        yield f"    {escaped(finding['message'])}"

@@ -1,0 +1,83 @@
+"""How far long work is, on standard error: a line that repaints itself on a terminal, a line now and then in a log."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TextIO
+
+from opal_lake.cli.render import Style, duration_text, output_width
+
+_REPAINT_S, _LOG_S = 0.2, 5.0
+_BAR_CELLS = 24
+_CLEAR = "\r\x1b[K"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Where the work stands: what it does, and how much of it is done if that can be counted."""
+
+    name: str
+    done: int = 0
+    total: int = 0
+
+
+class ProgressLine:
+    """Asks `where` for the step until the block ends; leaves nothing behind on a terminal."""
+
+    def __init__(self, title: str, where: Callable[[], Step], stream: TextIO | None = None) -> None:
+        self.title = title
+        self.where = where
+        self.stream = stream or sys.stderr
+        self.painted = self.stream.isatty()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_saying, name="opal-progress", daemon=True)
+        self._started_s = time.monotonic()
+
+    def __enter__(self) -> "ProgressLine":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self.painted:
+            self._write(_CLEAR)
+
+    def _keep_saying(self) -> None:
+        while not self._ended.wait(_REPAINT_S if self.painted else _LOG_S):
+            passed = duration_text(time.monotonic() - self._started_s)
+            step = self.where()
+            if self.painted:
+                self._write(_CLEAR + painted(self.title, step, passed, self.stream))
+            else:
+                self._write(f"{logged(self.title, step, passed)}\n")
+
+    def _write(self, text: str) -> None:
+        self.stream.write(text)
+        self.stream.flush()
+
+
+def logged(title: str, step: Step, passed: str) -> str:
+    """`ingest: 12 of 40 tasks, 0:35`."""
+    counted = f"{step.done} of {step.total} tasks" if step.total else step.name
+    return f"{title}: {counted}, {passed}"
+
+
+def painted(title: str, step: Step, passed: str, stream: TextIO) -> str:
+    """`ingest  ████████░░░░░░░░  12 of 40 tasks  0:35`, no wider than the terminal."""
+    style = Style.of(stream)
+    if not step.total:
+        return f"{style.strong(title)}  {step.name}  {style.faint(passed)}"
+    counted = f"{step.done} of {step.total} tasks"
+    room = (output_width(stream) or 80) - len(title) - len(counted) - len(passed) - 7
+    bar = _bar(step.done / step.total, min(_BAR_CELLS, room), stream) + "  " if room >= 5 else ""
+    return f"{style.strong(title)}  {bar}{counted}  {style.faint(passed)}"
+
+
+def _bar(part: float, cells: int, stream: TextIO) -> str:
+    full, empty = ("█", "░") if "utf" in (getattr(stream, "encoding", None) or "").lower() else ("#", ".")
+    filled = round(part * cells)
+    return full * filled + empty * (cells - filled)

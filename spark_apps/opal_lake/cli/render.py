@@ -1,0 +1,176 @@
+"""Plain text for people: aligned tables, readable numbers, and colour where a terminal shows it."""
+
+import os
+import shutil
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TextIO
+
+_GAP = "  "
+_NARROWEST = 8
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """Colours, or none."""
+
+    colour: bool = False
+
+    @classmethod
+    def of(cls, stream: TextIO) -> "Style":
+        """Colours on a terminal, unless NO_COLOR is set (no-color.org)."""
+        return cls(colour=stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
+
+    def strong(self, text: str) -> str:
+        return self._in("1", text)
+
+    def faint(self, text: str) -> str:
+        return self._in("2", text)
+
+    def good(self, text: str) -> str:
+        return self._in("32", text)
+
+    def warn(self, text: str) -> str:
+        return self._in("33", text)
+
+    def bad(self, text: str) -> str:
+        return self._in("1;31", text)
+
+    def _in(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and text.strip() else text
+
+
+PLAIN = Style()
+
+
+def plain_text(value: Any) -> str:
+    """Any value on one line; what would move the cursor or hide text is shown escaped."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case str():
+            return escaped(value)
+        case list() | tuple():
+            return ", ".join(map(plain_text, value)) or "-"
+    return escaped(str(value))
+
+
+def escaped(text: str) -> str:
+    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def size_text(size: int) -> str:
+    """Bytes as a person reads them."""
+    amount, unit = float(size), 0
+    while amount >= 1023.95 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{size:,} B" if unit == 0 else f"{amount:,.1f} {_UNITS[unit]}"
+
+
+def time_text(iso: str) -> str:
+    """A moment to the second, in UTC."""
+    return datetime.fromisoformat(iso).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def ago_text(iso: str, now: datetime) -> str:
+    """How long ago, roughly."""
+    seconds = (now - datetime.fromisoformat(iso)) // timedelta(seconds=1)
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= length:
+            return count_text(seconds // length, unit) + " ago"
+    return "just now"
+
+
+def duration_text(seconds: float) -> str:
+    """0:07, 2:03, 1:00:09."""
+    hours, rest = divmod(int(seconds), 3_600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
+def count_text(number: int, noun: str) -> str:
+    """`1 file`, `1,200 files`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a text table. One that may shrink gives way when the terminal is narrow; `tail` keeps the end, as of paths."""
+
+    key: str
+    title: str
+    show: Callable[[Any], str] = plain_text
+    right: bool = False
+    shrinks: bool = False
+    tail: bool = False
+    paint: Callable[[Style, str], str] = lambda _, text: text
+
+
+def text_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], style: Style = PLAIN, width: int | None = None) -> Iterator[str]:
+    """Lines: a heading, then a line a row."""
+    cells = [[column.show(row.get(column.key)) for column in columns] for row in rows]
+    natural = [max([len_shown(column.title), *(len_shown(line[at]) for line in cells)]) for at, column in enumerate(columns)]
+    widths = _fitted(natural, columns, width)
+    yield style.faint(_line(columns, [column.title for column in columns], widths, PLAIN))
+    for line in cells:
+        yield _line(columns, line, widths, style)
+
+
+def _line(columns: Sequence[Column], texts: Sequence[str], widths: Sequence[int], style: Style) -> str:
+    shown = []
+    for column, text, width in zip(columns, texts, widths, strict=True):
+        text = clipped(text, width, tail=column.tail)
+        space = " " * (width - len_shown(text))
+        text = column.paint(style, text)
+        shown.append(space + text if column.right else text + space)
+    return _GAP.join(shown).rstrip()
+
+
+def _fitted(natural: Sequence[int], columns: Sequence[Column], width: int | None) -> list[int]:
+    """Narrow the widest of those that shrink, until all fit."""
+    widths = list(natural)
+    if width is None:
+        return widths
+    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
+    while excess > 0:
+        loose = [at for at, column in enumerate(columns) if column.shrinks and widths[at] > _NARROWEST]
+        if not loose:
+            return widths
+        widest = max(loose, key=widths.__getitem__)
+        widths[widest] -= 1
+        excess -= 1
+    return widths
+
+
+def clipped(text: str, width: int, *, tail: bool = False) -> str:
+    """At most `width` cells, with an ellipsis for what is left out."""
+    if len_shown(text) <= width:
+        return text
+    kept = text[::-1] if tail else text
+    while len_shown(kept) > width - 1:
+        kept = kept[:-1]
+    return "…" + kept[::-1] if tail else kept + "…"
+
+
+def len_shown(text: str) -> int:
+    """Cells on a terminal: East Asian wide characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def facts(pairs: Sequence[tuple[str, str]], style: Style = PLAIN) -> Iterator[str]:
+    """`name   value` lines, indented."""
+    width = max((len(name) for name, _ in pairs), default=0)
+    return (f"  {style.faint(f'{name:<{width}}')}  {value}" for name, value in pairs)
+
+
+def output_width(stream: TextIO) -> int | None:
+    """None where nobody looks: a file or a pipe takes lines of any length."""
+    return shutil.get_terminal_size().columns if stream.isatty() or "COLUMNS" in os.environ else None

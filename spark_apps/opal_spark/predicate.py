@@ -1,0 +1,149 @@
+"""SQL filters, as far as the bounds of files can answer them; Spark applies the whole filter in any case.
+
+Whatever is not understood exactly is Unknown and prunes nothing: texts that Spark and sqlglot might read differently (backslashes, double
+quotes), and literals that Spark would convert before it compares.
+"""
+
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, SqlglotError
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.prune import And, IsNull, Operator, Or, Predicate, Unknown, among, begins_with, compare
+from opal_lake.schema import Field
+from opal_lake.table_spec import TableSpec
+from opal_spark.literal import LiteralReader
+
+_COMPARISONS: dict[type[exp.Expr], Operator] = {exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
+_NEGATED: dict[Operator, Operator] = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_MIRRORED: dict[Operator, Operator] = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_WILDCARDS = frozenset("%_")
+
+
+def parse_predicate(sql: str, spec: TableSpec, *, session_zone: str) -> Predicate:
+    """What of the filter bounds can answer. Texts that are times without a zone are in the session's."""
+    try:
+        node = _parse(sql)
+        return _Builder(spec=spec, literals=LiteralReader(sql=sql, session_zone=session_zone)).build(node, negated=False)
+    except RecursionError:  # nested too deeply for us; Spark may still manage
+        return Unknown()
+
+
+def _parse(sql: str) -> exp.Expr:
+    try:
+        nodes = sqlglot.Dialect.get_or_raise("spark").parse_into(exp.Condition, sql)
+    except ParseError as error:
+        found = error.errors[0] if error.errors else {}
+        place = f"{found.get('description')} at line {found.get('line')}, column {found.get('col')}"
+        raise InvalidInputError(f"the filter {sql!r} cannot be parsed: {place}; correct it") from error
+    except SqlglotError as error:
+        raise InvalidInputError(f"the filter {sql!r} cannot be parsed: {error}; correct it") from error
+    if len(nodes) != 1 or nodes[0] is None:
+        raise InvalidInputError(f"the filter {sql!r} is {len([node for node in nodes if node])} conditions; write one")
+    return nodes[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Builder:
+    """Turns syntax into predicates. `negated` asks for the predicate of NOT node, which is where the tree's missing Not goes."""
+
+    spec: TableSpec
+    literals: LiteralReader
+
+    def build(self, node: exp.Expr, *, negated: bool) -> Predicate:
+        match node:
+            case exp.Paren():
+                return self.build(node.this, negated=negated)
+            case exp.Not():
+                return self.build(node.this, negated=not negated)
+            case exp.And() | exp.Or():
+                parts = tuple(self.build(part, negated=negated) for part in node.flatten())
+                return And(parts=parts) if isinstance(node, exp.And) != negated else Or(parts=parts)
+            case exp.Boolean():
+                return And(parts=()) if node.this != negated else Or(parts=())
+            case exp.Column():
+                field = self._column(node)
+                return compare(field, "=", not negated) if field else Unknown()
+        return self._build_test(node, negated=negated)
+
+    def _build_test(self, node: exp.Expr, *, negated: bool) -> Predicate:
+        match node:
+            case exp.Between() if _has_only(node, "this", "low", "high"):
+                return self._between(node, negated=negated)
+            case exp.In() if _has_only(node, "this", "expressions"):
+                return self._among(node, negated=negated)
+            case exp.Is() if isinstance(node.expression, exp.Null):
+                return self._is_null(node.this, negated=negated)
+            case exp.NullSafeEQ():
+                return self._null_safe(node, negated=negated)
+            case exp.NullSafeNEQ():
+                return self._null_safe(node, negated=not negated)
+            case exp.Like() if _has_only(node, "this", "expression", "negate"):
+                return self._like(node, negated=negated != bool(node.args.get("negate")))
+            case exp.StartsWith():
+                return self._begins_with(node.this, node.expression, negated=negated)
+        op = _COMPARISONS.get(type(node))
+        return Unknown() if op is None else self._compare(node.this, _NEGATED[op] if negated else op, node.args["expression"])
+
+    def _compare(self, left: exp.Expr, op: Operator, right: exp.Expr) -> Predicate:
+        if not isinstance(left, exp.Column):
+            left, op, right = right, _MIRRORED[op], left
+        field = self._column(left)
+        value = self.literals.read(right, field) if field else None
+        return Unknown() if field is None or value is None else compare(field, op, value)
+
+    def _between(self, node: exp.Between, *, negated: bool) -> Predicate:
+        low = self._compare(node.this, "<" if negated else ">=", node.args["low"])
+        high = self._compare(node.this, ">" if negated else "<=", node.args["high"])
+        return Or(parts=(low, high)) if negated else And(parts=(low, high))
+
+    def _among(self, node: exp.In, *, negated: bool) -> Predicate:
+        field = self._column(node.this)
+        if field is None:
+            return Unknown()
+        # A null in the list makes no row match: with IN it adds nothing, with NOT IN it leaves nothing, for which Unknown is wide enough.
+        given = [one for one in node.expressions if negated or not isinstance(one, exp.Null)]
+        values = [value for one in given if (value := self.literals.read(one, field, in_list=True)) is not None]
+        if len(values) < len(given):
+            return Unknown()
+        return And(parts=tuple(compare(field, "!=", value) for value in values)) if negated else among(field, values)
+
+    def _is_null(self, node: exp.Expr, *, negated: bool) -> Predicate:
+        field = self._column(node)
+        return IsNull(field_id=field.id, negated=negated) if field else Unknown()
+
+    def _null_safe(self, node: exp.Expr, *, negated: bool) -> Predicate:
+        left, right = node.this, node.args["expression"]
+        column, other = (left, right) if isinstance(left, exp.Column) else (right, left)
+        if isinstance(other, exp.Null):
+            return self._is_null(column, negated=negated)
+        equal = self._compare(column, "!=" if negated else "=", other)
+        return Or(parts=(equal, self._is_null(column, negated=False))) if negated else equal
+
+    def _like(self, node: exp.Like, *, negated: bool) -> Predicate:
+        field, pattern = self._column(node.this), self.literals.read_text(node.expression)
+        if field is None or pattern is None:
+            return Unknown()
+        if not _WILDCARDS & set(pattern):
+            return self._compare(node.this, "!=" if negated else "=", node.expression)
+        prefix = pattern.removesuffix("%")
+        return Unknown() if _WILDCARDS & set(prefix) else begins_with(field, prefix, negated=negated)
+
+    def _begins_with(self, column: exp.Expr, text: exp.Expr, *, negated: bool) -> Predicate:
+        field, prefix = self._column(column), self.literals.read_text(text)
+        return Unknown() if field is None or prefix is None else begins_with(field, prefix, negated=negated)
+
+    def _column(self, node: exp.Expr) -> Field | None:
+        if not (isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier) and _has_only(node, "this")):
+            return None
+        try:
+            return self.spec.schema.field(node.name)
+        except InvalidInputError:  # Spark says so itself
+            return None
+
+
+def _has_only(node: exp.Expr, *names: str) -> bool:
+    """Arguments that we do not know change the meaning, as SYMMETRIC does of BETWEEN."""
+    return all(name in names or not value for name, value in node.args.items())

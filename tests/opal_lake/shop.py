@@ -1,0 +1,44 @@
+"""A small table for the tests of this room, and what is in it."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from opal_lake.clock import ManualClock
+from opal_lake.ids import CountingIds
+from opal_lake.storage import Storage
+from opal_lake.table import Table, create_on, table_on
+from opal_lake.table_spec import TableLayout, plan_spec
+
+SCHEMA = pa.schema([("sku", pa.string()), ("at", pa.int64()), ("price", pa.int32())])
+Row = tuple[str, int, int | None]  # a price of None deletes
+
+
+def rows(values: Sequence[Row]) -> tuple[pa.Table, list[bool]]:
+    columns = {name: [value[place] for value in values] for place, name in enumerate(SCHEMA.names)}
+    return pa.table(columns, schema=SCHEMA), [value[2] is None for value in values]
+
+
+def create(storage: Storage, *, file_format: str = "parquet", **properties: int | str) -> Table:
+    layout = TableLayout(keys=["sku"], delta="at", deletes="price IS NULL", file_format=file_format, properties=properties)
+    return create_on(storage, plan_spec(SCHEMA, layout))
+
+
+def reopen(storage: Storage, writer: str = "w") -> Table:
+    """A writer with names of its own, as another process would have."""
+    return table_on(storage, ManualClock(), CountingIds(prefix=writer))
+
+
+def content(table: Table, **view: object) -> list[Row]:
+    return sorted((row["sku"], row["at"], row["price"]) for row in table.read(**view).to_pylist())  # type: ignore[arg-type]  # the views are the tests' own
+
+
+def latest(batches: Sequence[Sequence[Row]], until: int | None = None) -> list[Row]:
+    """What should be in it: of each key the last row in (delta, arrival), unless that is a delete."""
+    best: dict[str, tuple[tuple[int, int, int], Row]] = {}
+    for number, batch in enumerate(batches):
+        for place, row in enumerate(batch):
+            order = (row[1], number, place)
+            if (until is None or row[1] <= until) and (row[0] not in best or order > best[row[0]][0]):
+                best[row[0]] = (order, row)
+    return sorted(row for _, row in best.values() if row[2] is not None)

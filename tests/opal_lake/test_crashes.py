@@ -1,0 +1,98 @@
+"""A writer may die, or be told a lie, at every call to the store: a rerun with the same tokens ends in the table that it would have been."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opal_lake.check import check_table
+from opal_lake.errors import CommitUnknownError, ConflictError, StorageError
+from opal_lake.storage import Storage, open_storage
+from opal_lake.testing.failing_store import Crash, FailingStore, Mode
+from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
+
+FIRST: list[Row] = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30), ("dye", 5, 40)]
+SECOND: list[Row] = [("ax", 2, 11), ("bow", 3, None), ("cup", 0, 29), ("elk", 2, 50)]
+# every second version a checkpoint, so that crashes meet these too; tiny segments, so that there is more than one file
+PROPERTIES = {"checkpoint_commits": 2, "segment_rows": 3}
+
+Job = Callable[[Storage, str], None]
+
+
+def ingest(storage: Storage, writer: str) -> None:
+    table, deleted = rows(SECOND)
+    reopen(storage, writer).ingest(table, deleted, token="ingest-2")
+
+
+def metagen(storage: Storage, writer: str) -> None:
+    reopen(storage, writer).metagen(token="metagen-2")
+
+
+def prepared(storage: Storage, *, pending: bool) -> Storage:
+    table = create(storage, **PROPERTIES)
+    table.ingest(*rows(FIRST), token="ingest-1")
+    table.metagen(token="metagen-1")
+    if pending:
+        ingest(storage, "before")
+    return storage
+
+
+def run_until_done(job: Job, store: FailingStore, storage: Storage) -> int:
+    """The job on a store that fails once, then again and again as a scheduler would; how often it had to be started."""
+    for start, target in enumerate([store, storage, storage], 1):
+        try:
+            job(target, f"writer-{start}")
+        except (Crash, StorageError, CommitUnknownError, ConflictError):
+            continue
+        return start
+    raise AssertionError("the job did not come through on a sound store")
+
+
+def walk(job: Job, fresh: Callable[[], Storage], mode: Mode, stride: int = 1) -> int:
+    """Fail at each call in turn; how many there are."""
+    dry = FailingStore(prepared(fresh(), pending=job is metagen))
+    job(dry, "dry")
+    calls = len(dry.trace)
+    for fail_at in range(1, calls + 1, stride):
+        storage = prepared(fresh(), pending=job is metagen)
+        store = FailingStore(storage, fail_at, mode)
+        run_until_done(job, store, storage)
+        job(storage, "again")  # a third run changes nothing: the token is known
+        where = (mode, fail_at, dry.trace[fail_at - 1])
+        visible = [FIRST, SECOND] if job is metagen else [FIRST]
+        table = reopen(storage, "reader")
+        assert content(table) == latest(visible), where
+        metagen(storage, "after")
+        assert content(table) == latest([FIRST, SECOND]), where
+        assert [commit.operation for commit in table.history()].count("ingest") == 2, where
+        for moment in range(7):
+            assert content(table, event_time=moment) == latest([FIRST, SECOND], moment), (where, moment)
+        assert check_table(table) == [], where
+    return calls
+
+
+MODES: list[Mode] = ["before", "after", "failed", "done_but_failed"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("job", [ingest, metagen])
+def test_a_failure_at_any_call_in_memory_costs_nothing_but_a_rerun(job: Job, mode: Mode, request: pytest.FixtureRequest) -> None:
+    numbers = iter(range(10_000))
+    calls = walk(job, lambda: open_storage(f"memory://{request.node.name}-{next(numbers)}"), mode)
+    assert calls > 10
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("job", [ingest, metagen])
+def test_a_failure_at_any_call_on_local_files(job: Job, mode: Mode, tmp_path: Path) -> None:
+    numbers = iter(range(10_000))
+    walk(job, lambda: open_storage(str(tmp_path / f"table-{next(numbers)}")), mode)
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("job", [ingest, metagen])
+def test_a_failure_at_any_call_on_s3(job: Job, mode: Mode, s3_options: dict[str, str], request: pytest.FixtureRequest) -> None:
+    numbers = iter(range(10_000))
+    walk(job, lambda: open_storage(f"s3://lake/crash/{request.node.name}-{next(numbers)}", s3_options), mode)

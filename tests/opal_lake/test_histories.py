@@ -1,0 +1,86 @@
+"""Random histories on the pure core and on the model table: every version by every event time agrees."""
+
+import os
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from opal_lake import visibility
+from opal_lake.check import check_table
+from opal_lake.clock import ManualClock
+from opal_lake.commit_log import CommitLog
+from opal_lake.ids import CountingIds
+from opal_lake.storage.memory import MemoryStorage
+from opal_lake.table import Table, create_on
+from opal_lake.table_spec import plan_spec
+from opal_lake.testing.replay import Replay
+from opal_lake.testing.runs import MemoryRuns
+from opal_lake.testing.strategies import History, Shape, histories
+
+HISTORIES = int(os.environ.get("OPAL_HISTORIES", "150"))
+SEED = int(os.environ.get("OPAL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+
+
+@pytest.fixture(autouse=True)
+def _say_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():
+        print(f" [OPAL_SEED={SEED}] ", end="")
+
+
+@pytest.fixture(params=[1, 32], ids=["bases at every checkpoint", "bases now and then"])
+def _fold_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visibility, "FOLD_AT_LOGS", request.param)
+
+
+@pytest.mark.usefixtures("_fold_at")
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_table_equals_model_at_every_version_and_event_time(file_format: str) -> None:
+    @seed(SEED)
+    @settings(
+        max_examples=max(1, HISTORIES // 4),
+        deadline=None,
+        database=None,
+        print_blob=True,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(history=histories((file_format,)), draw=st.data())
+    def run(history: History, draw: st.DataObject) -> None:
+        replay = play(history)
+        replay.compare_everywhere()
+        compare_reads(replay, lambda most: draw.draw(st.integers(0, most)))
+        assert check_table(replay.table) == []
+
+    run()
+
+
+def play(history: History) -> Replay:
+    replay = Replay(open_table=new_table(history.shape), shape=history.shape)
+    for step in history.steps:
+        replay.play(step)
+    return replay
+
+
+def new_table(shape: Shape) -> Callable[[], Table]:
+    """A new table in memory, and how to open it again with nothing kept."""
+    storage, clock, ids = MemoryStorage(), ManualClock(), CountingIds()
+    create_on(storage, plan_spec(shape.arrow_schema(), shape.layout()), clock, ids)
+    return lambda: Table(log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage))
+
+
+def compare_reads(replay: Replay, choose: Callable[[int], int]) -> None:
+    """Through the public face: now, at a version, at an event time, at both, and at a commit's moment."""
+    moments, last = replay.moments(), len(replay.versions) - 1
+    version, moment = replay.versions[choose(last)], moments[choose(len(moments) - 1)]
+    replay.compare_read(None, None)
+    replay.compare_read(version, None)
+    replay.compare_read(None, moment)
+    replay.compare_read(version, moment)
+    timestamp_us = replay.table.log.read_commit(version).timestamp_us
+    timestamp = datetime.fromtimestamp(timestamp_us // 1_000_000, UTC).replace(microsecond=timestamp_us % 1_000_000)
+    assert replay.table.snapshot_at(timestamp=timestamp).version == version
+    replay.compare_read(None, moment, timestamp=timestamp)
