@@ -220,3 +220,12 @@ def test_the_lock_is_hashed_and_names_no_registry() -> None:
     pinned = re.findall(r"^[a-z0-9][^\n]*(?:\n    --hash[^\n]*)*", lock, re.MULTILINE)
     assert pinned
     assert not [entry.splitlines()[0] for entry in pinned if "--hash=sha256:" not in entry]
+
+
+def test_the_lock_has_every_dependency_of_every_extra() -> None:
+    lock = (ROOT / ".ci" / "requirements.lock").read_text(encoding="utf-8")
+    locked = set(re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE))
+    project = PROJECT["project"]
+    asked = [*project["dependencies"], *(entry for extra in project["optional-dependencies"].values() for entry in extra)]
+    names = {re.split(r"[\[<>=~! ;]", entry, maxsplit=1)[0].lower() for entry in asked}
+    assert not names - locked - {project["name"]}, "run `make lock`"

@@ -44,6 +44,7 @@ class Proposal:
     operation: str
     number: int | None
     build: Callable[[Snapshot, Sequence[Commit]], Draft | None]
+    started_us: int
     token: str | None = None
     application: tuple[str, int] | None = None
 
@@ -140,6 +141,8 @@ class CommitLog:
             if proposal.number in head.root.abandoned:
                 raise ConflictError(f"job {proposal.number} was given up by a cleaner because it took too long; run it again")
             since = [commit for commit in head.commits if commit.version > base.version]
+            if len(since) != head.version - base.version:
+                raise ConflictError(f"the log after version {base.version}, where this {proposal.operation} began, has expired; run it again")
             verdict = judge(proposal.operation, base.root, since)
             draft = proposal.build(head, since if verdict is Verdict.REDO else [])
             if draft is None:
@@ -159,14 +162,15 @@ class CommitLog:
         return None
 
     def _link(self, head: Snapshot, proposal: Proposal, draft: Draft) -> Commit:
-        version = head.version + 1
-        result = replace(draft.result, version=version, token=proposal.token)
+        version, now_us = head.version + 1, self.clock.now_us()
+        timings_ms = {"total": max(0, now_us - proposal.started_us) // 1000}
+        result = replace(draft.result, version=version, token=proposal.token, timings_ms=timings_ms)
         return Commit(
             version=version,
             table_id=head.root.table_id,
             write_id=self.ids.new_id(),
             previous_write_id=head.root.write_id,
-            timestamp_us=max(self.clock.now_us(), head.root.timestamp_us + 1),
+            timestamp_us=max(now_us, head.root.timestamp_us + 1),
             operation=proposal.operation,
             number=proposal.number,
             token=proposal.token,

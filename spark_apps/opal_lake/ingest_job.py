@@ -28,6 +28,7 @@ class IngestRun:
 
     number: int
     base: Snapshot
+    started_us: int
     token: str | None = None
     application: tuple[str, int] | None = None
     quarantine: bool = False
@@ -65,7 +66,14 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
             return Draft(actions=Actions(ingested=placed), result=result)
         return Draft(actions=Actions(ingested_side=_write_side(log, run.number, next(tries), placed)), result=result)
 
-    proposal = Proposal(operation="ingest", number=run.number, build=build, token=run.token, application=run.application)
+    proposal = Proposal(
+        operation="ingest",
+        number=run.number,
+        build=build,
+        started_us=run.started_us,
+        token=run.token,
+        application=run.application,
+    )
     return log.commit(run.base, proposal)
 
 

@@ -27,6 +27,7 @@ class MetaGenPlan:
 
     number: int
     base: Snapshot
+    started_us: int
     segments: tuple[int, ...]
     files: tuple[DataFile, ...]
 
@@ -35,11 +36,11 @@ class MetaGenPlan:
         return sum(file.rows for file in self.files)
 
 
-def plan_metagen(base: Snapshot, number: int) -> MetaGenPlan:
+def plan_metagen(base: Snapshot, number: int, started_us: int) -> MetaGenPlan:
     """All pending segments. A pending segment lies in one file: no rewrite takes it."""
     pending = base.pending
     files = tuple(file for file in base.files.values() if not pending.isdisjoint(file.segments))
-    return MetaGenPlan(number=number, base=base, segments=tuple(sorted(pending)), files=files)
+    return MetaGenPlan(number=number, base=base, started_us=started_us, segments=tuple(sorted(pending)), files=files)
 
 
 def slot_writer(snapshot: Snapshot, cache: RunCache) -> SlotWriter:
@@ -75,7 +76,8 @@ def commit_metagen(log: CommitLog, plan: MetaGenPlan, outputs: Sequence[SlotOutp
         actions = Actions(processed=left, add_logs=logs + more, add_runs=runs)
         return Draft(actions=actions, result=result, changes_view=bool(left))
 
-    return log.commit(plan.base, Proposal(operation="metagen", number=plan.number, build=build, token=token))
+    proposal = Proposal(operation="metagen", number=plan.number, build=build, started_us=plan.started_us, token=token)
+    return log.commit(plan.base, proposal)
 
 
 def redo(own: Sequence[RunFile], theirs: Sequence[RunFile], writer: SlotWriter, stem: str) -> tuple[LogFile, ...]:

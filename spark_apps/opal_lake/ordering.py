@@ -21,7 +21,7 @@ from opal_lake.schema import Atomic, decimal_parts
 INTEGER_TYPES = ("byte", "short", "integer", "long")
 
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
-_EPOCH_UTC, _EPOCH_NAIVE = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)  # noqa: DTZ001 - a column without zone has no zone
+_EPOCH_UTC, _EPOCH_NAIVE = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 _WHOLE = re.compile(r"[+-]?[0-9]+\Z")
 _PLAIN_DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?\Z")

@@ -5,6 +5,7 @@ is true for it; null and false are the same here, which is why the tree knows no
 """
 
 import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -19,7 +20,7 @@ Given = bool | int | float | str | bytes | Decimal | date | datetime
 Comparable = Value | Decimal
 
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall-clock times are compared with wall-clock times
+_EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -104,7 +105,7 @@ def exact_value(field: Field, value: Given) -> Comparable | None:
     if name in _INTEGER_BITS:
         return _exact_integer(value, _INTEGER_BITS[name])
     if name in ("float", "double"):
-        return _exact_float(value)
+        return _exact_float(value, bits=32 if name == "float" else 64)
     return _exact_other(name, value)
 
 
@@ -150,15 +151,16 @@ def _exact_decimal(value: Given, precision: int, scale: int) -> Decimal | None:
     return exact if exponent + scale <= precision and unscaled * 10 ** (exponent + scale) < 10**precision else None
 
 
-def _exact_float(value: Given) -> float | None:
-    """Spark compares floats as doubles, and turns a decimal literal into the nearest double."""
+def _exact_float(value: Given, bits: int) -> float | None:
+    """Spark turns an integer into the column's type, and compares with a decimal or a double as doubles."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
     try:
         number = float(value)
+        (same,) = struct.unpack("f" if bits == 32 else "d", struct.pack("f" if bits == 32 else "d", number))
     except OverflowError:
         return None
-    exact = not isinstance(value, int) or number == value
+    exact = not isinstance(value, int) or same == value
     return number if exact and math.isfinite(number) else None
 
 

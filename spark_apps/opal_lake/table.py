@@ -21,7 +21,7 @@ from opal_lake.key_store.cache.mapped_runs import MappedRuns
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.entries import concat_entries
 from opal_lake.metagen import entries_of_rows, rule_columns
-from opal_lake.metagen_job import commit_metagen, plan_metagen, slot_writer
+from opal_lake.metagen_job import MetaGenPlan, commit_metagen, plan_metagen, slot_writer
 from opal_lake.ordering import encode_order
 from opal_lake.read import event_time_of, plan_read, read_rows
 from opal_lake.schema import DELETED, Atomic
@@ -108,25 +108,38 @@ class Table:
 
     def start_ingest(self, token: str | None, on_bad_rows: str, application: tuple[str, int] | None = None) -> IngestRun | JobResult:
         """Claim a number; or the result, if this was done before."""
-        quarantine = check_on_bad_rows(on_bad_rows)
+        quarantine, started_us = check_on_bad_rows(on_bad_rows), self.log.clock.now_us()
         base = self.log.head()
         if (earlier := self.log.earlier_result(base, token, application)) is not None:
             return earlier
-        number = claim_number(self.storage, base.root, "ingest", self.log.clock)
-        return IngestRun(number=number, base=base, token=token, application=application, quarantine=quarantine)
+        return IngestRun(
+            number=claim_number(self.storage, base.root, "ingest", self.log.clock),
+            base=base,
+            started_us=started_us,
+            token=token,
+            application=application,
+            quarantine=quarantine,
+        )
 
     def metagen(self, *, token: str | None = None) -> JobResult:
         """Apply the rule to all pending rows and make them visible."""
-        base = self.log.head()
-        if (earlier := self.log.earlier_result(base, token)) is not None:
-            return earlier
-        plan = plan_metagen(base, claim_number(self.storage, base.root, "metagen", self.log.clock))
+        plan = self.start_metagen(token)
+        if isinstance(plan, JobResult):
+            return plan
+        base = plan.base
         writer = slot_writer(base, self.cache)
         entries = [entries_of_rows(self._rule_rows(file, base), base.spec) for file in plan.files]
         outputs: list[SlotOutput] = []
         if entries:
             outputs.append(process_slot(concat_entries(entries), writer, layout.job_file_name(plan.number, 0, "0")))
         return commit_metagen(self.log, plan, outputs, self.cache, token)
+
+    def start_metagen(self, token: str | None) -> MetaGenPlan | JobResult:
+        """Claim a number and take up what is pending; or the result, if this was done before."""
+        started_us, base = self.log.clock.now_us(), self.log.head()
+        if (earlier := self.log.earlier_result(base, token)) is not None:
+            return earlier
+        return plan_metagen(base, claim_number(self.storage, base.root, "metagen", self.log.clock), started_us)
 
     def _rule_rows(self, file: DataFile, base: Snapshot) -> pa.Table:
         return decode_file(read_verified(self.storage, file), base.spec, rule_columns(base.spec), file.path)

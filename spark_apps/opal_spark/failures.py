@@ -1,6 +1,8 @@
 """Spark's errors as ours, so that a caller and a scheduler know what to do about them."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pyspark.errors import (
     AnalysisException,
@@ -28,6 +30,18 @@ _CALLER = (
 )
 # The last line of a worker's traceback, up to what the JVM adds
 _RAISED_BY_A_TASK = re.compile(r"opal_lake\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\w+(?:\.\w+)+(?:Exception|Error)\b|\Z)", re.DOTALL)
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Raise our error instead of Spark's."""
+    try:
+        yield
+    except Exception as error:
+        understood = as_opal_error(error)
+        if understood is error:
+            raise
+        raise understood from error
 
 
 def as_opal_error(error: Exception) -> Exception:

@@ -51,7 +51,7 @@ class LiteralReader:
                 return _bytes(str(node.this))
             case exp.Literal(is_string=True):
                 return self._text_value(kind, node, in_list=in_list)
-            case exp.Cast(this=exp.Literal(is_string=True)):  # DATE'...' as well as CAST('...' AS DATE)
+            case exp.Cast(this=exp.Literal(is_string=True)) if _is_plain_cast(node):  # DATE'...' as well as CAST('...' AS DATE)
                 return self._time_value(kind, node)
         number = _number(node)
         return number if number is not None and _is_compared_exactly(kind, number) else None
@@ -101,6 +101,10 @@ class LiteralReader:
         return first  # of a repeated hour Spark takes the first too, and goes by the old offset in a gap
 
 
+def _is_plain_cast(node: exp.Cast) -> bool:
+    return all(name in ("this", "to") or not value for name, value in node.args.items())
+
+
 def _bytes(digits: str) -> bytes | None:
     try:
         return bytes.fromhex(digits)
@@ -115,7 +119,7 @@ def _number(node: exp.Expr) -> int | float | Decimal | None:
             return None if number is None else -number
         case exp.Literal(is_string=False):
             return _plain_number(str(node.this))
-        case exp.Cast(this=exp.Literal(is_string=False)):  # 5L and 5D as well as CAST(5 AS BIGINT)
+        case exp.Cast(this=exp.Literal(is_string=False)) if _is_plain_cast(node):  # 5L and 5D as well as CAST(5 AS BIGINT)
             return _cast_number(_plain_number(str(node.this.this)), node.to.this)
     return None
 
@@ -126,8 +130,8 @@ def _plain_number(text: str) -> int | float | Decimal | None:
     return float(text) if _DOUBLE.match(text) else None
 
 
-def _cast_number(number: float | Decimal | None, target: object) -> int | float | None:
-    if target == _TYPE.DOUBLE and number is not None:
+def _cast_number(number: Given | None, target: object) -> int | float | None:
+    if target == _TYPE.DOUBLE and isinstance(number, int | float | Decimal):
         return float(number)
     bits = _INTEGER_CASTS.get(target) if isinstance(target, _TYPE) else None
     return number if bits is not None and isinstance(number, int) and number < 1 << (bits - 1) else None

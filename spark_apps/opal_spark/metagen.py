@@ -10,11 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake import layout
-from opal_lake.claim import claim_number
 from opal_lake.job import JobResult
 from opal_lake.key_hash import hashes_from_bytes
 from opal_lake.metagen import entries_of_rows, rule_columns
-from opal_lake.metagen_job import MetaGenPlan, commit_metagen, plan_metagen, slot_writer
+from opal_lake.metagen_job import MetaGenPlan, commit_metagen, slot_writer
 from opal_lake.schema import Atomic
 from opal_lake.slot import NOTHING, SlotWriter, output_from_json, output_to_json, process_slot
 from opal_lake.table import Table
@@ -34,10 +33,10 @@ MOST_SLOTS = 1 << 16
 
 def metagen(spark: SparkSession, table: Table, token: str | None) -> JobResult:
     """Make all pending rows visible."""
-    base = table.log.head()
-    if (earlier := table.log.earlier_result(base, token)) is not None:
-        return earlier
-    plan = plan_metagen(base, claim_number(table.storage, base.root, "metagen", table.log.clock))
+    plan = table.start_metagen(token)
+    if isinstance(plan, JobResult):
+        return plan
+    base = plan.base
     if not plan.files:
         return commit_metagen(table.log, plan, [], table.cache, token)
     verify_files(spark, table, base, plan.files)

@@ -5,11 +5,10 @@ import sys
 from dataclasses import replace
 
 from opal_lake import layout
-from opal_lake.claim import claim_number
 from opal_lake.data_file import decode_file
 from opal_lake.key_store.entries import concat_entries
 from opal_lake.metagen import entries_of_rows, rule_columns
-from opal_lake.metagen_job import MetaGenPlan, plan_metagen, slot_writer
+from opal_lake.metagen_job import MetaGenPlan, slot_writer
 from opal_lake.slot import SlotOutput, process_slot
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, table_on
@@ -30,8 +29,9 @@ def batch_of(writer: int, turn: int) -> list[Row]:
 
 def prepare_metagen(table: Table, leave: set[int] = frozenset()) -> tuple[MetaGenPlan, list[SlotOutput]]:  # type: ignore[assignment]  # never changed
     """All of a MetaGen but its commit; the segments in `leave` are somebody else's."""
-    base = table.log.head()
-    plan = plan_metagen(base, claim_number(table.storage, base.root, "metagen", table.log.clock))
+    started = table.start_metagen(None)
+    assert isinstance(started, MetaGenPlan)
+    plan, base = started, started.base
     mine = tuple(segment for segment in plan.segments if segment not in leave)
     files = tuple(file for file in plan.files if not leave.intersection(file.segments))
     plan = replace(plan, segments=mine, files=files)

@@ -186,6 +186,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 def test_it_is_the_same_through_spark_connect(tmp_path: Path) -> None:
     """In a process of its own: one process holds either a classic session or a Connect one."""
     pytest.importorskip("grpc")

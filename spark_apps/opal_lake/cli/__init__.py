@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     parser = build_parser()
     parser.check_command(words)
-    args = parser.parse_args(words)
+    args = parser.parse(words)
     if args.command is None:
         print(overview(parser.verbs(), Style.of(sys.stdout)))
         return OK
@@ -37,7 +37,7 @@ def build_parser() -> OpalParser:
         try:
             plugin.load()(verbs)
         except Exception as error:  # noqa: BLE001  # a broken plugin must not take the others with it
-            print(f"opal: the commands of {plugin.value} cannot be loaded: {error!r}; reinstall the package they come from", file=sys.stderr)
+            print(f"opal: the commands of {plugin.value} cannot be loaded: {error!r}; reinstall their package", file=sys.stderr)
     return parser
 
 
@@ -72,5 +72,5 @@ def report(error: Exception, *, traced: bool = False) -> int:
     if code == BUG or traced or is_set("OPAL_TRACEBACK"):
         traceback.print_exception(error)
     else:
-        print(f"{Style.of(sys.stderr).bad('opal:')} {error}", file=sys.stderr)
+        print(f"{Style.of(sys.stderr).bad('opal:')} {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
     return code

@@ -12,6 +12,7 @@ from opal_lake.exit_codes import INPUT, MEANINGS
 
 LOOK, WORK = "Look at a table (no Spark)", "Work on a table (Spark)"
 STORE_OPTIONS = ("endpoint_url", "region_name", "path_style")
+_EVERYWHERE = "everywhere"
 TABLE_FORMS = "a local path, file:///path or s3://bucket/path"
 
 # Checked by duck: argparse's own class of `add_subparsers` is private
@@ -27,6 +28,7 @@ class Verb:
     summary: str
     example: str
     run: Callable[[argparse.Namespace], int | None]
+    operands: str = ""
 
 
 class OpalParser(argparse.ArgumentParser):
@@ -40,6 +42,20 @@ class OpalParser(argparse.ArgumentParser):
         """The subcommands by name."""
         actions = (action for action in self._actions if isinstance(action.choices, Mapping))
         return next((action.choices for action in actions), {})  # type: ignore[misc,return-value]  # argparse types choices as any iterable
+
+    def format_help(self) -> str:
+        self._action_groups.sort(key=lambda group: group.title == _EVERYWHERE)  # last, below what is the verb's own
+        return super().format_help()
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Like `parse_args`, and takes PATH... also after options, which argparse does not."""
+        args, rest = self.parse_known_args(words)
+        if unknown := [word for word in rest if word.startswith("-") or not hasattr(args, "paths")]:
+            parser = self.verbs().get(args.command, self)
+            parser.error(f"{unknown[0]!r} is not known to {parser.prog}")
+        if rest:
+            args.paths += rest
+        return args
 
     def error(self, message: str) -> NoReturn:
         self.exit(INPUT, f"opal: {message}; see {self.prog} --help\n")
@@ -60,9 +76,10 @@ def add_command(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
         description=verb.summary[:1].upper() + verb.summary[1:] + ".",
         epilog=f"example:\n  {verb.example}\n\n{exit_code_lines()}",
     )
+    parser.usage = f"{parser.prog} TABLE {verb.operands}[options]".replace("%", "%%")
     parser.set_defaults(run=verb.run, group=verb.group, example=verb.example)
     parser.add_argument("table", metavar="TABLE", help=TABLE_FORMS)
-    shared = parser.add_argument_group("everywhere")
+    shared = parser.add_argument_group(_EVERYWHERE)
     shared.add_argument("--json", action="store_true", help="for programs: nothing but JSON on standard output")
     shared.add_argument(
         "--option",
@@ -96,7 +113,8 @@ def store_options(args: argparse.Namespace) -> dict[str, str]:
     options = pairs(args.option, "--option")
     if unknown := sorted(set(options) - set(STORE_OPTIONS)):
         raise InvalidInputError(
-            f"--option {', '.join(unknown)} is not known; use {', '.join(STORE_OPTIONS)}, and give keys by the environment (AWS_ACCESS_KEY_ID, ...)"
+            f"--option {', '.join(unknown)} is not known; use {', '.join(STORE_OPTIONS)}, "
+            "and give keys by the environment (AWS_ACCESS_KEY_ID, ...)"
         )
     return options
 

@@ -12,13 +12,15 @@ from opal_lake.cli.render import (
     duration_text,
     escaped,
     facts,
+    moment_text,
     plain_text,
     size_text,
     text_table,
     time_text,
 )
 
-_SIZED = ("bytes",)  # of the counts of a result, those that are sizes
+# Of a result's counts, what a person wants to know first
+_ORDER = ("rows", "updates", "deletes", "late", "ambiguous", "rejected", "segments", "files", "bytes", "events")
 
 
 def describe_page(found: Mapping[str, Any], style: Style, now: datetime) -> Iterator[str]:
@@ -48,7 +50,7 @@ def _size_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _readable(found: Mapping[str, Any]) -> str:
-    floor = "every event time" if found["floor"] is None else f"event times from {plain_text(found['floor'])}"
+    floor = "every event time" if found["floor"] is None else f"event times from {moment_text(found['floor'])}"
     return f"versions {found['oldest_version']:,} to {found['version']:,}, {floor}"
 
 
@@ -72,8 +74,15 @@ def _roles(found: Mapping[str, Any]) -> dict[str, str]:
 
 def counts_text(counts: Mapping[str, int]) -> str:
     """`1,000 rows, 2 files, 12.3 KiB`; zeros say nothing."""
-    shown = (size_text(count) if name in _SIZED else f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
-    return ", ".join(shown)
+    ordered = sorted(counts, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+    return ", ".join(_count_text(counts[name], name) for name in ordered if counts[name])
+
+
+def _count_text(count: int, name: str) -> str:
+    if name == "bytes":
+        return size_text(count)
+    noun = name.removesuffix("s") if count == 1 and name != "ambiguous" else name
+    return f"{count:,} {noun.replace('_', ' ')}"
 
 
 HISTORY = (
@@ -90,8 +99,8 @@ FILES = (
     Column(key="rows_invalid", title="invalid", right=True),
     Column(key="bytes", title="size", show=size_text, right=True),
     Column(key="segments", title="segments", shrinks=True),
-    Column(key="delta_low", title="delta from"),
-    Column(key="delta_high", title="to"),
+    Column(key="delta_low", title="delta from", show=moment_text),
+    Column(key="delta_high", title="to", show=moment_text),
     Column(key="pending", title="", show=lambda pending: "pending" if pending else "", paint=Style.warn),
 )
 SEGMENTS = (
@@ -126,7 +135,9 @@ def segments_page(rows: Sequence[Mapping[str, Any]], style: Style, width: int | 
         return
     yield from text_table([column for column in SEGMENTS if column.title or any(row["pending"] for row in rows)], rows, style, width)
     invalid = sum(row["rows_invalid"] for row in rows)
-    yield style.faint(f"{count_text(len(rows), 'segment')}, {count_text(sum(row['rows'] for row in rows), 'row')}, {invalid:,} of them invalid")
+    yield style.faint(
+        f"{count_text(len(rows), 'segment')}, {count_text(sum(row['rows'] for row in rows), 'row')}, {invalid:,} of them invalid"
+    )
 
 
 def check_page(uri: str, findings: Sequence[Mapping[str, Any]], style: Style, passed_s: float) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Plain text for people: aligned tables, readable numbers, and colour where a terminal shows it."""
 
 import os
+import re
 import shutil
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any, TextIO
 
 _GAP = "  "
 _NARROWEST = 8
+_MOMENT = re.compile(r"-?\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -74,6 +76,12 @@ def size_text(size: int) -> str:
     return f"{size:,} B" if unit == 0 else f"{amount:,.1f} {_UNITS[unit]}"
 
 
+def moment_text(value: Any) -> str:
+    """A value that may be an ISO 8601 moment, a bit shorter."""
+    text = plain_text(value)
+    return text.replace("T", " ").replace("+00:00", "Z") if _MOMENT.match(text) else text
+
+
 def time_text(iso: str) -> str:
     """A moment to the second, in UTC."""
     return datetime.fromisoformat(iso).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -112,14 +120,19 @@ class Column:
     paint: Callable[[Style, str], str] = lambda _, text: text
 
 
-def text_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], style: Style = PLAIN, width: int | None = None) -> Iterator[str]:
+def text_table(
+    columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], style: Style = PLAIN, width: int | None = None
+) -> Iterator[str]:
     """Lines: a heading, then a line a row."""
-    cells = [[column.show(row.get(column.key)) for column in columns] for row in rows]
-    natural = [max([len_shown(column.title), *(len_shown(line[at]) for line in cells)]) for at, column in enumerate(columns)]
-    widths = _fitted(natural, columns, width)
+    widths = _fitted([natural_width(column, rows) for column in columns], columns, width)
     yield style.faint(_line(columns, [column.title for column in columns], widths, PLAIN))
-    for line in cells:
-        yield _line(columns, line, widths, style)
+    for row in rows:
+        yield _line(columns, [column.show(row.get(column.key)) for column in columns], widths, style)
+
+
+def natural_width(column: Column, rows: Sequence[Mapping[str, Any]]) -> int:
+    """The cells that a column takes when nothing is left out."""
+    return max([len_shown(column.title), *(len_shown(column.show(row.get(column.key))) for row in rows)])
 
 
 def _line(columns: Sequence[Column], texts: Sequence[str], widths: Sequence[int], style: Style) -> str:

@@ -5,6 +5,7 @@ Values are Python's own. Nothing here is shared with the code that it judges.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 RowId = tuple[int, int]
@@ -52,6 +53,6 @@ def untils(rows: Iterable[ModelRow], version: int | None = None) -> dict[RowId, 
     found: dict[RowId, Any] = {}
     for members in by_key.values():
         members.sort(key=lambda row: row.order)
-        found.update((row.row_id, after.delta) for row, after in zip(members, members[1:], strict=False))
+        found.update((row.row_id, after.delta) for row, after in pairwise(members))
         found.update((row.row_id, row.delta) for row in members if row.deleted)
     return found

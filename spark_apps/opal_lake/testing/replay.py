@@ -8,14 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from opal_lake import layout
-from opal_lake.claim import claim_number
 from opal_lake.data_file import decode_file
 from opal_lake.ingest import IngestTask, ingest_rows
 from opal_lake.ingest_job import IngestRun, commit_ingest
 from opal_lake.job import JobResult
 from opal_lake.key_store.entries import Entries, concat_entries
 from opal_lake.metagen import entries_of_rows, rule_columns
-from opal_lake.metagen_job import MetaGenPlan, commit_metagen, plan_metagen, slot_writer
+from opal_lake.metagen_job import MetaGenPlan, commit_metagen, slot_writer
 from opal_lake.read import event_time_of, file_reads, hidden_rows, plan_read
 from opal_lake.schema import DELETED, OFFSET, SEGMENT, Atomic, arrow_type
 from opal_lake.slot import process_slot
@@ -77,7 +76,9 @@ class Replay:
         if isinstance(run, JobResult):
             self._expect_repeat(run, step.token)
             return None
-        assert step.token not in self._remembered(), f"token {step.token} was applied in version {self.tokens[step.token or '']}, yet not found"
+        assert step.token not in self._remembered(), (
+            f"token {step.token} was applied in version {self.tokens[step.token or '']}, yet not found"
+        )
         serials = tuple(range(self.next_serial, self.next_serial + len(step.puts)))
         self.next_serial += len(serials)
         self.taken.update(zip(serials, step.puts, strict=True))
@@ -102,13 +103,15 @@ class Replay:
         return pa.table(columns | {DELETED: pa.array([put.deleted for _, put in puts], pa.bool_())})
 
     def _begin_metagen(self, step: Step) -> Hand | None:
-        base, log, cache = self.table.log.head(), self.table.log, self.table.cache
-        if (earlier := log.earlier_result(base, step.token)) is not None:
-            self._expect_repeat(earlier, step.token)
+        log, cache, started = self.table.log, self.table.cache, self.table.start_metagen(step.token)
+        if isinstance(started, JobResult):
+            self._expect_repeat(started, step.token)
             return None
-        plan = _part_of(plan_metagen(base, claim_number(log.storage, base.root, "metagen", log.clock)), step.part)
+        plan, base = _part_of(started, step.part), started.base
         segments = {*plan.segments}
-        pending = tuple(serial for serial, row in self.rows.items() if row.processed is None and (not step.part or row.row_id[0] in segments))
+        pending = tuple(
+            serial for serial, row in self.rows.items() if row.processed is None and (not step.part or row.row_id[0] in segments)
+        )
         found = [entries_of_rows(self._decoded(file.path, base).select(rule_columns(base.spec)), base.spec) for file in plan.files]
         assert sum(map(len, found)) == len(pending)
         parts = split_by_hash(concat_entries(found), step.tasks) if found else []

@@ -36,7 +36,9 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "date": _DATES,
     "timestamp": tuple(moment.replace(tzinfo=UTC) for moment in _TIMES),
     "timestamp_ntz": _TIMES,
-    "decimal(18,4)": tuple(map(Decimal, ("-99999999999999.9999", "-0.0001", "0.0000", "0.0001", "1.0000", "1.5000", "99999999999999.9999"))),
+    "decimal(18,4)": tuple(
+        map(Decimal, ("-99999999999999.9999", "-0.0001", "0.0000", "0.0001", "1.0000", "1.5000", "99999999999999.9999"))
+    ),
     "decimal(5,0)": tuple(map(Decimal, ("-99999", "-1", "0", "10", "99999"))),
     "decimal(38,10)": tuple(map(Decimal, ("-1.5000000000", "0E-10", "12345678901234567890.1000000000"))),
 }
@@ -178,11 +180,15 @@ _INGEST, _METAGEN, _BEGIN_INGEST, _BEGIN_METAGEN = map(_work, ("ingest", "metage
 _FINISH = st.builds(Step, verb=st.just("finish"), hand=st.integers(0, 3))
 _REOPEN = st.just(Step(verb="reopen"))
 _RACE = st.tuples(_INGEST, _INGEST, _BEGIN_METAGEN, _INGEST, _BEGIN_METAGEN, _FINISH, _FINISH)
+# Only MetaGens that take up different segments have anything to redo.
+_LOAD = st.builds(Step, verb=st.just("ingest"), raw=st.lists(_RAW_ROW, min_size=4, max_size=8).map(tuple), tasks=_TASKS)
+_ODD, _EVEN = (st.builds(Step, verb=st.just("begin_metagen"), token=_TOKENS, tasks=_TASKS, part=st.just(part)) for part in (1, 2))
+_PARTED = st.tuples(_LOAD, _LOAD, _ODD, _EVEN, _INGEST, _BEGIN_METAGEN, _FINISH, _FINISH, _FINISH)
 _SCENES = st.one_of(
     st.tuples(_INGEST, _METAGEN),
     st.tuples(_INGEST, _INGEST, _METAGEN, _REOPEN),
     _RACE,
-    _RACE,
+    _PARTED,
     st.tuples(_BEGIN_INGEST, _BEGIN_INGEST, _FINISH, _BEGIN_METAGEN, _FINISH, _FINISH, _METAGEN),
     st.lists(st.one_of(_INGEST, _METAGEN, _BEGIN_INGEST, _BEGIN_METAGEN, _FINISH), min_size=1, max_size=4),
 )

@@ -1,0 +1,123 @@
+"""The chain of commits, and what is written beside it: claims and copies of results (I1 to I5)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from opal_lake import layout
+from opal_lake.check.finding import Findings
+from opal_lake.commit import Commit, unseal
+from opal_lake.commit_log import CommitLog, result_of
+from opal_lake.ids import segment_part
+from opal_lake.snapshot import ingested_files
+from opal_lake.storage.protocol import Storage
+
+Sizes = Mapping[str, int]
+
+
+def check_chain(log: CommitLog, sizes: Sizes, findings: Findings) -> list[Commit]:
+    """The commits that can be read, oldest first."""
+    versions = [version for path in sizes if (version := layout.commit_version(path)) is not None]
+    commits = []
+    for version in range(_first_version(versions, sizes), max(versions, default=-1) + 1):
+        path = layout.commit_path(version)
+        if not findings.expect(path in sizes, "I1", path, f"{path} is missing in the chain; restore the file from a backup"):
+            continue
+        with findings.going_on("I1", path):
+            commits.append(log.read_commit(version))
+    for before, commit in pairwise(commits):
+        _check_link(before, commit, findings)
+    return commits
+
+
+def _first_version(versions: Sequence[int], sizes: Sizes) -> int:
+    """A log may begin behind a checkpoint; without one, it begins with version 0."""
+    roots = [version for path in sizes if (version := layout.checkpoint_version(path)) is not None]
+    first = min(versions, default=0)
+    return first if any(version >= first - 1 for version in roots) and first > 1 else 0
+
+
+def _check_link(before: Commit, commit: Commit, findings: Findings) -> None:
+    path = layout.commit_path(commit.version)
+    findings.expect(
+        commit.table_id == before.table_id,
+        "I2",
+        path,
+        f"it belongs to table {commit.table_id}, the one before to {before.table_id}; restore the file from a backup",
+    )
+    findings.expect(
+        commit.timestamp_us > before.timestamp_us,
+        "I3",
+        path,
+        f"its time {commit.timestamp_us} is not after {before.timestamp_us} of version {before.version}; restore the file from a backup",
+    )
+    if commit.version == before.version + 1:
+        findings.expect(
+            commit.previous_write_id == before.write_id,
+            "I2",
+            path,
+            f"it follows on from write {commit.previous_write_id}, version {before.version} is write {before.write_id}; restore the file",
+        )
+        findings.expect(commit.epoch >= before.epoch, "I2", path, f"its epoch {commit.epoch} is below {before.epoch}; restore the file")
+
+
+def check_results(storage: Storage, commits: Sequence[Commit], sizes: Sizes, findings: Findings) -> None:
+    """A copy of a result is what its commit says; one that names a version beyond the head means that a commit was lost."""
+    by_version = {commit.version: commit for commit in commits}
+    head = max(by_version, default=-1)
+    for path in sizes:
+        if not path.startswith(layout.RESULTS):
+            continue
+        try:
+            copy = json.loads(storage.get(path))
+            version = int(copy["version"])
+        except (ValueError, KeyError, TypeError) as error:
+            findings.add("I4", path, f"it is no result ({error!r}); delete it, the commit holds the result too")
+            continue
+        lost = f"it tells of version {version}, the newest is {head}: commits were lost; restore {layout.LOG} from a backup"
+        if findings.expect(version <= head, "I4", path, lost) and version in by_version:
+            same = copy == json.loads(result_of(by_version[version]).to_json())
+            findings.expect(
+                same, "I4", path, f"it differs from the result in version {version}; delete it, the commit holds the result too"
+            )
+
+
+def check_claims(storage: Storage, commits: Sequence[Commit], sizes: Sizes, findings: Findings) -> None:
+    """Every number is claimed, once, for this table, and carried by one commit."""
+    table_ids = {commit.table_id for commit in commits}
+    for path in sizes:
+        if path.startswith(layout.CLAIMS):
+            with findings.going_on("I5", path):
+                findings.expect(layout.claim_number(path) is not None, "I5", path, "its name holds no number; delete it")
+                claim = unseal(storage.get(path), f"{storage.uri}/{path}")
+                findings.expect(
+                    claim.get("table_id") in table_ids, "I5", path, f"it is a claim on table {claim.get('table_id')}; delete it"
+                )
+    used: dict[int, int] = {}
+    for commit in commits:
+        if commit.number is None:
+            continue
+        path = layout.commit_path(commit.version)
+        claim_path = layout.claim_path(commit.number)
+        findings.expect(claim_path in sizes, "I5", claim_path, f"it is missing, version {commit.version} used its number; restore the file")
+        earlier = used.setdefault(commit.number, commit.version)
+        findings.expect(
+            earlier == commit.version, "I5", path, f"its number {commit.number} was used by version {earlier}; restore the file"
+        )
+        with findings.going_on("I9", path):
+            _check_names(storage, commit, findings)
+
+
+def _check_names(storage: Storage, commit: Commit, findings: Findings) -> None:
+    """The number is in the name of every file of the job, and in every segment of an ingest."""
+    path, prefix = layout.commit_path(commit.version), f"{commit.number:010d}-"
+    files = ingested_files(storage, commit)
+    for named in (
+        *(file.path for file in files),
+        *(log.path for log in commit.actions.add_logs),
+        *(run.path for run in commit.actions.add_runs),
+    ):
+        findings.expect(named.rsplit("/", 1)[-1].startswith(prefix), "I5", path, f"{named} does not carry its number {commit.number}")
+    for file in files:
+        strangers = [segment for segment in file.segments if segment_part(segment) != commit.number]
+        findings.expect(not strangers, "I5", path, f"{file.path} holds segments {strangers}, which are not of number {commit.number}")

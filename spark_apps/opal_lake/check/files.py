@@ -1,0 +1,80 @@
+"""Referenced files are there as they were written, and the totals of the metadata agree with each other (I9, I15)."""
+
+from collections.abc import Iterator
+from itertools import chain
+
+from opal_lake import layout
+from opal_lake.check.chain import Sizes
+from opal_lake.check.finding import Findings
+from opal_lake.commit import Commit
+from opal_lake.snapshot import Snapshot
+from opal_lake.storage.protocol import Storage
+from opal_lake.storage.verified import Vouched, read_verified
+
+
+def check_sizes(snapshot: Snapshot, sizes: Sizes, findings: Findings) -> None:
+    """What can be seen of every referenced file without reading it."""
+    for file in referenced(snapshot):
+        size = sizes.get(file.path)
+        if findings.expect(
+            size is not None, "I9", file.path, "it is missing, though the table refers to it; restore the file from a backup"
+        ):
+            findings.expect(size == file.size, "I9", file.path, f"it has {size} bytes, written were {file.size}; restore it from a backup")
+
+
+def referenced(snapshot: Snapshot) -> Iterator[Vouched]:
+    """Every file that the state names; side files and sections are read by the fold."""
+    return chain(snapshot.files.values(), snapshot.logs.values(), snapshot.runs.values(), snapshot.bases.values())
+
+
+def read_found(storage: Storage, file: Vouched, sizes: Sizes, findings: Findings) -> bytes | None:
+    """The file if it is whole; a missing or cut one is a finding of `check_sizes` already."""
+    if sizes.get(file.path) != file.size:
+        return None
+    with findings.going_on("I9", file.path):
+        return read_verified(storage, file)
+    return None
+
+
+def check_totals(snapshot: Snapshot, commits: list[Commit], findings: Findings) -> None:
+    """Files, segments, groups and counts of the state agree."""
+    path = layout.commit_path(snapshot.version)
+    root, segments = snapshot.root, snapshot.segments
+    rows = sum(segment.rows for segment in segments.values())
+    findings.expect(
+        root.rows == rows, "I15", path, f"the state counts {root.rows} rows, its segments {rows}; restore the log from a backup"
+    )
+    pending = len(snapshot.pending)
+    findings.expect(root.pending == pending, "I15", path, f"the state counts {root.pending} pending segments, it lists {pending}")
+    events = sum(log.events for log in snapshot.logs.values())
+    findings.expect(root.events == events, "I15", path, f"the state counts {root.events} events, its logs hold {events}")
+    strangers = sorted(snapshot.pending - segments.keys())
+    findings.expect(not strangers, "I15", path, f"segments {strangers} are pending, and in no file")
+    _check_processed(commits, findings)
+    _check_groups(snapshot, commits, findings)
+
+
+def _check_processed(commits: list[Commit], findings: Findings) -> None:
+    """A segment is processed once."""
+    done: dict[int, int] = {}
+    for commit in commits:
+        for segment in commit.actions.processed:
+            before = done.setdefault(segment, commit.version)
+            message = f"it processes segment {segment}, which version {before} processed; restore the log from a backup"
+            findings.expect(before == commit.version, "I15", layout.commit_path(commit.version), message)
+
+
+def _check_groups(snapshot: Snapshot, commits: list[Commit], findings: Findings) -> None:
+    """A group holds what its segments hold, and more than its limit only if it is one segment."""
+    path = layout.commit_path(snapshot.version)
+    limits = [commit.actions.spec.integer("group_rows") for commit in commits if commit.actions.spec]
+    limit = max([snapshot.spec.integer("group_rows"), *limits])
+    members: dict[int, list[int]] = {}
+    for segment in snapshot.segments.values():
+        members.setdefault(segment.group, []).append(segment.rows)
+    filled = {group: sum(rows) for group, rows in members.items()}
+    findings.expect(
+        dict(snapshot.root.groups) == filled, "I13", path, f"groups hold {filled} rows, the state says {dict(snapshot.root.groups)}"
+    )
+    for group, rows in members.items():
+        findings.expect(sum(rows) <= limit or len(rows) == 1, "I13", path, f"group {group} holds {sum(rows)} rows, at most are {limit}")

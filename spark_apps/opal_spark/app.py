@@ -1,0 +1,75 @@
+"""What the spark-submit apps and the command line share: a JobSpec in, the operation on a table, a JobResult out."""
+
+import argparse
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opal_lake.cli import report
+from opal_lake.cli.progress import ProgressLine
+from opal_lake.errors import InvalidInputError
+from opal_lake.exit_codes import OK, RETRY, exit_code
+from opal_lake.job import JobResult, JobSpec
+from opal_spark.arguments import checked_arguments
+from opal_spark.failures import spark_errors
+from opal_spark.progress import SparkSteps
+from opal_spark.session import open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Handler = Callable[..., JobResult]
+
+
+def run_app(operation: str, handler: Handler, argv: Sequence[str] | None = None) -> int:
+    """An app's main: the result is the last line of standard output, errors and progress go to standard error."""
+    spark: SparkSession | None = None
+    steps = SparkSteps()
+    try:
+        spec = read_spec(operation, argv)
+        with ProgressLine(operation, steps.where):
+            with spark_errors():
+                spark = open_session(f"opal {operation} {spec.table}")
+            steps.watch(spark)
+            result = perform(spark, spec, handler)
+    except Exception as error:  # noqa: BLE001  # the last stop: every error becomes an exit code
+        return report(error, traced=exit_code(error) == RETRY)
+    finally:
+        if spark is not None:
+            with suppress(Exception):  # the commit is what counts
+                spark.stop()
+    print(result.to_json(), flush=True)  # noqa: T201  # an app's output is its purpose
+    return OK
+
+
+def read_spec(operation: str, argv: Sequence[str] | None) -> JobSpec:
+    """The JobSpec of `--spec`, given as JSON or as @file."""
+    parser = argparse.ArgumentParser(prog=operation, description=f"Run `{operation}` on an Opal table under spark-submit.")
+    parser.add_argument("--spec", required=True, metavar="JSON|@FILE", help="a JobSpec: operation, table, arguments, token")
+    text: str = parser.parse_args(argv).spec
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInputError(f"--spec {text}: the file cannot be read ({error}); correct the path") from error
+    spec = JobSpec.from_json(text)
+    if spec.operation != operation:
+        raise InvalidInputError(f"this app runs {operation!r}, the spec says {spec.operation!r}; submit {spec.operation}.py")
+    return spec
+
+
+def perform(spark: "SparkSession", spec: JobSpec, handler: Handler) -> JobResult:
+    """Run a handler with the spec's arguments; Spark's errors become ours."""
+    arguments = checked_arguments(handler, spec)
+    started_s = time.monotonic()
+    with spark_errors():
+        result = handler(spark, spec, **arguments)
+    return result if result.repeated else _timed(result, time.monotonic() - started_s)
+
+
+def _timed(result: JobResult, passed_s: float) -> JobResult:
+    timings: Mapping[str, Any] = {**result.timings_ms, "total": round(passed_s * 1000)}
+    return replace(result, timings_ms=timings)

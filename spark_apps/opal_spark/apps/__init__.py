@@ -1,0 +1,1 @@
+"""The spark-submit scripts, one an operation."""

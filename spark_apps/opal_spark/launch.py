@@ -1,0 +1,117 @@
+"""Spark for a person at a terminal: started when first needed, quiet, stopped at the end."""
+
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from pyspark.sql import SparkSession
+
+from opal_lake.exit_codes import BUG, RETRY, exit_code
+from opal_spark.failures import spark_errors
+from opal_spark.session import open_session
+
+# A command needs no web page, and has a progress line of its own
+_QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+_S3A = {
+    "endpoint_url": "spark.hadoop.fs.s3a.endpoint",
+    "region_name": "spark.hadoop.fs.s3a.endpoint.region",
+    "path_style": "spark.hadoop.fs.s3a.path.style.access",
+}
+
+
+@contextmanager
+def launched(name: str, conf: Mapping[str, str], *, verbose: bool) -> Iterator[SparkSession]:
+    """A session that ends with the block, unless one was there before.
+
+    What the JVM and its workers say goes to a file, which is kept only when Spark fails; with `verbose` to standard error.
+    """
+    standing = SparkSession.getActiveSession()
+    if standing is not None:
+        yield standing
+        return
+    with _log_file(verbose) as log:
+        with _submit_arguments({**_QUIET, **conf}), _said_into(log), spark_errors():
+            spark = open_session(name)
+        try:
+            yield spark
+        finally:
+            with suppress(Exception):  # what was committed is what counts
+                spark.stop()
+
+
+def s3a_conf(options: Mapping[str, str]) -> dict[str, str]:
+    """The store's options as Spark's S3A names them; both take keys from the environment."""
+    return {_S3A[name]: value for name, value in options.items()}
+
+
+@contextmanager
+def own_stderr() -> Iterator[TextIO]:
+    """Standard error as it is now, also while it leads elsewhere for new processes."""
+    try:
+        number = sys.stderr.fileno()
+    except OSError:  # captured
+        yield sys.stderr
+        return
+    with os.fdopen(os.dup(number), "w", encoding=sys.stderr.encoding) as stream:
+        yield stream
+
+
+@contextmanager
+def _log_file(verbose: bool) -> Iterator[Path | None]:
+    if verbose:
+        yield None
+        return
+    handle, name = tempfile.mkstemp(prefix="opal-spark-", suffix=".log")
+    os.close(handle)
+    log = Path(name)
+    try:
+        yield log
+    except Exception as error:
+        if exit_code(error) in (RETRY, BUG) and log.stat().st_size:
+            error.add_note(f"Spark's log: {log}")
+        else:
+            log.unlink()
+        raise
+    log.unlink()
+
+
+@contextmanager
+def _submit_arguments(conf: Mapping[str, str]) -> Iterator[None]:
+    """The one way to say what a JVM must know when it starts, as its memory. A user's own PYSPARK_SUBMIT_ARGS come later and win."""
+    before = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    ours = shlex.join([word for name, value in conf.items() for word in ("--conf", f"{name}={value}")])
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{ours} {before or 'pyspark-shell'}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYSPARK_SUBMIT_ARGS"]
+        else:
+            os.environ["PYSPARK_SUBMIT_ARGS"] = before
+
+
+@contextmanager
+def _said_into(log: Path | None) -> Iterator[None]:
+    """Processes that start meanwhile say all they ever say into the log."""
+    if log is None:
+        yield
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = {number: os.dup(number) for number in (1, 2)}
+    with log.open("ab") as sink:
+        for number in kept:
+            os.dup2(sink.fileno(), number)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, duplicate in kept.items():
+            os.dup2(duplicate, number)
+            os.close(duplicate)

@@ -1,0 +1,128 @@
+"""The operations of a JobSpec, one function each: its keyword-only parameters are the arguments that a spec may give."""
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.job import JobResult, JobSpec
+from opal_lake.source import source_from_json
+from opal_lake.table_spec import TableLayout, plan_spec
+from opal_spark.columns import arrow_of_spark
+from opal_spark.shown import json_rows
+from opal_spark.sources import infer_schema, read_source
+from opal_spark.table import OpalTable
+
+SHOWN_ROWS = 20
+EXPORT_FORMATS = ("parquet", "csv", "json", "orc")
+
+
+def create(
+    spark: SparkSession,
+    spec: JobSpec,
+    *,
+    keys: list[str],
+    delta: str,
+    schema: str | None = None,
+    like: dict[str, Any] | None = None,
+    tie_break: list[str] | None = None,
+    deletes: str | None = None,
+    partition_by: list[str] | None = None,
+    file_format: str = "parquet",
+    properties: dict[str, int | str] | None = None,
+    if_absent: bool = False,
+) -> JobResult:
+    """A new table with the columns of an SQL schema, or with those of a file. `if_absent` lets an equal table stand."""
+    columns = _schema(spark, schema, like)
+    layout = TableLayout(
+        keys=keys,
+        delta=delta,
+        tie_break=tie_break or (),
+        deletes=deletes,
+        partition_by=partition_by or (),
+        file_format=file_format,
+        properties=properties or {},
+    )
+    if if_absent and (standing := _standing(spark, spec.table, columns, layout)) is not None:
+        return standing
+    wanted = {name: getattr(layout, name) for name in TableLayout.__dataclass_fields__}
+    table = OpalTable.create(spark, spec.table, columns, **wanted)
+    return JobResult(operation="create", table=table.table.uri, version=0, token=spec.token)
+
+
+def _schema(spark: SparkSession, schema: str | None, like: dict[str, Any] | None) -> StructType:
+    if (schema is None) == (like is None):
+        raise InvalidInputError("create needs the columns once: as schema='id BIGINT, at TIMESTAMP', or as like={'files': ...}")
+    if like is not None:
+        return infer_schema(spark, source_from_json(like))
+    return spark.createDataFrame([], schema).schema  # type: ignore[arg-type]  # schema is text here
+
+
+def _standing(spark: SparkSession, uri: str, columns: StructType, layout: TableLayout) -> JobResult | None:
+    """The result for a table that is there already, None when there is none."""
+    with suppress(NotFoundError):
+        table = OpalTable.for_path(spark, uri).table
+        if table.snapshot_at(0).spec != plan_spec(arrow_of_spark(columns), layout):
+            raise InvalidInputError(f"{uri} is there, but was made with other columns or another layout; look with `opal describe {uri}`")
+        return JobResult(operation="create", table=table.uri, version=0, repeated=True)
+    return None
+
+
+def ingest(spark: SparkSession, spec: JobSpec, *, source: dict[str, Any], on_bad_rows: str = "fail") -> JobResult:
+    """Append the rows of files or of a database: `source` is `{"files": {...}}` or `{"jdbc": {...}}`."""
+    where = source_from_json(source)
+    table = OpalTable.for_path(spark, spec.table)
+    return table.ingest(read_source(spark, where, table.table.snapshot_at().spec), token=spec.token, on_bad_rows=on_bad_rows)
+
+
+def metagen(spark: SparkSession, spec: JobSpec) -> JobResult:
+    """Make all pending rows visible."""
+    return OpalTable.for_path(spark, spec.table).metagen(token=spec.token)
+
+
+def read(
+    spark: SparkSession,
+    spec: JobSpec,
+    *,
+    columns: list[str] | None = None,
+    where: str | None = None,
+    version: int | None = None,
+    timestamp: str | None = None,
+    event_time: str | int | None = None,
+    limit: int | None = None,
+    to: str | None = None,
+    format: str = "parquet",
+    overwrite: bool = False,
+    writer_options: dict[str, str] | None = None,
+) -> JobResult:
+    """Rows as they are, or were: shown in the result's examples, or exported."""
+    table = OpalTable.for_path(spark, spec.table)
+    snapshot = table.table.snapshot_at(version, timestamp)  # so that the result can say which version it was
+    rows = table.read(version=snapshot.version, event_time=event_time, columns=columns, where=where)
+    result = JobResult(operation="read", table=table.table.uri, version=snapshot.version, token=spec.token)
+    if to is None:
+        return _shown(rows, SHOWN_ROWS if limit is None else limit, result)
+    if format not in EXPORT_FORMATS:
+        raise InvalidInputError(f"format {format!r} is unknown; use one of {', '.join(EXPORT_FORMATS)}")
+    rows = rows if limit is None else rows.limit(limit)
+    observed = Observation("export")
+    writer = rows.observe(observed, _count()).write.mode("overwrite" if overwrite else "error").format(format)
+    writer.options(**{**_WRITER_OPTIONS.get(format, {}), **(writer_options or {})}).save(to)
+    return replace(result, counts={"rows": int(observed.get["rows"])}, notes=(f"exported to {to} as {format}",))
+
+
+_WRITER_OPTIONS = {"csv": {"header": "true", "escape": '"'}, "json": {"ignoreNullFields": "false"}}
+
+
+def _count() -> Column:
+    return F.count(F.lit(1)).alias("rows")
+
+
+def _shown(rows: DataFrame, limit: int, result: JobResult) -> JobResult:
+    found = json_rows(rows.limit(limit + 1))
+    notes = ("there are more rows; a higher limit shows them",) if len(found) > limit else ()
+    return replace(result, counts={"rows": min(len(found), limit)}, notes=notes, examples=tuple(found[:limit]))

@@ -1,0 +1,108 @@
+"""The rule on bare arrays against brute force, where hashes collide in their first word and rows are in many runs at once."""
+
+import random
+
+import numpy as np
+import pytest
+
+from opal_lake.key_store import run as run_module
+from opal_lake.key_store.entries import Entries, concat_entries, greatest_of_equal, no_entries, sorted_entries
+from opal_lake.key_store.run import OpenRun, encode_run, neighbours, open_run
+from opal_lake.metagen import apply_rule, rule_between
+from opal_lake.segment_log import Events
+from opal_lake.testing.model import ModelRow, RowId, untils
+
+ROUNDS = 600
+
+
+def random_rows(rng: random.Random, start: int, most: int) -> list[ModelRow]:
+    """Rows whose keys are (high, low) hash words from a tiny space; some share the first word only, some nothing."""
+    rows = []
+    for serial in range(start, start + rng.randint(0, most)):
+        tie = rng.choice([None, -1, 0, 5])
+        rows.append(
+            ModelRow(
+                key=(rng.choice([0, 7, (1 << 64) - 1]), rng.choice([0, 1 << 63])),
+                delta=rng.choice([-(1 << 63), -1, 0, 3, (1 << 63) - 1]),
+                ties=(tie,),
+                row_id=(serial >> 2, serial & 3),
+                deleted=rng.random() < 0.25,
+                processed=0,
+            )
+        )
+    return rows
+
+
+def entries_of(rows: list[ModelRow]) -> Entries:
+    if not rows:
+        return no_entries(1)
+    return Entries(
+        high=np.array([row.key[0] for row in rows], np.uint64),
+        low=np.array([row.key[1] for row in rows], np.uint64),
+        delta=np.array([row.delta for row in rows], np.int64),
+        ties=(
+            np.array([row.ties[0] is not None for row in rows], np.int64),
+            np.array([row.ties[0] or 0 for row in rows], np.int64),
+        ),
+        segment=np.array([row.row_id[0] for row in rows], np.int64),
+        offset=np.array([row.row_id[1] for row in rows], np.int32),
+        deleted=np.array([row.deleted for row in rows], np.bool_),
+    )
+
+
+def run_of(entries: Entries) -> OpenRun:
+    return open_run(encode_run(entries), "a run")
+
+
+def merge(found: dict[RowId, int], events: Events, wanted: dict[RowId, int]) -> None:
+    """Add events; not one may be earlier than the truth of the rows that are there."""
+    for segment, offset, until in zip(events.segment.tolist(), events.offset.tolist(), events.until.tolist(), strict=True):
+        assert (segment, offset) in wanted, f"{segment, offset} is valid for ever, yet ends at {until}"
+        assert until >= wanted[segment, offset], f"{segment, offset} ends at {until}, before its {wanted[segment, offset]}"
+        found[segment, offset] = min(until, found.get((segment, offset), until))
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 16_384])
+def test_batches_one_after_the_other_give_every_until(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "BLOCK", block)
+    for seed in range(ROUNDS):
+        rng = random.Random(seed)
+        rows: list[ModelRow] = []
+        runs: list[OpenRun] = []
+        found: dict[RowId, int] = {}
+        for _ in range(rng.randint(1, 5)):
+            batch = random_rows(rng, len(rows), 12)
+            rows += batch
+            new = entries_of(rng.sample(batch, len(batch)))
+            ruling = apply_rule(new, [neighbours(run, new) for run in runs])
+            merge(found, ruling.events, untils(rows))
+            assert found == untils(rows), f"seed {seed}"
+            if len(ruling.entries):
+                runs.append(run_of(ruling.entries))
+            if runs and rng.random() < 0.3:
+                runs.append(rng.choice(runs))  # the same rows in two runs
+
+
+def test_jobs_side_by_side_find_the_rest_between_them() -> None:
+    """Two jobs rule from one base, on sets that overlap; the second to commit compares its rows with the first one's."""
+    for seed in range(ROUNDS):
+        rng = random.Random(seed)
+        base = random_rows(rng, 0, 10)
+        pending = random_rows(rng, len(base), 14)
+        mine = [row for row in pending if rng.random() < 0.6]
+        theirs = [row for row in pending if row not in mine or rng.random() < 0.4]
+        stored = greatest_of_equal(sorted_entries(entries_of(base)))
+        store = [run_of(stored)] if len(stored) else []
+        found: dict[RowId, int] = {}
+        wanted = untils(base + pending)
+        merge(found, apply_rule(entries_of(base), []).events, wanted)
+        runs = []
+        for rows in (mine, theirs):
+            new = entries_of(rows)
+            ruling = apply_rule(new, [neighbours(run, new) for run in store])
+            merge(found, ruling.events, wanted)
+            runs.append(run_of(ruling.entries) if len(ruling.entries) else None)
+        if runs[0] and runs[1]:
+            theirs_entries = concat_entries(runs[1].slices(3))
+            merge(found, rule_between(theirs_entries, [neighbours(runs[0], theirs_entries)]), wanted)
+        assert found == wanted, f"seed {seed}"

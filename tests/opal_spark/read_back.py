@@ -1,0 +1,66 @@
+"""Files written by Arrow, read by Spark, compared with what was put in; also run as a script, in a JVM of another time zone."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from opal_lake.columns import to_logical, to_physical
+from opal_lake.data_file import encode_file
+from opal_lake.schema import arrow_schema
+from opal_lake.table_spec import TableSpec
+from opal_spark.columns import read_columns, spark_schema
+from tests.opal_lake.shapes import every_type, spec_of, with_row_ids
+
+SESSION_ZONES = ("UTC", "America/Los_Angeles", "Asia/Kolkata")
+
+
+def store(table: pa.Table, spec: TableSpec, folder: Path) -> str:
+    path = folder / f"rows.{spec.file_format}"
+    path.write_bytes(encode_file(to_physical(with_row_ids(table), spec), spec).data)
+    return str(path)
+
+
+def load(spark: SparkSession, spec: TableSpec, path: str) -> DataFrame:
+    """The physical columns, as a reader of tables loads them."""
+    return spark.read.schema(spark_schema(spec, physical=True)).option("datetimeRebaseMode", "CORRECTED").format(spec.file_format).load(path)
+
+
+def logical_rows(rows: DataFrame, spec: TableSpec) -> list[dict[str, object]]:
+    """Spark's rows by way of Arrow, with times in UTC."""
+    found = rows.select(*read_columns(spec)).toArrow()
+    assert found.column_names == spec.schema.names
+    plain = spec_of(arrow_schema(spec.schema).empty_table(), "parquet")
+    rows_in_utc: list[dict[str, object]] = to_logical(to_physical(found, plain), plain).sort_by("d").to_pylist()
+    return rows_in_utc
+
+
+def check_zones(spark: SparkSession, table: pa.Table, file_format: str) -> None:
+    spec = spec_of(table, file_format)
+    expected = table.sort_by("d").to_pylist()
+    with tempfile.TemporaryDirectory() as folder:
+        path = store(table, spec, Path(folder))
+        for zone in SESSION_ZONES:
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            assert logical_rows(load(spark, spec, path), spec) == expected, (file_format, zone)
+    spark.conf.unset("spark.sql.session.timeZone")
+
+
+def main() -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    options = f"-Duser.timezone={sys.argv[1]}"
+    builder = SparkSession.builder.master("local[1]").config("spark.driver.extraJavaOptions", options)
+    settings = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    spark = builder.config(map=settings).getOrCreate()
+    assert spark.sparkContext._jvm.java.util.TimeZone.getDefault().getID() == sys.argv[1]
+    for file_format in ("parquet", "orc"):
+        check_zones(spark, every_type(), file_format)
+    print("equal in all zones")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

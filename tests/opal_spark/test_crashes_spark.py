@@ -1,0 +1,70 @@
+"""The driver of a Spark job dies, or is told a lie, at every call that it makes to the store: a rerun ends in the same table."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from opal_lake.check import check_table
+from opal_lake.errors import CommitUnknownError, StorageError
+from opal_lake.storage import Storage, open_storage
+from opal_lake.table import Table, table_on
+from opal_lake.testing.failing_store import Crash, FailingStore, Mode
+from opal_spark import OpalTable
+from tests.opal_lake.shop import Row, latest
+from tests.opal_spark.test_table import content, create, frame
+
+FIRST: list[Row] = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30)]
+SECOND: list[Row] = [("ax", 2, 11), ("bow", 3, None), ("cup", 0, 29), ("elk", 2, 50)]
+
+
+class DriverStore(FailingStore):
+    """Fails in this process only: what is shipped to a worker is the sound store below."""
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return _itself, (self.inner,)
+
+
+def _itself(storage: Storage) -> Storage:
+    return storage
+
+
+def upsert(spark: SparkSession, storage: Storage) -> None:
+    """A whole upsert with tokens, as a scheduler would rerun it."""
+    table = OpalTable(spark=spark, table=table_on(storage))
+    table.ingest(frame(spark, SECOND), token="ingest")
+    table.metagen(token="metagen")
+
+
+def prepared(spark: SparkSession, path: Path, file_format: str) -> Storage:
+    table = create(spark, path, file_format, checkpoint_commits=2)
+    table.ingest(frame(spark, FIRST))
+    table.metagen()
+    return open_storage(str(path))
+
+
+@pytest.mark.parametrize(
+    ("file_format", "mode", "stride"),
+    [
+        ("parquet", "after", 9),
+        *[pytest.param(form, mode, 2, marks=pytest.mark.slow) for form in ("parquet", "orc") for mode in ("before", "after", "done_but_failed")],
+    ],
+)
+def test_a_rerun_after_any_failure_of_the_driver(spark: SparkSession, tmp_path: Path, file_format: str, mode: Mode, stride: int) -> None:
+    dry = DriverStore(prepared(spark, tmp_path / "dry", file_format))
+    upsert(spark, dry)
+    for fail_at in range(1, len(dry.trace) + 1, stride):
+        storage = prepared(spark, tmp_path / str(fail_at), file_format)
+        for target in (DriverStore(storage, fail_at, mode), storage, storage):
+            try:
+                upsert(spark, target)
+            except (Crash, StorageError, CommitUnknownError):
+                continue
+        table = OpalTable(spark=spark, table=table_on(storage))
+        assert content(table.read()) == latest([FIRST, SECOND]), (fail_at, dry.trace[fail_at - 1])
+        assert_applied_once(table.table)
+
+
+def assert_applied_once(table: Table) -> None:
+    assert [commit.operation for commit in table.history()].count("ingest") == 2
+    assert check_table(table) == []

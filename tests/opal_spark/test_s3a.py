@@ -1,0 +1,80 @@
+"""Spark through S3A and the log through boto3, against a real S3 API."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = '''
+import sys
+from pyspark.sql import SparkSession
+from opal_lake.check import check_table
+from opal_lake.testing.failing_store import Crash
+from opal_spark import OpalTable
+from opal_spark.java import ensure_java
+from tests.opal_lake.shop import latest
+from tests.opal_spark.test_crashes_spark import FIRST, SECOND, DriverStore, upsert
+from opal_lake.table import table_on
+
+endpoint = sys.argv[1]
+ensure_java()
+settings = {
+    "spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.4.2",
+    "spark.jars.excludes": "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3,org.wildfly.openssl:wildfly-openssl",
+    "spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+    "spark.hadoop.fs.s3a.path.style.access": "true", "spark.hadoop.fs.s3a.access.key": "test-key",
+    "spark.hadoop.fs.s3a.secret.key": "test-secret", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
+    "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.driver.memory": "2g",
+}
+spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+spark.sparkContext.setLogLevel("ERROR")
+DDL = "sku STRING, at BIGINT, price INT"
+
+def content(rows):
+    return sorted((row.sku, row.at, row.price) for row in rows.collect())
+
+def prepared(uri, file_format):
+    schema = spark.createDataFrame([], DDL).schema
+    table = OpalTable.create(spark, uri, schema, keys=["sku"], delta="at", deletes="price IS NULL", file_format=file_format)
+    table.ingest(spark.createDataFrame(FIRST, DDL))
+    table.metagen()
+    return table
+
+for file_format in ("parquet", "orc"):
+    table = prepared(f"s3a://lake/spark/{file_format} [a]", file_format)
+    upsert(spark, table.table.storage)
+    assert content(table.read()) == latest([FIRST, SECOND]), file_format
+    assert content(table.read(version=2)) == latest([FIRST]), file_format
+    assert content(table.read(event_time=1)) == latest([FIRST, SECOND], 1), file_format
+    assert check_table(table.table) == [], file_format
+table = prepared("s3a://lake/spark/dry", "parquet")
+dry = DriverStore(table.table.storage)
+upsert(spark, dry)
+for mode in ("after", "done_but_failed"):
+    for fail_at in range(1, len(dry.trace) + 1, 5):
+        storage = prepared(f"s3a://lake/spark/{mode}-{fail_at}", "parquet").table.storage
+        try:
+            upsert(spark, DriverStore(storage, fail_at, mode))
+        except (Crash, Exception) as error:
+            print(mode, fail_at, dry.trace[fail_at - 1], type(error).__name__)
+        upsert(spark, storage)
+        again = OpalTable(spark=spark, table=table_on(storage))
+        assert content(again.read()) == latest([FIRST, SECOND]), (mode, fail_at)
+        assert [commit.operation for commit in again.table.history()].count("ingest") == 2
+        assert again.check() == []
+spark.stop()
+print("all well")
+'''
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+def test_a_table_on_s3_through_s3a_with_failures_of_the_driver(moto_server: str, s3_options: dict[str, str]) -> None:
+    assert s3_options["endpoint_url"] == moto_server
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, moto_server], capture_output=True, text=True, timeout=1500, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert "all well" in done.stdout

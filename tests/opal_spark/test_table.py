@@ -1,0 +1,147 @@
+"""The public face on real Spark: what is read is what the model says, on every axis, whatever the columns are."""
+
+import random
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import opal_spark
+from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_spark import OpalTable
+from tests.opal_lake.shop import Row, latest
+
+DDL = "sku STRING, at BIGINT, price INT"
+
+
+def frame(spark: SparkSession, rows: Sequence[Row], slices: int = 1) -> DataFrame:
+    return spark.createDataFrame(list(rows), DDL).repartition(slices)
+
+
+def content(rows: DataFrame) -> list[Row]:
+    return sorted((row.sku, row.at, row.price) for row in rows.collect())
+
+
+def create(spark: SparkSession, path: Path, file_format: str = "parquet", **properties: int) -> OpalTable:
+    schema = spark.createDataFrame([], DDL).schema
+    return OpalTable.create(
+        spark, str(path), schema, keys=["sku"], delta="at", deletes="price IS NULL", file_format=file_format, properties=properties
+    )
+
+
+def history(seed: int) -> Iterator[list[Row]]:
+    """Batches with late, repeated and deleted rows; no two rows of a key agree in their delta, so arrival within a batch does not matter."""
+    dice = random.Random(seed)
+    moments = dice.sample(range(1000), 60)
+    for _ in range(dice.randrange(2, 5)):
+        size = dice.randrange(1, 9)
+        yield [(f"k{dice.randrange(4)}", moments.pop(), dice.randrange(99) if dice.random() < 0.8 else None) for _ in range(size)]
+
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 27), marks=pytest.mark.slow)])
+def test_histories_read_as_the_model_says(spark: SparkSession, tmp_path: Path, file_format: str, seeds: range) -> None:
+    for seed in seeds:
+        print("seed", seed)
+        table = create(spark, tmp_path / f"table-{seed}", file_format, checkpoint_commits=2, segment_rows=3)
+        batches: list[list[Row]] = []
+        for batch in history(seed):
+            table.ingest(frame(spark, batch))
+            table.metagen()
+            batches.append(batch)
+        dice = random.Random(seed)
+        assert content(table.read()) == latest(batches)
+        for done in range(len(batches)):
+            moment = dice.randrange(1000)
+            version = 2 * (done + 1)
+            assert content(table.read(version=version)) == latest(batches[: done + 1]), seed
+            assert content(table.read(version=version, event_time=moment)) == latest(batches[: done + 1], moment), (seed, moment)
+        assert table.check() == []
+
+
+def test_spark_and_the_pure_core_share_one_table(spark: SparkSession, tmp_path: Path) -> None:
+    """Key hashes, row ids and events are the same bytes, whoever wrote them."""
+    from tests.opal_lake.shop import content as pure_content
+    from tests.opal_lake.shop import rows
+
+    table = create(spark, tmp_path / "table")
+    first, second, third = [("a", 1, 1), ("b", 1, 2)], [("a", 2, 3), ("c", 1, 4)], [("a", 3, None), ("c", 0, 9)]
+    table.ingest(frame(spark, first))
+    table.metagen()
+    table.table.ingest(*rows(second))
+    table.table.metagen()
+    table.ingest(frame(spark, third))
+    table.metagen()
+    assert content(table.read()) == pure_content(table.table) == latest([first, second, third])
+
+
+def test_format_opal_reads_the_same_in_sql(spark: SparkSession, tmp_path: Path) -> None:
+    table = create(spark, tmp_path / "table")
+    for batch in ([("a", 1, 1), ("b", 1, 2)], [("a", 2, 3), ("b", 2, None)]):
+        table.ingest(frame(spark, batch))
+        table.metagen()
+    opal_spark.register(spark)
+    path = str(tmp_path / "table")
+    assert content(spark.read.format("opal").load(path)) == [("a", 2, 3)]
+    assert content(spark.read.format("opal").option("version", "2").load(path)) == [("a", 1, 1), ("b", 1, 2)]
+    assert content(spark.read.format("opal").option("event_time", "1").load(path)) == [("a", 1, 1), ("b", 1, 2)]
+    spark.read.format("opal").load(path).createOrReplaceTempView("shop")
+    assert spark.sql("SELECT sum(price) AS s FROM shop").collect()[0].s == 3
+
+
+def test_reads_prune_columns_and_files(spark: SparkSession, tmp_path: Path) -> None:
+    schema = spark.createDataFrame([], "day DATE, id INT, at TIMESTAMP, amount DECIMAL(10,2)").schema
+    table = OpalTable.create(spark, str(tmp_path / "table"), schema, keys=["id"], delta="at", partition_by=["day"])
+    days = [datetime(2026, 11, day, tzinfo=UTC) for day in range(1, 9)]
+    rows = [(day.date(), number, day, Decimal(number)) for number, day in enumerate(days)]
+    table.ingest(spark.createDataFrame(rows, schema))
+    table.metagen()
+    assert len(table.files()) == 8
+    found = table.read(columns=["amount"], where="day = DATE'2026-11-03' AND id < 100")
+    assert [row.asDict() for row in found.collect()] == [{"amount": Decimal("2.00")}]
+    assert len(found.inputFiles()) == 1
+    assert table.read(where="id >= 6").count() == 2
+
+
+def test_a_row_may_move_between_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    schema = spark.createDataFrame([], "city STRING, id INT, at INT").schema
+    table = OpalTable.create(spark, str(tmp_path / "table"), schema, keys=["id"], delta="at", partition_by=["city"])
+    for batch in ([("Köln / Süd", 1, 1), (None, 2, 1)], [("", 1, 2), ("a=b%", 2, 2)]):
+        table.ingest(spark.createDataFrame(batch, schema))
+        table.metagen()
+    assert sorted((row.city, row.id, row.at) for row in table.read().collect()) == [("", 1, 2), ("a=b%", 2, 2)]
+    assert sorted(str(row.city) for row in table.read(version=2).collect()) == ["Köln / Süd", "None"]
+
+
+def test_the_same_token_twice_applies_once(spark: SparkSession, tmp_path: Path) -> None:
+    table = create(spark, tmp_path / "table")
+    first = table.ingest(frame(spark, [("a", 1, 1)]), token="t")
+    again = table.ingest(frame(spark, [("a", 1, 1)]), token="t")
+    assert (again.version, again.counts, again.repeated) == (first.version, first.counts, True)
+    assert table.ingest(frame(spark, [("b", 1, 1)]), application=("stream", 7)).version == 2
+    assert table.ingest(frame(spark, [("b", 1, 1)]), application=("stream", 7)).repeated
+    assert table.ingest(frame(spark, [("b", 2, 1)]), application=("stream", 8)).version == 3
+
+
+def test_points_that_cannot_be_read_say_what_can(spark: SparkSession, tmp_path: Path) -> None:
+    table = create(spark, tmp_path / "table")
+    with pytest.raises(NotFoundError, match="readable are 0 to 0"):
+        table.read(version=5)
+    with pytest.raises(NotFoundError, match="the oldest version 0 is of"):
+        table.read(timestamp="2001-01-01T00:00:00Z")
+    with pytest.raises(InvalidInputError, match="same axis"):
+        table.read(version=0, timestamp="2001-01-01T00:00:00Z")
+    with pytest.raises(NotFoundError, match="is no Opal table"):
+        OpalTable.for_path(spark, str(tmp_path))
+    with pytest.raises(InvalidInputError, match="no column 'nope'"):
+        table.read(columns=["nope"])
+    with pytest.raises(InvalidInputError, match="where"):
+        table.read(where="nope = 1")
+    with pytest.raises(InvalidInputError, match="delete condition"):
+        OpalTable.create(spark, str(tmp_path / "x"), table.read().schema, keys=["sku"], delta="at", deletes="nope = 1")
+    with pytest.raises(InvalidInputError, match="an Opal table already"):
+        create(spark, tmp_path / "table")
