@@ -142,7 +142,8 @@ class CommitLog:
                 raise ConflictError(f"job {proposal.number} was given up by a cleaner because it took too long; run it again")
             since = [commit for commit in head.commits if commit.version > base.version]
             if len(since) != head.version - base.version:
-                raise ConflictError(f"the log after version {base.version}, where this {proposal.operation} began, has expired; run it again")
+                began = f"version {base.version}, where this {proposal.operation} began"
+                raise ConflictError(f"the log after {began}, has expired; run it again")
             verdict = judge(proposal.operation, base.root, since)
             draft = proposal.build(head, since if verdict is Verdict.REDO else [])
             if draft is None:

@@ -3,11 +3,13 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any
 
 from opal_lake.bitmap import BitmapBase
 from opal_lake.commit import (
     Commit,
+    SideFile,
     file_from_json,
     file_to_json,
     log_from_json,
@@ -79,6 +81,11 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
         pending=pending - len(commit.actions.processed),
         events=root.events + sum(log.events for log in commit.actions.add_logs),
     )
+
+
+_SIDES_KEPT = 16
+_side_files: dict[tuple[str, SideFile], tuple[DataFile, ...]] = {}
+_side_lock = Lock()
 
 
 class Snapshot:
@@ -169,12 +176,17 @@ class Snapshot:
 def ingested_files(storage: Storage, commit: Commit) -> tuple[DataFile, ...]:
     """The files that a commit brought, wherever it lists them."""
     side = commit.actions.ingested_side
-    return _side_files(storage, side.path, side) if side else commit.actions.ingested
-
-
-@functools.lru_cache(maxsize=16)
-def _side_files(storage: Storage, path: str, side: Any) -> tuple[DataFile, ...]:
-    return tuple(decode_section(read_verified(storage, side), path, file_from_json))
+    if side is None:
+        return commit.actions.ingested
+    with _side_lock:
+        found = _side_files.get((storage.uri, side))
+    if found is None:
+        found = tuple(decode_section(read_verified(storage, side), side.path, file_from_json))
+        with _side_lock:
+            if len(_side_files) >= _SIDES_KEPT:
+                _side_files.clear()
+            _side_files[storage.uri, side] = found
+    return found
 
 
 def segment_of_file(file: DataFile) -> Segment:

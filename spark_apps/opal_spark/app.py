@@ -2,11 +2,13 @@
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from opal_lake.cli import report
 from opal_lake.cli.progress import ProgressLine
@@ -18,31 +20,37 @@ from opal_spark.failures import spark_errors
 from opal_spark.progress import SparkSteps
 from opal_spark.session import open_session
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 Handler = Callable[..., JobResult]
 
 
 def run_app(operation: str, handler: Handler, argv: Sequence[str] | None = None) -> int:
     """An app's main: the result is the last line of standard output, errors and progress go to standard error."""
-    spark: SparkSession | None = None
     steps = SparkSteps()
     try:
         spec = read_spec(operation, argv)
-        with ProgressLine(operation, steps.where):
-            with spark_errors():
-                spark = open_session(f"opal {operation} {spec.table}")
+        with ProgressLine(operation, steps.where), session(f"opal {operation} {spec.table}") as spark:
             steps.watch(spark)
             result = perform(spark, spec, handler)
     except Exception as error:  # noqa: BLE001  # the last stop: every error becomes an exit code
         return report(error, traced=exit_code(error) == RETRY)
-    finally:
-        if spark is not None:
-            with suppress(Exception):  # the commit is what counts
-                spark.stop()
     print(result.to_json(), flush=True)  # noqa: T201  # an app's output is its purpose
     return OK
+
+
+@contextmanager
+def session(name: str) -> Iterator[SparkSession]:
+    """A session that ends with the block, unless one was there before."""
+    standing = SparkSession.getActiveSession()
+    if standing is not None:
+        yield standing
+        return
+    with spark_errors():
+        spark = open_session(name)
+    try:
+        yield spark
+    finally:
+        with suppress(Exception):  # what was committed is what counts
+            spark.stop()
 
 
 def read_spec(operation: str, argv: Sequence[str] | None) -> JobSpec:
@@ -61,7 +69,7 @@ def read_spec(operation: str, argv: Sequence[str] | None) -> JobSpec:
     return spec
 
 
-def perform(spark: "SparkSession", spec: JobSpec, handler: Handler) -> JobResult:
+def perform(spark: SparkSession, spec: JobSpec, handler: Handler) -> JobResult:
     """Run a handler with the spec's arguments; Spark's errors become ours."""
     arguments = checked_arguments(handler, spec)
     started_s = time.monotonic()

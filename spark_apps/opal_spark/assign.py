@@ -20,7 +20,7 @@ _INTEGER_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
 
 
 def assigned_columns(rows: DataFrame, spec: TableSpec) -> list[Column]:
-    """The table's columns in the table's order; an error names every column that is unknown, missing or of a type that would lose something."""
+    """The table's columns in the table's order; an error names all that are unknown, missing, or would lose something."""
     given = {name.casefold(): name for name in rows.columns if not name.startswith(RESERVED_PREFIX)}
     wanted = {field.name.casefold(): field for field in spec.schema.fields}
     problems = [f"unknown column {given[name]!r}" for name in given if name not in wanted]

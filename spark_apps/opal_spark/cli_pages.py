@@ -14,7 +14,7 @@ _DONE = {"create": "created", "ingest": "ingested", "metagen": "processed", "rea
 
 def result_page(result: JobResult, style: Style, width: int | None, *, last: bool = True) -> Iterator[str]:
     counts = counts_text(result.counts)
-    what = _DONE[result.operation] + (f" {counts}" if counts else "")
+    what = _DONE[result.operation] + (f" {counts}," if counts else "")
     if result.repeated:
         yield f"{style.good('done before')}: {what}{_place(result)}; nothing was changed now"
     elif result.version is None:
@@ -30,8 +30,8 @@ def result_page(result: JobResult, style: Style, width: int | None, *, last: boo
 
 
 def _place(result: JobResult) -> str:
-    at = "" if result.version is None else f", version {result.version:,}"
-    return f"{at} of {escaped(result.table)}"
+    at = "" if result.version is None else f" version {result.version:,} of"
+    return f"{at} {escaped(result.table)}"
 
 
 def _took(result: JobResult, style: Style) -> str:

@@ -126,7 +126,8 @@ def main() -> int:
     print("Starting Spark ...", flush=True)
     with _folder(asked) as folder, launched("opal-demo", conf, verbose=False) as spark:
         tell(Story(spark=spark, path=str(folder), style=style))
-    print(f"\n    The table stays in {asked}: try `opal describe {asked}`." if asked else "\n    Keep the table: python -m opal_spark.demo FOLDER")
+    kept = f"The table stays in {asked}: try `opal describe {asked}`." if asked else "Keep the table: python -m opal_spark.demo FOLDER"
+    print(f"\n    {kept}")
     return 0
 
 

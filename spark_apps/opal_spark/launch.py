@@ -5,15 +5,14 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from pyspark.sql import SparkSession
 
 from opal_lake.exit_codes import BUG, RETRY, exit_code
-from opal_spark.failures import spark_errors
-from opal_spark.session import open_session
+from opal_spark.app import session
 
 # A command needs no web page, and has a progress line of its own
 _QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
@@ -26,22 +25,12 @@ _S3A = {
 
 @contextmanager
 def launched(name: str, conf: Mapping[str, str], *, verbose: bool) -> Iterator[SparkSession]:
-    """A session that ends with the block, unless one was there before.
-
-    What the JVM and its workers say goes to a file, which is kept only when Spark fails; with `verbose` to standard error.
-    """
-    standing = SparkSession.getActiveSession()
-    if standing is not None:
-        yield standing
-        return
-    with _log_file(verbose) as log:
-        with _submit_arguments({**_QUIET, **conf}), _said_into(log), spark_errors():
-            spark = open_session(name)
-        try:
-            yield spark
-        finally:
-            with suppress(Exception):  # what was committed is what counts
-                spark.stop()
+    """A session that ends with the block. What the JVM and its workers say goes to a file, which is kept only when Spark fails;
+    with `verbose` to standard error."""
+    with _log_file(verbose) as log, ExitStack() as stack:
+        with _submit_arguments({**_QUIET, **conf}), _said_into(log):
+            spark = stack.enter_context(session(name))
+        yield spark
 
 
 def s3a_conf(options: Mapping[str, str]) -> dict[str, str]:

@@ -10,13 +10,14 @@ from functools import reduce
 from threading import Lock
 
 import pyarrow as pa
+from pyroaring import BitMap
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from opal_lake.bitmap import Bitmaps, BitMap, words_of
+from opal_lake.bitmap import Bitmaps, words_of
 from opal_lake.errors import InvalidInputError
-from opal_lake.ordering import from_order
+from opal_lake.ordering import INTEGER_TYPES, from_order
 from opal_lake.read import ReadPlan, event_time_of, plan_read
 from opal_lake.schema import OFFSET, SEGMENT, Atomic
 from opal_lake.segment import DataFile
@@ -94,13 +95,15 @@ def _not_after(plan: ReadPlan) -> str:
     delta = plan.snapshot.spec.delta
     assert isinstance(delta.type, Atomic)
     assert plan.until is not None
-    kind = delta.type.name
-    if kind in ("timestamp", "timestamp_ntz", "date"):
-        if plan.snapshot.spec.file_format == "orc":
-            return f"{delta.physical} <= {plan.until}L"
-        literal = {"timestamp": f"timestamp_micros({plan.until}L)", "date": f"date_from_unix_date({plan.until})"}
-        return f"{delta.physical} <= " + literal.get(kind, f"timestamp_ntz'{from_order(plan.until, delta.type).isoformat(sep=' ')}'")
-    return f"{delta.physical} <= {from_order(plan.until, delta.type)}{'L' if not kind.startswith('decimal') else 'BD'}"
+    if delta.type.name.startswith("decimal"):
+        literal = f"{from_order(plan.until, delta.type)}BD"
+    elif plan.snapshot.spec.file_format == "orc" or delta.type.name in INTEGER_TYPES:
+        literal = f"{plan.until}L"
+    elif delta.type.name == "timestamp_ntz":
+        literal = f"timestamp_ntz'{from_order(plan.until, delta.type)}'"
+    else:
+        literal = f"timestamp_micros({plan.until}L)" if delta.type.name == "timestamp" else f"date_from_unix_date({plan.until})"
+    return f"{delta.physical} <= {literal}"
 
 
 def _where(rows: DataFrame, where: str) -> DataFrame:

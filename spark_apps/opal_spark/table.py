@@ -12,8 +12,8 @@ from opal_lake.check import Finding, check_table
 from opal_lake.describe import describe, file_rows, history_rows, segment_rows
 from opal_lake.errors import InvalidInputError
 from opal_lake.job import JobResult
-from opal_lake.table import Table, create_on
 from opal_lake.storage import open_storage
+from opal_lake.table import Table, create_on
 from opal_lake.table_spec import TableLayout, plan_spec
 from opal_spark.columns import arrow_of_spark
 from opal_spark.ingest import ingest
@@ -30,7 +30,7 @@ class OpalTable:
     table: Table
 
     @classmethod
-    def create(  # noqa: PLR0913  # the public face: every argument but the first three has a name
+    def create(  # the public face: every argument but the first three has a name
         cls,
         spark: SparkSession,
         uri: str,

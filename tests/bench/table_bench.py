@@ -102,7 +102,7 @@ def bench_scan(bench: Bench, table: OpalTable, file_format: str) -> None:
     table.ingest(bench.updates(int(bench.rows * INVALID), 2))
     table.metagen()
     snapshot = table.table.snapshot_at()
-    shares = [row["invalid"] / row["rows"] for row in table.segments() if row["invalid"]]
+    shares = [row["rows_invalid"] / row["rows"] for row in table.segments() if row["rows_invalid"]]
     print(f"{file_format}: invalid rows a segment: {min(shares):.1%} to {max(shares):.1%} of {len(shares)} segments", flush=True)
     schema = spark_schema(snapshot.spec, physical=True)
 

@@ -14,7 +14,7 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.schema import arrow_schema
 from opal_spark.columns import arrow_of_spark, quoted, read_columns, spark_schema
 from tests.opal_lake.shapes import NAMES, every_type, spec_of, tables
-from tests.opal_spark.read_back import check_zones, load, logical_rows, store
+from tests.opal_spark.read_back import check_zones, load, logical_rows, store, values_of
 
 pytestmark = pytest.mark.spark
 FORMATS = pytest.mark.parametrize("file_format", ["parquet", "orc"])
@@ -37,7 +37,7 @@ def test_neither_ansi_nor_the_slow_reader_changes_a_value(spark: SparkSession, t
     try:
         for name, value in changed.items():
             spark.conf.set(name, value)
-        assert logical_rows(load(spark, spec, path), spec) == table.to_pylist()
+        assert logical_rows(load(spark, spec, path), spec) == values_of(table)
     finally:
         for name in changed:
             spark.conf.unset(name)
@@ -64,7 +64,7 @@ def test_spark_reads_any_table(spark: SparkSession, tmp_path_factory: pytest.Tem
     spec = spec_of(table, file_format)
     numbered = table.set_column(1, "d", pa.array(range(table.num_rows), pa.int64()))
     path = store(numbered, spec, tmp_path_factory.mktemp("any"))
-    assert logical_rows(load(spark, spec, path), spec) == numbered.to_pylist()
+    assert logical_rows(load(spark, spec, path), spec) == values_of(numbered)
 
 
 @FORMATS

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TextIO
 
-from opal_lake.cli.render import Style, duration_text, output_width
+from opal_lake.cli.render import Style, count_text, duration_text, output_width
 
 _REPAINT_S, _LOG_S = 0.2, 5.0
+_SILENT_LOOKS = 6  # of a log, between two lines that say the same
 _BAR_CELLS = 24
 _CLEAR = "\r\x1b[K"
 
@@ -47,34 +48,40 @@ class ProgressLine:
             self._write(_CLEAR)
 
     def _keep_saying(self) -> None:
+        said, silent = "", 0
         while not self._ended.wait(_REPAINT_S if self.painted else _LOG_S):
             passed = duration_text(time.monotonic() - self._started_s)
             step = self.where()
             if self.painted:
                 self._write(_CLEAR + painted(self.title, step, passed, self.stream))
-            else:
-                self._write(f"{logged(self.title, step, passed)}\n")
+            elif (text := logged(self.title, step)) != said or silent >= _SILENT_LOOKS:
+                self._write(f"{text}, {passed}\n")
+                said, silent = text, 0
+            silent += 1
 
     def _write(self, text: str) -> None:
         self.stream.write(text)
         self.stream.flush()
 
 
-def logged(title: str, step: Step, passed: str) -> str:
-    """`ingest: 12 of 40 tasks, 0:35`."""
-    counted = f"{step.done} of {step.total} tasks" if step.total else step.name
-    return f"{title}: {counted}, {passed}"
+def logged(title: str, step: Step) -> str:
+    """`ingest: 12 of 40 tasks`."""
+    return f"{title}: {_counted(step)}"
 
 
 def painted(title: str, step: Step, passed: str, stream: TextIO) -> str:
     """`ingest  ████████░░░░░░░░  12 of 40 tasks  0:35`, no wider than the terminal."""
     style = Style.of(stream)
+    counted = _counted(step)
     if not step.total:
-        return f"{style.strong(title)}  {step.name}  {style.faint(passed)}"
-    counted = f"{step.done} of {step.total} tasks"
+        return f"{style.strong(title)}  {counted}  {style.faint(passed)}"
     room = (output_width(stream) or 80) - len(title) - len(counted) - len(passed) - 7
     bar = _bar(step.done / step.total, min(_BAR_CELLS, room), stream) + "  " if room >= 5 else ""
     return f"{style.strong(title)}  {bar}{counted}  {style.faint(passed)}"
+
+
+def _counted(step: Step) -> str:
+    return f"{step.done} of {count_text(step.total, 'task')}" if step.total else step.name
 
 
 def _bar(part: float, cells: int, stream: TextIO) -> str:

@@ -159,7 +159,7 @@ def _insertion_points(run: OpenRun, probes: Entries, low: Positions, high: Posit
         equal = np.ones(len(open_), np.bool_)
         for name, probe in zip(names, probes.order_columns[1:], strict=True):
             stored = run.column(name, middle)
-            less |= equal & (stored < probe[open_])
+            less |= equal & np.less(stored, probe[open_])
             equal &= stored == probe[open_]
         low[open_[less]] = middle[less] + 1
         high[open_[~less]] = middle[~less]
@@ -169,4 +169,5 @@ def _insertion_points(run: OpenRun, probes: Entries, low: Positions, high: Posit
 def _of_same_key(run: OpenRun, probes: Entries, at: Positions, inside: npt.NDArray[np.bool_]) -> Positions:
     chosen = np.flatnonzero(inside)
     same = run.column("low", at[chosen]) == probes.low[chosen]
-    return at[chosen[same]]
+    found: Positions = at[chosen[same]]
+    return found

@@ -1,0 +1,55 @@
+"""What a reader notes about a row: why it is bad, where it stood, and what it held before it was given types."""
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import add, or_
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from opal_lake.rejects import BAD, ROW, SOURCE
+from opal_lake.schema import Atomic
+from opal_lake.table_spec import MAX_KEY_BYTES, TableSpec
+from opal_spark.columns import quoted
+
+if TYPE_CHECKING:
+    from opal_lake.schema import Field
+
+FILE = "_opal_file"
+
+
+def file_column(rows: DataFrame) -> Column:
+    """The file of each row, as Spark writes it: a URI with percent signs."""
+    return rows.metadataColumn("_metadata").getField("file_path").alias(FILE)
+
+
+def file_name() -> Column:
+    """The file as its owner writes it; a plus sign is not a space here."""
+    return F.try_url_decode(F.replace(F.col(FILE), F.lit("+"), F.lit("%2B")))
+
+
+def mark(rows: DataFrame, spec: TableSpec, faults: Sequence[Column], source: Column, row: Column | None = None) -> DataFrame:
+    """The table's columns, with the first fault of each row. Only rows that may be rejected carry their source and their text."""
+    marked = rows.withColumn(BAD, F.coalesce(*faults, F.lit(None).cast("string")))
+    suspect = _suspect(spec)
+    notes = [F.col(BAD), F.when(suspect, source).alias(SOURCE)]
+    notes += [F.when(suspect, row).alias(ROW)] if row is not None else []
+    return marked.select(*[F.col(quoted(name)) for name in spec.schema.names], *notes)
+
+
+def _suspect(spec: TableSpec) -> Column:
+    """Bad already, or going to be found so by `opal_lake.rejects`."""
+    required = [F.col(quoted(column.name)).isNull() for column in (*spec.keys, spec.delta)]
+    sizes = [F.octet_length(quoted(key.name)) for key in spec.keys if _is_sized(key)]
+    long = [reduce(add, sizes) > MAX_KEY_BYTES] if sizes else []
+    return reduce(or_, [F.col(BAD).isNotNull(), *required, *long])
+
+
+def _is_sized(key: "Field") -> bool:
+    return isinstance(key.type, Atomic) and key.type.name in ("string", "binary")
+
+
+def fault_of(text: Column, value: Column, reason: str) -> Column:
+    """The reason where there was a text and it became no value."""
+    return F.when(text.isNotNull() & value.isNull(), F.lit(reason))

@@ -1,0 +1,65 @@
+"""Opening files: what was asked for is there, and a file that cannot be read is an error, never a gap."""
+
+import re
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructType
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.source import Files
+from opal_spark.session import few_listing_tasks
+
+_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+_PATTERN_CHARACTER = re.compile(r"[\\*?\[\]{}]")
+
+
+def open_files(
+    spark: SparkSession, source: Files, file_format: str, options: Mapping[str, str], schema: StructType | None = None
+) -> DataFrame:
+    """The files of a source as one DataFrame. Columns that folders name (`day=2026-11-01`) follow, as texts where a schema is given."""
+    rows = _load(spark, source, file_format, options, schema)
+    if not rows.inputFiles():
+        raise InvalidInputError(_nothing_there(source))
+    if schema is None or not (folders := [name for name in rows.columns if name not in schema.names]):
+        return rows
+    texts = StructType(list(schema.fields))
+    for name in folders:
+        texts = texts.add(name, StringType())
+    return _load(spark, source, file_format, options, texts)
+
+
+def _load(spark: SparkSession, source: Files, file_format: str, options: Mapping[str, str], schema: StructType | None) -> DataFrame:
+    reader = spark.read.format(file_format).options(**options).options(**_STRICT)
+    reader = reader if schema is None else reader.schema(schema)
+    try:
+        with few_listing_tasks(spark):
+            return reader.load([re.sub(r"^s3://", "s3a://", path) for path in source.paths])
+    except AnalysisException as error:
+        if error.getCondition() in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
+            raise InvalidInputError(_nothing_there(source)) from error
+        raise
+
+
+def _nothing_there(source: Files) -> str:
+    looked = ", ".join(map(repr, source.paths))
+    return f"there is no file to read: looked for {looked}; correct the paths (files whose names begin with '_' or '.' are not read)"
+
+
+def file_paths(rows: DataFrame) -> list[str]:
+    """The files behind a DataFrame, as their owner writes them."""
+    return sorted(unquote(path) for path in rows.inputFiles())
+
+
+def one_file(source: Files, path: str) -> Files:
+    """A source of just this file, whatever characters are in its name."""
+    return Files(paths=(_PATTERN_CHARACTER.sub(r"\\\g<0>", path),), format=source.file_format, options=source.options)
+
+
+def refuse_options(source: Files, refused: Mapping[str, str]) -> None:
+    """Options that would change what a bad row is, or do nothing; `refused` says why."""
+    for name in source.options:
+        if (why := refused.get(name.casefold())) is not None:
+            raise InvalidInputError(f"option {name!r} does not fit an ingest: {why}")
