@@ -13,7 +13,7 @@ from opal_lake.checkpoint import read_checkpoint, write_checkpoint
 from opal_lake.clock import Clock
 from opal_lake.commit import Actions, Commit, decode_commit, encode_commit
 from opal_lake.conflict import Verdict, judge
-from opal_lake.errors import CommitUnknownError, ConflictError, FormatError, NotFoundError, StorageError
+from opal_lake.errors import CommitUnknownError, ConflictError, FormatError, NotFoundError, OpalError, StorageError
 from opal_lake.ids import IdSource
 from opal_lake.job import JobResult
 from opal_lake.snapshot import Snapshot, first_root
@@ -67,11 +67,19 @@ class CommitLog:
         """That version."""
         start = read_checkpoint(self.storage, version) if version >= 0 else None
         if start is None and (version < 0 or self.oldest() > version):
-            raise NotFoundError(f"{self.storage.uri} has no version {version}; readable are {self.oldest()} to {self.head().version}")
+            raise self._unreadable(version, -1)
         found = self._extend(start, version)
         if found.version != version:
-            raise NotFoundError(f"{self.storage.uri} has no version {version}; readable are {self.oldest()} to {found.version}")
+            raise self._unreadable(version, found.version)
         return found
+
+    def _unreadable(self, version: int, reached: int) -> OpalError:
+        """Why a version cannot be put together: it never was or has expired, or the commit after the one that was reached is lost."""
+        logged = {number for found in self.storage.list(layout.LOG) if (number := layout.commit_version(found.path)) is not None}
+        if logged and min(logged) <= version <= max(logged):
+            missing = next((number for number in range(reached + 1, version) if number not in logged), version)
+            return FormatError(f"{self.storage.uri}/{layout.commit_path(missing)} is missing; restore the file from a backup")
+        return NotFoundError(f"{self.storage.uri} has no version {version}; readable are {self.oldest()} to {self.head().version}")
 
     def oldest(self) -> int:
         """The oldest version that can be read."""

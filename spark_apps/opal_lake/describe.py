@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import chain
 from typing import Any
 
 from opal_lake.bitmap import Bitmaps
@@ -64,7 +63,7 @@ def _sizes(snapshot: Snapshot) -> dict[str, int]:
         "events": snapshot.root.events,
         "logs": len(snapshot.logs),
         "runs": len(snapshot.runs),
-        "metadata_bytes": sum(part.size for part in chain(snapshot.logs.values(), snapshot.runs.values(), snapshot.bases.values())),
+        "metadata_bytes": sum(part.size for parts in (snapshot.logs, snapshot.runs, snapshot.bases) for part in parts.values()),
     }
 
 

@@ -1,5 +1,6 @@
 """Every path and file name of a table. Nothing else in the project spells one."""
 
+from hashlib import sha256
 from urllib.parse import quote
 
 DATA = "data/"
@@ -17,6 +18,7 @@ SIDE = META + "side/"
 _VERSION_DIGITS = 20
 _GREATEST = 10**_VERSION_DIGITS - 1
 _MAX_FOLDER_VALUE = 80
+_MAX_TOKEN_NAME = 200
 
 
 def commit_path(version: int) -> str:
@@ -90,7 +92,11 @@ def side_path(number: int, attempt: int) -> str:
 
 
 def result_path(token: str) -> str:
-    return f"{RESULTS}{quote(token, safe='')[:200]}.json"
+    """The token itself where it is short enough for a file name; else its beginning, told apart by a checksum."""
+    name = quote(token, safe="")
+    if len(name) > _MAX_TOKEN_NAME:
+        name = f"{name[:_MAX_FOLDER_VALUE]}-{sha256(token.encode()).hexdigest()}"
+    return f"{RESULTS}{name}.json"
 
 
 def rejected_path(stem: str) -> str:

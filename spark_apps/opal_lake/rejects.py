@@ -15,8 +15,10 @@ import pyarrow.parquet as pq
 from opal_lake.schema import Field
 from opal_lake.table_spec import MAX_KEY_BYTES, TableSpec
 
-BAD, SOURCE = "_opal_bad", "_opal_source"  # what a source reader found wrong with a row already, and where the row stood
+# What a source reader found wrong with a row already, where the row stood, and what it held before it was given types
+BAD, SOURCE, ROW = NOTES = ("_opal_bad", "_opal_source", "_opal_row")
 EXAMPLES = 5
+EXAMPLE_CHARACTERS = 1000
 SCHEMA = pa.schema([("reason", pa.string()), ("source", pa.string()), ("row", pa.string())])
 
 
@@ -33,9 +35,10 @@ class Rejects:
         self.counts.update(reasons)
         shown = rows if self.keep else rows.slice(0, EXAMPLES - len(self.examples))
         sources = shown[SOURCE].to_pylist() if SOURCE in shown.column_names else [None] * shown.num_rows
-        texts = [row_text(row) for row in shown.drop_columns([c for c in (BAD, SOURCE) if c in shown.column_names]).to_pylist()]
-        found = pa.table([pa.array(reasons[: len(texts)], pa.string()), pa.array(sources, pa.string()), pa.array(texts)], schema=SCHEMA)
-        self.examples += found.slice(0, EXAMPLES - len(self.examples)).to_pylist()
+        texts = shown[ROW].to_pylist() if ROW in shown.column_names else _row_texts(shown)
+        columns = (reasons[: len(texts)], sources, texts)
+        found = pa.table([pa.array(column, pa.string()) for column in columns], schema=SCHEMA)
+        self.examples += [_short(example) for example in found.slice(0, EXAMPLES - len(self.examples)).to_pylist()]
         if self.keep:
             self.kept.append(found)
 
@@ -43,6 +46,16 @@ class Rejects:
         sink = pa.BufferOutputStream()
         pq.write_table(pa.concat_tables(self.kept), sink, compression="zstd")
         return bytes(sink.getvalue())
+
+
+def _row_texts(rows: pa.Table) -> list[str]:
+    return [row_text(row) for row in rows.drop_columns([name for name in NOTES if name in rows.column_names]).to_pylist()]
+
+
+def _short(example: dict[str, str | None]) -> dict[str, str | None]:
+    """As much of a row as fits into a message and a commit."""
+    row = example["row"] or ""
+    return example if len(row) <= EXAMPLE_CHARACTERS else {**example, "row": row[:EXAMPLE_CHARACTERS] + "..."}
 
 
 def row_text(row: dict[str, Any]) -> str:
@@ -62,7 +75,7 @@ def split_bad_rows(rows: pa.Table, spec: TableSpec, rejects: Rejects) -> pa.Tabl
         bad = reasons != None  # noqa: E711  # elementwise
         rejects.add(rows.filter(pa.array(bad)), list(reasons[bad]))
         good = rows.filter(pa.array(~bad))
-    return good.drop_columns([name for name in (BAD, SOURCE) if name in good.column_names])
+    return good.drop_columns([name for name in NOTES if name in good.column_names])
 
 
 def _complaints(rows: pa.Table, spec: TableSpec) -> list[tuple[npt.NDArray[np.bool_], Any]]:

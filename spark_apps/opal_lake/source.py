@@ -39,7 +39,9 @@ class Files:
             return self.format
         found = {path: _format_of(path) for path in self.paths}
         if unclear := [path for path, name in found.items() if name is None]:
-            raise InvalidInputError(f"files: {unclear[0]!r} does not say by its ending what it holds; add format=, one of {_listed(FILE_FORMATS)}")
+            raise InvalidInputError(
+                f"files: {unclear[0]!r} does not say by its ending what it holds; add format=, one of {_listed(FILE_FORMATS)}"
+            )
         if len(set(found.values())) > 1:
             raise InvalidInputError(f"files: the endings of {_listed(self.paths)} stand for several formats; ingest each format on its own")
         return next(filter(None, found.values()))
@@ -63,9 +65,10 @@ class Jdbc:
             raise InvalidInputError("jdbc: the url does not begin with 'jdbc:'; write it as jdbc:postgresql://host:5432/database")
         if has_secret(self.url):
             raise InvalidInputError(
-                "jdbc: the url holds a password, which would end up in logs; take it out and name an environment variable: password_env='PGPASSWORD'"
+                "jdbc: the url holds a password, which would end up in logs; "
+                "take it out and name an environment variable: password_env='PGPASSWORD'"
             )
-        if not self.table and not self.query or self.table and self.query:
+        if bool(self.table) == bool(self.query):
             raise InvalidInputError(f"jdbc: table={self.table!r} and query={self.query!r}; give one of them")
         for name in ("url", "dbtable", "table", "query"):
             if name in {key.casefold() for key in self.options}:

@@ -1,6 +1,7 @@
 """What the spark-submit apps and the command line share: a JobSpec in, the operation on a table, a JobResult out."""
 
 import argparse
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -44,6 +45,7 @@ def session(name: str) -> Iterator[SparkSession]:
     if standing is not None:
         yield standing
         return
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # prints errors, with their plans, that we report ourselves
     with spark_errors():
         spark = open_session(name)
     try:

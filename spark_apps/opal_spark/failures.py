@@ -47,7 +47,7 @@ def spark_errors() -> Iterator[None]:
 def as_opal_error(error: Exception) -> Exception:
     """The error that a task raised, or what Spark's own failure means; a bug stays what it is."""
     if isinstance(error, OpalError):
-        return error
+        return _without_plan(error)
     if (raised := _raised_by_a_task(str(error))) is not None:
         return raised
     if isinstance(error, _CALLER):
@@ -57,6 +57,14 @@ def as_opal_error(error: Exception) -> Exception:
     if isinstance(error, PySparkException) or type(error).__module__.startswith(("py4j.", "grpc.")):
         return StorageError(f"Spark failed: {_first_words(error)}; look into Spark's log, then try again")
     return error
+
+
+def _without_plan(error: OpalError) -> OpalError:
+    """Where our message quotes Spark's, only the words for people."""
+    cause = error.__cause__
+    if not isinstance(cause, PySparkException) or str(cause) not in str(error):
+        return error
+    return type(error)(str(error).replace(str(cause), _first_words(cause)))
 
 
 def _raised_by_a_task(text: str) -> OpalError | None:

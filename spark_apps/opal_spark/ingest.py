@@ -14,7 +14,7 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.ingest import IngestTask, ingest_rows, output_from_json, output_to_json
 from opal_lake.ingest_job import IngestRun, commit_ingest
 from opal_lake.job import JobResult
-from opal_lake.rejects import BAD, SOURCE
+from opal_lake.rejects import NOTES
 from opal_lake.schema import DELETED
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table
@@ -42,7 +42,7 @@ def _write(batches: Iterable[pa.RecordBatch], *, storage: Storage, spec: TableSp
 
 def fitting(rows: DataFrame, spec: TableSpec) -> DataFrame:
     """The table's columns in order, with the delete marker and what a source reader noted; partition values brought together."""
-    noted = [F.col(name) for name in (BAD, SOURCE) if name in rows.columns]
+    noted = [F.col(name) for name in NOTES if name in rows.columns]
     marker = [delete_marker(rows, spec.deletes).alias(DELETED)] if spec.deletes is not None else []
     fit = rows.select(*assigned_columns(rows, spec), *marker, *noted)
     if spec.partition_by:

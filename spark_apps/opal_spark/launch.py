@@ -26,7 +26,8 @@ _S3A = {
 @contextmanager
 def launched(name: str, conf: Mapping[str, str], *, verbose: bool) -> Iterator[SparkSession]:
     """A session that ends with the block. What the JVM and its workers say goes to a file, which is kept only when Spark fails;
-    with `verbose` to standard error."""
+    with `verbose` to standard error.
+    """
     with _log_file(verbose) as log, ExitStack() as stack:
         with _submit_arguments({**_QUIET, **conf}), _said_into(log):
             spark = stack.enter_context(session(name))

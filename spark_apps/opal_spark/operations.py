@@ -14,7 +14,7 @@ from opal_lake.source import source_from_json
 from opal_lake.table_spec import TableLayout, plan_spec
 from opal_spark.columns import arrow_of_spark
 from opal_spark.shown import json_rows
-from opal_spark.sources import infer_schema, read_source
+from opal_spark.sources import source_schema
 from opal_spark.table import OpalTable
 
 SHOWN_ROWS = 20
@@ -58,8 +58,8 @@ def _schema(spark: SparkSession, schema: str | None, like: dict[str, Any] | None
     if (schema is None) == (like is None):
         raise InvalidInputError("create needs the columns once: as schema='id BIGINT, at TIMESTAMP', or as like={'files': ...}")
     if like is not None:
-        return infer_schema(spark, source_from_json(like))
-    return spark.createDataFrame([], schema).schema  # type: ignore[arg-type]  # schema is text here
+        return source_schema(spark, source_from_json(like))
+    return spark.createDataFrame([], schema).schema
 
 
 def _standing(spark: SparkSession, uri: str, columns: StructType, layout: TableLayout) -> JobResult | None:
@@ -74,9 +74,8 @@ def _standing(spark: SparkSession, uri: str, columns: StructType, layout: TableL
 
 def ingest(spark: SparkSession, spec: JobSpec, *, source: dict[str, Any], on_bad_rows: str = "fail") -> JobResult:
     """Append the rows of files or of a database: `source` is `{"files": {...}}` or `{"jdbc": {...}}`."""
-    where = source_from_json(source)
-    table = OpalTable.for_path(spark, spec.table)
-    return table.ingest(read_source(spark, where, table.table.snapshot_at().spec), token=spec.token, on_bad_rows=on_bad_rows)
+    rows = source_from_json(source)
+    return OpalTable.for_path(spark, spec.table).ingest(rows, token=spec.token, on_bad_rows=on_bad_rows)
 
 
 def metagen(spark: SparkSession, spec: JobSpec) -> JobResult:

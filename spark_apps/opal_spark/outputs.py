@@ -12,8 +12,11 @@ OUTPUT = "output string"
 
 def collect_outputs(rows: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], Any]) -> list[Any]:
     """Run a task over each partition and bring back the JSON value that each returns."""
+    names = rows.columns
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"output": [json.dumps(task(batches))]})
+        named = (batch.rename_columns(names) for batch in batches)
+        yield pa.RecordBatch.from_pydict({"output": [json.dumps(task(named))]})
 
-    return [json.loads(row.output) for row in rows.mapInArrow(run, OUTPUT).collect()]
+    plain = rows.toDF(*[f"_{place}" for place in range(len(names))])  # mapInArrow fails on names with dots or backticks
+    return [json.loads(row.output) for row in plain.mapInArrow(run, OUTPUT).collect()]

@@ -12,6 +12,7 @@ from opal_lake.check import Finding, check_table
 from opal_lake.describe import describe, file_rows, history_rows, segment_rows
 from opal_lake.errors import InvalidInputError
 from opal_lake.job import JobResult
+from opal_lake.source import Files, Jdbc
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.table_spec import TableLayout, plan_spec
@@ -20,6 +21,7 @@ from opal_spark.ingest import ingest
 from opal_spark.metagen import metagen
 from opal_spark.reader import View, read
 from opal_spark.session import storage_options
+from opal_spark.sources import source_errors, source_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,18 +69,24 @@ class OpalTable:
 
     def ingest(
         self,
-        rows: DataFrame,
+        rows: DataFrame | Files | Jdbc,
         *,
         metadata: str = "batch",
         token: str | None = None,
         application: tuple[str, int] | None = None,
         on_bad_rows: str = "fail",
     ) -> JobResult:
-        """Append a DataFrame's rows; they become visible by the next `metagen`. The same token twice applies once."""
+        """Append the rows of a DataFrame, of files or of a database; they become visible by the next `metagen`.
+
+        The same token twice applies once.
+        """
         if metadata != "batch":
             raise InvalidInputError(f"metadata={metadata!r} is unknown; use 'batch'")
         run = self.table.start_ingest(token, on_bad_rows, application)
-        return run if isinstance(run, JobResult) else ingest(self.table, rows, run)
+        if isinstance(run, JobResult):
+            return run
+        with source_errors(self.spark, rows, run.base.spec):
+            return ingest(self.table, source_rows(self.spark, rows, run.base.spec), run)
 
     def metagen(self, *, token: str | None = None) -> JobResult:
         """Apply the rule to all pending rows and make them visible."""

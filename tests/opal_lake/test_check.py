@@ -26,7 +26,7 @@ KINDS = {
     "metagen commit": lambda path: path == layout.commit_path(4),
     "last commit": lambda path: path == layout.commit_path(13),
     "root": lambda path: layout.checkpoint_version(path) == 12,
-    **{f"section {name}": lambda path, name=name: path.endswith(f"-{name}.section") or f"-{name}." in path for name in
+    **{f"section {name}": lambda path, name=name: f"-{name}." in path for name in
        ("files", "segments", "pending", "logs", "runs", "tokens", "bases")},
     "segment log": lambda path: path.startswith(layout.SEGMENT_LOGS),
     "bitmap base": lambda path: path.startswith(layout.BITMAPS),
@@ -36,14 +36,6 @@ KINDS = {
     "side file": lambda path: path.startswith(layout.SIDE),
     "result copy": lambda path: path.startswith(layout.RESULTS),
 }  # fmt: skip
-# A claim and a copy of a result serve no read. Without its last commit, a table is what it was one commit before.
-DELETED_UNSEEN = {"last commit": "the result copy of the lost commit is what tells of it"}
-
-
-@pytest.fixture(autouse=True)
-def _many_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visibility, "FOLD_AT_LOGS", 2)
-    monkeypatch.setattr(ingest_job, "MOST_INLINE_FILES", 2)
 
 
 def table_with_history(file_format: str) -> Table:
@@ -78,28 +70,33 @@ def arrow_rows(rows: dict[str, list[Any]]) -> pa.Table:
 
 
 def views(table: Table) -> dict[str, Callable[[], Any]]:
-    """Reads that need one thing or another, each giving rows in an order of their own."""
-    found: dict[str, Callable[[], Any]] = {"now": lambda: content(table.read())}
-    for version in range(14):
-        found[f"version {version}"] = lambda version=version: content(table.read(version=version))
-    for second in (0, 3, 10):
-        found[f"event time {second}"] = lambda second=second: content(table.read(event_time=f"1970-01-01T00:00:{second:02d}+00:00"))
-    found["repeated token"] = lambda: table.ingest(arrow_rows({"id": [], "at": [], "price": []}), [], token="ingest/2").counts
-    return found
+    """Reads that need one thing or another."""
+    return {
+        "now": lambda: content(table.read()),
+        "version 4": lambda: content(table.read(version=4)),
+        "version 12": lambda: content(table.read(version=12)),
+        "event time 3": lambda: content(table.read(event_time=moment(3))),
+        "version 10, event time 6": lambda: content(table.read(version=10, event_time=moment(6))),
+        "repeated token": lambda: table.ingest(arrow_rows({"id": [], "at": [], "price": []}), [], token="ingest/2").counts,
+    }
+
+
+def moment(second: int) -> str:
+    return f"1970-01-01T00:00:{second:02d}+00:00"
 
 
 def content(rows: pa.Table) -> list[Any]:
     return sorted(rows.to_pylist(), key=repr)
 
 
-def damaged(data: bytes) -> dict[str, bytes | None]:
+def damaged(data: bytes, every: int = 0) -> dict[str, bytes | None]:
     """Bytes flipped at several places, cuts, and nothing left."""
     size = len(data)
-    places = sorted({0, 1, size // 7, size // 3, size // 2, size * 2 // 3, size - 9, size - 2, size - 1} & set(range(size)))
+    places = range(0, size, every) if every else sorted({1, size // 3, size * 2 // 3, size - 2} & set(range(size)))
     flips: dict[str, bytes | None] = {
         f"byte {place} flipped": data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :] for place in places
     }
-    return flips | {"cut in half": data[: size // 2], "last byte cut": data[:-1], "empty": b"", "longer": data + b"\0", "deleted": None}
+    return flips | {"cut in half": data[: size // 2], "longer": data + b"\0", "empty": b"", "deleted": None}
 
 
 def copy_with(table: Table, path: str, data: bytes | None) -> Table:
@@ -115,7 +112,6 @@ def copy_with(table: Table, path: str, data: bytes | None) -> Table:
 @pytest.fixture(scope="module", params=["parquet", "orc"])
 def whole(request: pytest.FixtureRequest) -> tuple[Table, dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
-        _many_files.__wrapped__(patch) if hasattr(_many_files, "__wrapped__") else None
         patch.setattr(visibility, "FOLD_AT_LOGS", 2)
         patch.setattr(ingest_job, "MOST_INLINE_FILES", 2)
         table = table_with_history(request.param)
@@ -128,24 +124,39 @@ def test_whole_table_has_every_kind_of_file_and_no_finding(whole: tuple[Table, d
     assert check_table(table, deep=False) == []
     paths = [found.path for found in table.storage.list("")]
     assert [kind for kind, fits in KINDS.items() if not any(map(fits, paths))] == []
-    assert len({repr(answer) for answer in answers.values()}) > 8
+    assert len({repr(answer) for answer in answers.values()}) >= 5
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_file_is_named_and_never_gives_a_wrong_answer(kind: str, whole: tuple[Table, dict[str, Any]]) -> None:
     table, answers = whole
+    if table.snapshot_at().spec.file_format == "orc" and kind != "data file":
+        pytest.skip("only data files differ between Parquet and ORC")
     paths = [found.path for found in table.storage.list("") if KINDS[kind](found.path)]
-    for path in {paths[0], paths[len(paths) // 2], paths[-1]}:
+    for path in sorted({paths[0], paths[-1]}):
         for how, data in damaged(table.storage.get(path)).items():
-            where = f"{path}: {how}"
-            findings = check_table(copy_with(table, path, data))
-            named = {finding.path for finding in findings}
-            if is_seen(kind, how):
-                assert path in named, f"{where}: found were {findings}"
-            if how == "deleted" and kind == "last commit":
-                assert named == {layout.result_path("the last")}
-                continue
-            assert_no_wrong_answer(copy_with(table, path, data), answers, path, where)
+            assert_named_and_never_wrong(table, path, (kind, how, data), answers)
+
+
+@pytest.mark.slow
+def test_every_file_is_named_and_never_gives_a_wrong_answer(whole: tuple[Table, dict[str, Any]]) -> None:
+    table, answers = whole
+    for kind, fits in KINDS.items():
+        for path in [found.path for found in table.storage.list("") if fits(found.path)]:
+            for how, data in damaged(table.storage.get(path), every=37).items():
+                assert_named_and_never_wrong(table, path, (kind, how, data), answers)
+
+
+def assert_named_and_never_wrong(table: Table, path: str, damage: tuple[str, str, bytes | None], answers: dict[str, Any]) -> None:
+    kind, how, data = damage
+    where = f"{path}: {how}"
+    findings = check_table(copy_with(table, path, data))
+    named = {finding.path for finding in findings}
+    if how == "deleted" and kind == "last commit":
+        assert named == {layout.result_path("the last")}, where  # a table without its last commit is what it was before it
+        return
+    assert path in named or not is_seen(kind, how), f"{where}: found were {findings}"
+    assert_no_wrong_answer(copy_with(table, path, data), answers, path, where)
 
 
 def is_seen(kind: str, how: str) -> bool:
@@ -155,9 +166,10 @@ def is_seen(kind: str, how: str) -> bool:
 
 def assert_no_wrong_answer(table: Table, answers: dict[str, Any], path: str, where: str) -> None:
     for name, view in views(table).items():
+        error = None
         try:
             answer = view()
-        except (FormatError, NotFoundError) as error:
-            assert path in str(error), f"{where}, {name}: the error does not name the file: {error}"
-        else:
-            assert answer == answers[name], f"{where}, {name}: a wrong answer, and no error"
+        except (FormatError, NotFoundError) as caught:
+            error, answer = str(caught), answers[name]
+        assert error is None or path in error, f"{where}, {name}: the error does not name the file: {error}"
+        assert answer == answers[name], f"{where}, {name}: a wrong answer, and no error"

@@ -41,7 +41,7 @@ class OpalParser(argparse.ArgumentParser):
     def verbs(self) -> Mapping[str, argparse.ArgumentParser]:
         """The subcommands by name."""
         actions = (action for action in self._actions if isinstance(action.choices, Mapping))
-        return next((action.choices for action in actions), {})  # type: ignore[misc,return-value]  # argparse types choices as any iterable
+        return next((action.choices for action in actions), {})  # type: ignore[misc]  # argparse types choices as any iterable
 
     def format_help(self) -> str:
         self._action_groups.sort(key=lambda group: group.title == _EVERYWHERE)  # last, below what is the verb's own

@@ -38,6 +38,7 @@ def commands(verbs: Verbs) -> None:
     parsers["history"].add_argument(
         "--limit", type=whole_number, default=HISTORY_LIMIT, metavar="N", help="how many, 0 for all (default: %(default)s)"
     )
+    parsers["check"].add_argument("--quick", action="store_true", help="metadata only: read no data file, and use little memory")
     for name in ("files", "segments"):
         parsers[name].add_argument("--version", type=whole_number, metavar="N", help="as of this version (default: the newest)")
 
@@ -74,7 +75,7 @@ def check(args: argparse.Namespace) -> int:
     started_s = time.monotonic()
     table = table_on(open_storage(args.table, store_options(args)))  # not opened: what cannot be opened is what check is for
     with ProgressLine("check", lambda: Step(name=f"reading {table.uri}")):
-        findings = check_table(table)
+        findings = check_table(table, deep=not args.quick)
     passed_s = time.monotonic() - started_s
     found = [{"invariant": finding.invariant, "path": finding.path, "message": finding.message} for finding in findings]
     _show(args, found, lambda found, style: check_page(table.uri, found, style, passed_s))

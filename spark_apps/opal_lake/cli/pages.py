@@ -98,9 +98,9 @@ FILES = (
     Column(key="rows", title="rows", right=True),
     Column(key="rows_invalid", title="invalid", right=True),
     Column(key="bytes", title="size", show=size_text, right=True),
-    Column(key="segments", title="segments", shrinks=True),
-    Column(key="delta_low", title="delta from", show=moment_text),
-    Column(key="delta_high", title="to", show=moment_text),
+    Column(key="segments", title="segments", shrinks=True, optional=True),
+    Column(key="delta_low", title="delta from", show=moment_text, optional=True),
+    Column(key="delta_high", title="to", show=moment_text, optional=True),
     Column(key="pending", title="", show=lambda pending: "pending" if pending else "", paint=Style.warn),
 )
 SEGMENTS = (

@@ -109,7 +109,10 @@ def count_text(number: int, noun: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a text table. One that may shrink gives way when the terminal is narrow; `tail` keeps the end, as of paths."""
+    """A column of a text table. On a narrow terminal the optional ones go, then those that may shrink give way.
+
+    `tail` keeps the end, as of paths.
+    """
 
     key: str
     title: str
@@ -117,6 +120,7 @@ class Column:
     right: bool = False
     shrinks: bool = False
     tail: bool = False
+    optional: bool = False
     paint: Callable[[Style, str], str] = lambda _, text: text
 
 
@@ -124,7 +128,9 @@ def text_table(
     columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], style: Style = PLAIN, width: int | None = None
 ) -> Iterator[str]:
     """Lines: a heading, then a line a row."""
-    widths = _fitted([natural_width(column, rows) for column in columns], columns, width)
+    natural = {column.key: natural_width(column, rows) for column in columns}
+    columns = _kept(columns, natural, width)
+    widths = _fitted([natural[column.key] for column in columns], columns, width)
     yield style.faint(_line(columns, [column.title for column in columns], widths, PLAIN))
     for row in rows:
         yield _line(columns, [column.show(row.get(column.key)) for column in columns], widths, style)
@@ -143,6 +149,15 @@ def _line(columns: Sequence[Column], texts: Sequence[str], widths: Sequence[int]
         text = column.paint(style, text)
         shown.append(space + text if column.right else text + space)
     return _GAP.join(shown).rstrip()
+
+
+def _kept(columns: Sequence[Column], natural: Mapping[str, int], width: int | None) -> list[Column]:
+    """Leave out optional columns, the last one first, until all fit."""
+    kept = list(columns)
+    for column in reversed(columns):
+        if width is not None and column.optional and sum(natural[one.key] + len(_GAP) for one in kept) - len(_GAP) > width:
+            kept.remove(column)
+    return kept
 
 
 def _fitted(natural: Sequence[int], columns: Sequence[Column], width: int | None) -> list[int]:

@@ -77,7 +77,7 @@ class LocalStorage:
             raise InvalidInputError(f"path '{path}' leads through a symbolic link in {self.uri}: replace the link by what it points to")
 
     def _walk(self, folder: str, prefix: str, start_after: str) -> Iterator[StoredObject]:
-        for path, entry in self._entries(folder):
+        for path, entry in self._entries(folder, start_after):
             if path.endswith("/"):
                 if _may_hold(path, prefix, start_after):
                     yield from self._walk(path, prefix, start_after)
@@ -86,11 +86,16 @@ class LocalStorage:
                 if found is not None:
                     yield found
 
-    def _entries(self, folder: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
-        """Files, and folders with a trailing '/': sorted so, a walk meets paths in code-point order ('a-b' before 'a/b')."""
+    def _entries(self, folder: str, start_after: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+        """Files, and folders with a trailing '/': sorted so, a walk meets paths in code-point order ('a-b' before 'a/b').
+
+        '0' follows '/': a name that is not past `start_after` with it holds nothing that is, be it a file or a folder. A long log is
+        passed over by this one comparison.
+        """
         try:
             with _store_errors(folder), os.scandir(self.root / folder) as entries:
-                named = [(_listed_name(folder, entry), entry) for entry in entries if entry.name != HIDDEN and not entry.is_symlink()]
+                late = [entry for entry in entries if f"{folder}{entry.name}0" > start_after]
+                named = [(_listed_name(folder, entry), entry) for entry in late if entry.name != HIDDEN and not entry.is_symlink()]
         except _ABSENT:
             return
         yield from sorted(named, key=lambda pair: pair[0])

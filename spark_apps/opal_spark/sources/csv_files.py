@@ -10,7 +10,7 @@ from opal_lake.source import Files
 from opal_lake.table_spec import TableSpec
 from opal_spark.columns import quoted
 from opal_spark.sources.cells import parse_text, patterns_of
-from opal_spark.sources.csv_header import csv_options, read_header
+from opal_spark.sources.csv_header import Header, csv_options, read_header
 from opal_spark.sources.marks import fault_of, file_column, file_name, mark
 from opal_spark.sources.paths import open_files, refuse_options
 
@@ -27,8 +27,8 @@ _RAGGED = "the row has not as many cells as there are columns (where cells hold 
 def read_csv(spark: SparkSession, source: Files, spec: TableSpec) -> DataFrame:
     """Rows of the table's columns, with what is wrong with them."""
     refuse_options(source, _REFUSED)
-    rows, given = _open(spark, source, spec), {}
-    given = {name.casefold(): name for name in rows.schema[_CELLS].dataType.names}
+    rows, header = _open(spark, source, spec)
+    given = {name.casefold(): name for name in header.names}
     patterns = patterns_of(source.options)
     values, faults = [], [F.when(F.col(_CORRUPT).isNotNull(), F.lit(_RAGGED))]
     for column, kind in _atomic_columns(spec).items():
@@ -39,12 +39,12 @@ def read_csv(spark: SparkSession, source: Files, spec: TableSpec) -> DataFrame:
     return mark(rows.select("*", *values), spec, faults, file_name(), held)
 
 
-def _open(spark: SparkSession, source: Files, spec: TableSpec) -> DataFrame:
+def _open(spark: SparkSession, source: Files, spec: TableSpec) -> tuple[DataFrame, Header]:
     """One struct of texts a row: cells, and values of folders. Spark compares each file's header with the first one's."""
     header = read_header(spark, source, spec)
     schema = StructType([StructField(name, StringType()) for name in (*header.cells, _CORRUPT)])
     rows = open_files(spark, source, "csv", csv_options(source) | _FORCED, schema)
-    return rows.select(F.struct(*[F.col(quoted(name)) for name in header.names]).alias(_CELLS), _CORRUPT, file_column(rows))
+    return rows.select(F.struct(*[F.col(quoted(name)) for name in header.names]).alias(_CELLS), _CORRUPT, file_column(rows)), header
 
 
 def _atomic_columns(spec: TableSpec) -> dict[str, Atomic]:

@@ -3,18 +3,15 @@
 from collections.abc import Sequence
 from functools import reduce
 from operator import add, or_
-from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from opal_lake.rejects import BAD, ROW, SOURCE
-from opal_lake.schema import Atomic
+from opal_lake.schema import Atomic, Field
 from opal_lake.table_spec import MAX_KEY_BYTES, TableSpec
 from opal_spark.columns import quoted
-
-if TYPE_CHECKING:
-    from opal_lake.schema import Field
+from opal_spark.sources.cells import wrong_type
 
 FILE = "_opal_file"
 
@@ -46,10 +43,10 @@ def _suspect(spec: TableSpec) -> Column:
     return reduce(or_, [F.col(BAD).isNotNull(), *required, *long])
 
 
-def _is_sized(key: "Field") -> bool:
+def _is_sized(key: Field) -> bool:
     return isinstance(key.type, Atomic) and key.type.name in ("string", "binary")
 
 
-def fault_of(text: Column, value: Column, reason: str) -> Column:
-    """The reason where there was a text and it became no value."""
-    return F.when(text.isNotNull() & value.isNull(), F.lit(reason))
+def fault_of(text: Column, name: str, kind: Atomic) -> Column:
+    """The reason where there was a text and it became no value of the column."""
+    return F.when(text.isNotNull() & F.col(quoted(name)).isNull(), F.lit(wrong_type(name, kind)))

@@ -63,3 +63,8 @@ def refuse_options(source: Files, refused: Mapping[str, str]) -> None:
     for name in source.options:
         if (why := refused.get(name.casefold())) is not None:
             raise InvalidInputError(f"option {name!r} does not fit an ingest: {why}")
+
+
+def is_set(source: Files, option: str) -> bool:
+    """Whether an option is given as true; Spark does not look at the case of names."""
+    return {name.casefold(): value.lower() for name, value in source.options.items()}.get(option.casefold()) == "true"

@@ -1,4 +1,4 @@
-"""JSON values to a column's type. A number is not taken for a text, nor an object for anything else; what does not fit is named by its path."""
+"""JSON values to a column's type. A number is not taken for a text, nor an object for anything else; faults are named by their path."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from opal_lake.errors import InvalidInputError
 from opal_lake.schema import Array, Atomic, DataType, Field, Map, Struct, decimal_parts
 from opal_spark.columns import quoted
-from opal_spark.sources.cells import Patterns, bind, parse_text
+from opal_spark.sources.cells import Patterns, bind, parse_text, wrong_type
 
 # What a variant that is no text may look like as text: only then is it worth asking for its type.
 _MAY_BE_NO_TEXT = r"^(\{|\[|-?[0-9]|true$|false$|NaN$|-?Infinity$)"
@@ -109,9 +110,7 @@ def _decode_array(value: Column, found: Column, place: Place) -> Column:
     elements = F.transform(found, lambda one: decode(one, inside))
     return bind(
         elements,
-        lambda read: _result(
-            F.transform(read, lambda one: one.getField("value")), _shape(value, found, place, "list"), _first_fault(read)
-        ),
+        lambda read: _result(F.transform(read, lambda one: one.getField("value")), _shape(value, found, place, "list"), _first_fault(read)),
     )
 
 
@@ -119,7 +118,8 @@ def _decode_map(value: Column, found: Column, place: Place) -> Column:
     """Keys are texts in JSON, and two of them may be the same value of another type."""
     assert isinstance(place.kind, Map)
     key, inside = place.kind.key.type, place.inside(place.kind.value.type, "value")
-    assert isinstance(key, Atomic)
+    if not isinstance(key, Atomic):
+        raise InvalidInputError(f"column {place.path!r} has nested keys, which JSON cannot hold; deliver Parquet or ORC")
     pairs = F.transform(
         F.map_entries(found),
         lambda one: F.struct(

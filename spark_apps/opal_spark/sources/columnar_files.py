@@ -1,0 +1,34 @@
+"""Parquet and ORC: files that know their types, which must be the table's or fit into them without loss."""
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.schema import RESERVED_PREFIX
+from opal_lake.source import Files
+from opal_lake.table_spec import TableSpec
+from opal_spark.assign import assigned_columns
+from opal_spark.sources.marks import file_column, file_name, mark
+from opal_spark.sources.paths import open_files
+
+_ROW = "_opal_row_index"
+
+
+def read_columnar(spark: SparkSession, source: Files, spec: TableSpec) -> DataFrame:
+    """Rows of the table's columns. All files' columns count; one that only some files have is null in the others."""
+    rows = open_files(spark, source, source.file_format, {"mergeSchema": "true"} | dict(source.options))
+    refuse_reserved(rows)
+    places = [file_column(rows)]
+    where = file_name()
+    if source.file_format == "parquet":
+        places.append(rows.metadataColumn("_metadata").getField("row_index").alias(_ROW))
+        where = F.concat(where, F.lit(" row "), F.col(_ROW))
+    return mark(rows.select(*assigned_columns(rows, spec), *places), spec, [], where)
+
+
+def refuse_reserved(rows: DataFrame) -> None:
+    """Names of the format's own are noted by readers only."""
+    if reserved := [name for name in rows.columns if name.casefold().startswith(RESERVED_PREFIX)]:
+        raise InvalidInputError(
+            f"columns {reserved}: names that begin with {RESERVED_PREFIX!r} are kept for the format; drop or rename them"
+        )

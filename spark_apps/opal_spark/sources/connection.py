@@ -1,0 +1,88 @@
+"""How a database is reached: options, credentials from the environment, drivers."""
+
+import os
+import re
+
+from opal_lake.errors import InvalidInputError, OpalError, StorageError
+from opal_lake.source import Jdbc
+
+# Named, because Java's own search does not see a jar that came with the job.
+_DRIVERS = {
+    "postgresql": "org.postgresql.Driver",
+    "mysql": "com.mysql.cj.jdbc.Driver",
+    "mariadb": "org.mariadb.jdbc.Driver",
+    "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
+    "oracle": "oracle.jdbc.OracleDriver",
+}
+_PACKAGES = {
+    "postgresql": "org.postgresql:postgresql:42.7.8",
+    "mysql": "com.mysql:mysql-connector-j:<version>",
+    "mariadb": "org.mariadb.jdbc:mariadb-java-client:<version>",
+    "sqlserver": "com.microsoft.sqlserver:mssql-jdbc:<version>",
+    "oracle": "com.oracle.database.jdbc:ojdbc11:<version>",
+}
+_NO_DRIVER = re.compile(r"ClassNotFoundException: [\w.$]+|No suitable driver|JDBC_DRIVER_NOT_FOUND")
+_SAID = re.compile(r"\b((?:\w+\.)*\w*(?:PSQL|SQL\w*)Exception): ([^\n]*)")
+_REFUSED = re.compile(r"requirement failed: ([^\n]*)|(User-defined partition column [^\n]*)")
+_PASSING = re.compile(
+    r"connect|timed? ?out|timeout|I/O error|terminat|starting up|shutting down|too many clients|serializ|deadlock", re.IGNORECASE
+)
+
+
+def connection_options(source: Jdbc) -> dict[str, str]:
+    """The reader's options. Without a fetch size PostgreSQL's driver would hold the whole answer in memory."""
+    options = {"fetchsize": "10000", "preferTimestampNTZ": "true"}
+    if database(source) in _DRIVERS:
+        options["driver"] = _DRIVERS[database(source)]
+    given = {name.casefold() for name in source.options}
+    options = {name: value for name, value in options.items() if name.casefold() not in given}
+    options |= {**source.options, "url": source.url}
+    for option, variable in (("user", source.user_env), ("password", source.password_env)):
+        if variable is not None:
+            options[option] = _from_environment(option, variable)
+    return options
+
+
+def _from_environment(option: str, variable: str) -> str:
+    if (value := os.environ.get(variable)) is None:
+        raise InvalidInputError(
+            f"the environment variable {variable!r}, which should hold the database's {option}, is not set; set it for the driver"
+        )
+    return value
+
+
+def database(source: Jdbc) -> str:
+    """As the URL names it, like `postgresql`."""
+    return source.url.split(":")[1].lower()
+
+
+def relation(source: Jdbc) -> str:
+    """What stands after FROM."""
+    return source.table or f"({source.query}) opal_source"
+
+
+def partition_column(source: Jdbc) -> str | None:
+    """The column by which the read is split into tasks."""
+    given = {name.casefold(): value for name, value in source.options.items()}.get("partitioncolumn")
+    return given.strip('"`') if given else None
+
+
+def as_jdbc_error(source: Jdbc, text: str) -> OpalError | None:
+    """What a failure says about the source, None when it is not the source's."""
+    where = f"jdbc:{database(source)}"
+    if _NO_DRIVER.search(text):
+        package = _PACKAGES.get(database(source), "<group>:<artifact>:<version>")
+        return InvalidInputError(
+            f"there is no driver for {where}: add its jar, as spark-submit --packages {package} (or --jars), "
+            "or spark.jars.packages before the session starts"
+        )
+    if found := _REFUSED.search(text):
+        return InvalidInputError(f"{where}: {(found[1] or found[2]).strip()}; correct the options")
+    if not (said := _SAID.findall(text)):
+        return None
+    message = said[-1][1].strip()
+    if _PASSING.search(message):
+        return StorageError(f"{where} did not answer: {message}; try again")
+    return InvalidInputError(
+        f"{where} refused to read {source.table or source.query!r}: {message}; correct the source or the rights of its user"
+    )

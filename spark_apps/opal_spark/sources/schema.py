@@ -1,0 +1,23 @@
+"""The columns that a source seems to have, for a new table made after it."""
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from opal_lake.source import Jdbc, Source
+from opal_spark.sources.connection import connection_options, relation
+from opal_spark.sources.paths import open_files
+
+_INFERRED = {
+    "csv": {"header": "true", "inferSchema": "true"},
+    "parquet": {"mergeSchema": "true"},
+    "orc": {"mergeSchema": "true"},
+    "json": {},
+}
+
+
+def source_schema(spark: SparkSession, source: Source) -> StructType:
+    """Types of CSV and JSON are guessed by Spark from all rows."""
+    if isinstance(source, Jdbc):
+        reader = spark.read.format("jdbc").options(**connection_options(source)).option("dbtable", relation(source))
+        return reader.load().schema
+    return open_files(spark, source, source.file_format, _INFERRED[source.file_format] | dict(source.options)).schema

@@ -1,0 +1,234 @@
+"""The spark-submit apps: a JobSpec in, a JobResult as the last line out, and an exit code that a scheduler understands."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from opal_lake.errors import ConflictError, FormatError, InvalidInputError, StorageError
+from opal_lake.exit_codes import BUG, DAMAGE, INPUT, OK, RETRY
+from opal_lake.job import JobResult, JobSpec
+from opal_spark import operations
+from opal_spark.app import run_app
+from opal_spark.arguments import checked_arguments
+from opal_spark.failures import as_opal_error
+from opal_spark.java import ensure_java
+
+SOURCES = Path(__file__).parents[2] / "spark_apps"
+APPS = SOURCES / "opal_spark" / "apps"
+COLUMNS = {"schema": "id BIGINT, name STRING, op STRING, at TIMESTAMP", "keys": ["id"], "delta": "at", "deletes": "op = 'D'"}
+FIRST = "id,name,op,at\n1,Ann,U,2026-01-01T10:00:00Z\n2,Bob,U,2026-01-01T10:00:00Z\n3,Cy,U,2026-01-01T10:00:00Z\n"
+SECOND = "id,name,op,at\n2,Bobby,U,2026-01-02T10:00:00Z\n3,,D,2026-01-02T10:00:00Z\n"
+
+pytestmark = pytest.mark.spark
+
+
+def submit(operation: str, spec: str, scratch: Path) -> subprocess.CompletedProcess[str]:
+    """As an operator does it: a new JVM, and the two packages on the path."""
+    ensure_java()
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return subprocess.run(
+        [*command, str(APPS / f"{operation}.py"), "--spec", spec], env=environment, cwd=scratch, capture_output=True, text=True
+    )
+
+
+def spec_of(operation: str, table: Path, arguments: Mapping[str, Any] | None = None, token: str | None = None) -> JobSpec:
+    return JobSpec(operation=operation, table=str(table), arguments=arguments or {}, token=token)
+
+
+def test_all_four_apps_under_spark_submit(tmp_path: Path) -> None:
+    table, source = tmp_path / "users", tmp_path / "in.csv"
+    source.write_text(FIRST)
+    specs = [
+        spec_of("create", table, COLUMNS),
+        spec_of("ingest", table, {"source": {"files": [str(source)]}}, token="run-1"),
+        spec_of("metagen", table, token="run-2"),
+        spec_of("read", table, {"columns": ["id", "name"], "where": "id < 3", "event_time": "2026-01-01T12:00:00+00:00"}),
+    ]
+    results = []
+    for spec in specs:
+        file = tmp_path / "spec.json"
+        file.write_text(spec.to_json())
+        done = submit(spec.operation, f"@{file}" if spec.operation == "ingest" else spec.to_json(), tmp_path)
+        assert done.returncode == OK, done.stderr
+        results.append(JobResult.from_json(done.stdout.splitlines()[-1]))
+    assert [(result.operation, result.version, result.token) for result in results] == [
+        ("create", 0, None),
+        ("ingest", 1, "run-1"),
+        ("metagen", 2, "run-2"),
+        ("read", 2, None),
+    ]
+    assert [result.counts.get("rows") for result in results] == [None, 3, 3, 2]
+    assert sorted(row["name"] for row in results[-1].examples) == ["Ann", "Bob"]
+    assert all(result.timings_ms["total"] > 0 for result in results)
+
+
+def test_spark_submit_ends_with_the_app_s_exit_code(tmp_path: Path) -> None:
+    done = submit("metagen", '{"operation": "metagen", "table": "nowhere", "arguments": {}}', tmp_path)
+    assert done.returncode == INPUT
+    assert "nowhere is no Opal table" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> Path:
+    """Three visible rows, of which the second version changes one and deletes one."""
+    path = tmp_path / "users"
+    operations.create(spark, spec_of("create", path), **COLUMNS)
+    for number, text in enumerate((FIRST, SECOND), start=1):
+        file = tmp_path / f"{number}.csv"
+        file.write_text(text)
+        operations.ingest(spark, spec_of("ingest", path), source={"files": [str(file)]})
+        operations.metagen(spark, spec_of("metagen", path))
+    return path
+
+
+def run(spec: JobSpec | str, operation: str | None = None) -> int:
+    """In this process, on the session of the tests."""
+    name = operation or (spec.operation if isinstance(spec, JobSpec) else "read")
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # as a session of its own would
+    return run_app(name, getattr(operations, name), ["--spec", spec.to_json() if isinstance(spec, JobSpec) else spec])
+
+
+@pytest.mark.parametrize(
+    "spec,said",
+    [
+        ("{", "JobSpec is not JSON"),
+        ('{"operation": "fly", "table": "t"}', "operation 'fly' is unknown"),
+        ('{"operation": "metagen", "table": "t"}', "this app runs 'read', the spec says 'metagen'; submit metagen.py"),
+        ('{"operation": "read", "table": "t", "secret": "x"}', "JobSpec has no field secret"),
+        ('{"operation": "read", "table": "t", "arguments": {"wher": "id > 1"}}', "read has no argument wher; known are columns, where"),
+        ('{"operation": "read", "table": "t", "arguments": {"version": "1"}}', "argument version is a text; give a whole number or null"),
+        ('{"operation": "read", "table": "t", "arguments": {"columns": "id"}}', "columns is a text; give a list, each a text or null"),
+        ('{"operation": "read", "table": "t", "arguments": {"overwrite": 1}}', "overwrite is a whole number; give true or false"),
+        ('{"operation": "read", "table": "t", "arguments": []}', "arguments of read are list; give an object"),
+        ("@/nowhere.json", "the file cannot be read"),
+    ],
+)
+@pytest.mark.usefixtures("spark")
+def test_a_wrong_spec_is_final(spec: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(spec) == INPUT
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.out == ""
+
+
+def test_a_missing_argument_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="create needs the argument delta"):
+        checked_arguments(operations.create, spec_of("create", Path("t"), {"keys": ["id"]}))
+
+
+@pytest.mark.parametrize("where", ["nope > 1", "id >", "cast(name AS INT) > 1"])
+def test_a_wrong_filter_is_final_and_shows_no_plan(where: str, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(spec_of("read", table, {"where": where})) == INPUT
+    shown = capsys.readouterr().err
+    assert shown.splitlines()[-1].startswith("opal: ")
+    assert "JVM" not in shown
+    assert "Project [" not in shown
+
+
+def test_a_store_in_the_way_is_retriable(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    claims = table / "_opal" / "claims"
+    for claim in claims.iterdir():
+        claim.unlink()
+    claims.rmdir()
+    claims.write_text("not a folder")
+    assert run(spec_of("metagen", table)) == RETRY
+    assert capsys.readouterr().out == ""
+
+
+def test_damage_has_an_exit_code_of_its_own(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = next((table / "_opal" / "segment_logs").iterdir())
+    log.write_bytes(log.read_bytes()[:-1] + b"x")
+    assert run(spec_of("read", table)) == DAMAGE
+    assert log.name in capsys.readouterr().err
+
+
+def test_a_bug_is_told_from_everything_else(capsys: pytest.CaptureFixture[str], spark: SparkSession) -> None:
+    def broken(spark: SparkSession, spec: JobSpec) -> JobResult:
+        raise ZeroDivisionError("by zero")
+
+    assert run_app("metagen", broken, ["--spec", '{"operation": "metagen", "table": "t"}']) == BUG
+    assert "ZeroDivisionError" in capsys.readouterr().err
+    assert spark.range(1).count() == 1  # the session was there before, and stays
+
+
+@pytest.mark.parametrize("kind", [InvalidInputError, FormatError, StorageError, ConflictError])
+def test_an_error_of_a_task_is_the_error_of_the_job(kind: type[Exception], spark: SparkSession) -> None:
+    def fail(batches: Any) -> Any:
+        raise kind("the fact, 'a value'; the next step")
+        yield from batches
+
+    with pytest.raises(Exception, match="the fact") as caught:
+        spark.range(1).mapInArrow(fail, "id BIGINT").collect()
+    understood = as_opal_error(caught.value)
+    assert type(understood) is kind
+    assert str(understood) == "the fact, 'a value'; the next step"
+
+
+def test_a_failure_of_spark_itself_is_retriable(spark: SparkSession) -> None:
+    def die(batches: Any) -> Any:
+        os._exit(1)
+        yield from batches
+
+    with pytest.raises(Exception, match="Python worker exited") as caught:
+        spark.range(1).mapInArrow(die, "id BIGINT").collect()
+    assert isinstance(as_opal_error(caught.value), StorageError)
+
+
+def test_the_same_token_ingests_once(spark: SparkSession, table: Path, tmp_path: Path) -> None:
+    spec = spec_of("ingest", table, token="once")
+    source = {"files": [str(tmp_path / "1.csv")]}
+    first, again = (operations.ingest(spark, spec, source=source) for _ in range(2))
+    assert (first.repeated, again.repeated, again.version) == (False, True, first.version)
+
+
+def test_create_may_let_the_same_table_stand(spark: SparkSession, table: Path) -> None:
+    spec = spec_of("create", table)
+    assert operations.create(spark, spec, **COLUMNS, if_absent=True).repeated
+    with pytest.raises(InvalidInputError, match="other columns or another layout"):
+        operations.create(spark, spec, **{**COLUMNS, "keys": ["name"]}, if_absent=True)
+    with pytest.raises(InvalidInputError, match="is an Opal table already"):
+        operations.create(spark, spec, **COLUMNS)
+
+
+def test_create_takes_its_columns_from_a_file(spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "in.csv"
+    file.write_text(FIRST)
+    spec = spec_of("create", tmp_path / "t")
+    operations.create(spark, spec, like={"files": [str(file)]}, keys=["id"], delta="at")
+    assert spark.read.option("header", "true").csv(str(file)).columns == ["id", "name", "op", "at"]
+    with pytest.raises(InvalidInputError, match="needs the columns once"):
+        operations.create(spark, spec, keys=["id"], delta="at")
+
+
+def test_a_read_shows_some_rows_and_says_that_there_are_more(spark: SparkSession, table: Path) -> None:
+    result = operations.read(spark, spec_of("read", table), version=2, limit=2)
+    assert (len(result.examples), result.counts, result.version) == (2, {"rows": 2}, 2)
+    assert "more rows" in result.notes[0]
+    assert not operations.read(spark, spec_of("read", table), limit=2).notes
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "csv", "json", "orc"])
+def test_an_export_counts_its_rows_and_never_mixes_with_what_is_there(
+    file_format: str, spark: SparkSession, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = str(tmp_path / "out")
+    spec = spec_of("read", table, {"to": to, "format": file_format, "event_time": "2026-01-01T12:00:00+00:00"})
+    assert run(spec) == OK
+    result = JobResult.from_json(capsys.readouterr().out.splitlines()[-1])
+    assert (result.counts, result.examples) == ({"rows": 3}, [])
+    assert spark.read.format(file_format).option("header", "true").load(to).count() == 3
+    assert run(spec) == INPUT
+    assert "exists" in capsys.readouterr().err
+    assert run(spec_of("read", table, {"to": to, "format": file_format, "overwrite": True, "where": "false"})) == OK
+    assert json.loads(capsys.readouterr().out)["counts"] == {"rows": 0}
