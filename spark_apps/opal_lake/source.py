@@ -10,7 +10,7 @@ from opal_lake.errors import InvalidInputError
 
 FILE_FORMATS = ("csv", "json", "parquet", "orc")
 
-_ENDING = re.compile(r"\.(csv|jsonl|ndjson|json|parquet|orc)(?:\.(?:gz|bz2|deflate|lz4|snappy|zst))?$", re.IGNORECASE)
+_ENDING = re.compile(r"\.(csv|jsonl|ndjson|json|parquet|orc)(?:\.(?:gz|bz2|deflate|lz4|snappy|zst|\*)|\*)?$", re.IGNORECASE)
 _FORMAT_OF = {"jsonl": "json", "ndjson": "json"}
 _USERINFO = re.compile(r"//[^/?#@]*:[^/?#@]*@")
 _SECRET_NAME = re.compile(r"pass(?:word|wd|phrase)?$|passw|pwd|secret|token|credential|(?:access|account|private)[._-]?key", re.IGNORECASE)

@@ -21,7 +21,7 @@ def json_rows(rows: DataFrame) -> list[dict[str, Any]]:
 
 
 def json_value(value: Any) -> Any:
-    """Timestamps as ISO 8601 with the session's offset, decimals as text, bytes as hex, maps as objects."""
+    """Timestamps as ISO 8601, in UTC whatever the session's zone, decimals as text, bytes as hex, maps as objects."""
     match value:
         case None | bool() | int() | str():
             return value

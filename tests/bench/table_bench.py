@@ -75,9 +75,7 @@ def size_of(folder: Path) -> int:
 def new_table(bench: Bench, name: str, file_format: str) -> OpalTable:
     path = bench.folder / name
     shutil.rmtree(path, ignore_errors=True)
-    return OpalTable.create(
-        bench.spark, str(path), bench.batch(1, 1).schema, keys=["key"], delta="mod_time", file_format=file_format
-    )
+    return OpalTable.create(bench.spark, str(path), bench.batch(1, 1).schema, keys=["key"], delta="mod_time", file_format=file_format)
 
 
 def bench_ingest(bench: Bench, file_format: str) -> OpalTable:

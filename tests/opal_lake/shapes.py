@@ -67,7 +67,7 @@ _NAME_SETS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique_by=
 
 def _deeper(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
     keys = st.sampled_from([typed for typed in _ATOMIC if typed[0] in _KEYS])
-    structs = _NAME_SETS.flatmap(lambda names: st.fixed_dictionaries({name: inner for name in names}))
+    structs = _NAME_SETS.flatmap(lambda names: st.fixed_dictionaries(dict.fromkeys(names, inner)))
     return st.one_of(inner.map(_list_of), structs.map(_struct_of), st.tuples(keys, inner).map(_map_of))
 
 
@@ -77,7 +77,9 @@ TYPED = st.recursive(st.sampled_from(_ATOMIC), _deeper, max_leaves=4)
 @st.composite
 def tables(draw: st.DrawFn) -> pa.Table:
     """A key `k`, a delta `d` and up to four columns of any type, in chunks that are slices."""
-    columns = draw(st.dictionaries(st.sampled_from(NAMES), TYPED, max_size=4).filter(lambda one: len({n.casefold() for n in one}) == len(one)))
+    columns = draw(
+        st.dictionaries(st.sampled_from(NAMES), TYPED, max_size=4).filter(lambda one: len({n.casefold() for n in one}) == len(one))
+    )
     schema = pa.schema([("k", pa.string()), ("d", pa.int64()), *((name, typed[0]) for name, typed in columns.items())])
     row = st.fixed_dictionaries(
         {"k": st.text("xyz", max_size=3), "d": st.integers(0, 9)} | {name: st.none() | typed[1] for name, typed in columns.items()}
@@ -113,11 +115,19 @@ def every_type() -> pa.Table:
     """Every type, and every type below a struct, a list and a map; each third row is null throughout."""
     inner = pa.struct([("z z", ZONED), ("w", WALL)])
     deep = pa.struct(
-        [("it's", ZONED), ("wall", WALL), ("day`", pa.date32()), ("名.前", pa.list_(inner)), ("by day", pa.map_(pa.date32(), pa.list_(ZONED)))]
+        [
+            ("it's", ZONED),
+            ("wall", WALL),
+            ("day`", pa.date32()),
+            ("名.前", pa.list_(inner)),
+            ("by day", pa.map_(pa.date32(), pa.list_(ZONED))),
+        ]
     )
     plain = {f"c.{place}": typed[0] for place, typed in enumerate(_ATOMIC)}
     nested = {"s": deep, "l": pa.list_(deep), "m": pa.map_(ZONED, deep), "renamed `s`": pa.struct([("in side", pa.int32())])}
-    schema = pa.schema([("k", pa.string()), ("d", pa.int64()), *plain.items(), ("t", ZONED), ("n", WALL), ("day", pa.date32()), *nested.items()])
+    schema = pa.schema(
+        [("k", pa.string()), ("d", pa.int64()), *plain.items(), ("t", ZONED), ("n", WALL), ("day", pa.date32()), *nested.items()]
+    )
     rows = [_row(place) if place % 3 else {"k": str(place), "d": place} for place in range(36)]
     return pa.Table.from_pylist(rows, schema=schema)
 
@@ -125,7 +135,23 @@ def every_type() -> pa.Table:
 def _row(place: int) -> dict[str, Any]:
     moment, deep = MOMENTS[place % len(MOMENTS)], _nested(place)
     zoned, day = moment.replace(tzinfo=UTC), DAYS[place % len(DAYS)]
-    values = [True, place, -place, place, -place, 0.5, -0.0, "ä", b"\xff", day, zoned, moment, Decimal("-1.25"), Decimal(place), Decimal("1e-10")]
+    values = [
+        True,
+        place,
+        -place,
+        place,
+        -place,
+        0.5,
+        -0.0,
+        "ä",
+        b"\xff",
+        day,
+        zoned,
+        moment,
+        Decimal("-1.25"),
+        Decimal(place),
+        Decimal("1e-10"),
+    ]
     return {
         "k": str(place),
         "d": place,

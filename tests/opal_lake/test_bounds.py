@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.opal_lake.shapes import ZONED, every_type, spec_of
 
 from opal_lake.bounds import Bounds, bounds_from_json, bounds_of, bounds_to_json, next_text, plan_high, plan_low
 from opal_lake.columns import to_physical
 from opal_lake.errors import FormatError
-from tests.opal_lake.shapes import ZONED, every_type, spec_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=70)
 
@@ -33,7 +33,7 @@ def bounds(values: list[Any], kind: pa.DataType, file_format: str = "parquet") -
         (pa.int8(), [3, -128, None], -128, 3),
         (pa.int64(), [-(1 << 63), (1 << 63) - 1], -(1 << 63), (1 << 63) - 1),
         (pa.float32(), [1.5, -2.5], -2.5, 1.5),
-        (pa.decimal128(38, 10), [Decimal("1E-10"), Decimal("-12345678901234567890")], "-12345678901234567890.0000000000", "0.0000000001"),
+        (pa.decimal128(38, 10), [Decimal("1E-10"), Decimal(-12345678901234567890)], "-12345678901234567890.0000000000", "0.0000000001"),
         (pa.string(), ["b", "a", "é", "z"], "a", "é"),
         (pa.binary(), [b"\xff", b""], "", "ff"),
         (pa.date32(), [date(1, 1, 1), date(9999, 12, 31)], -719162, 2932896),

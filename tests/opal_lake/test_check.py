@@ -1,6 +1,6 @@
 """Damage of every kind to every kind of file: `check_table` names the file, and no read gives a wrong answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,9 @@ from opal_lake.clock import ManualClock
 from opal_lake.commit_log import CommitLog
 from opal_lake.errors import FormatError, NotFoundError
 from opal_lake.ids import CountingIds
+from opal_lake.storage import memory
 from opal_lake.storage.memory import MemoryStorage
+from opal_lake.storage.protocol import StoredObject
 from opal_lake.table import Table, create_on
 from opal_lake.table_spec import TableLayout, plan_spec
 from opal_lake.testing.runs import MemoryRuns
@@ -125,6 +127,35 @@ def test_whole_table_has_every_kind_of_file_and_no_finding(whole: tuple[Table, d
     paths = [found.path for found in table.storage.list("")]
     assert [kind for kind, fits in KINDS.items() if not any(map(fits, paths))] == []
     assert len({repr(answer) for answer in answers.values()}) >= 5
+
+
+class BusyStore(MemoryStorage):
+    """Somebody commits while a long listing is under way."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__("busy")
+        self.meanwhile = meanwhile
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
+        for place, found in enumerate(super().list(prefix, start_after)):
+            if prefix == "" and place % 12 == 0 and place < 150:
+                self.meanwhile()
+            yield found
+
+
+def test_commits_that_come_during_a_check_are_no_finding(whole: tuple[Table, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_PAGE", 1)
+    table, _ = whole
+    store = BusyStore(lambda: None)
+    for found in table.storage.list(""):
+        store.put_if_absent(found.path, table.storage.get(found.path))
+    busy = Table(log=CommitLog(storage=store, clock=ManualClock(), ids=CountingIds("busy")), cache=MemoryRuns(storage=store))
+    added = arrow_rows({"id": ["k1", "new"], "at": [5, 6], "price": ["1.00", None]})
+    store.meanwhile = lambda: (busy.ingest(added, [False, True], token=f"token {store._clock.now_us()}"), busy.metagen())
+    assert check_table(busy) == []
+    assert busy.snapshot_at().version > 20
+    store.meanwhile = lambda: None
+    assert check_table(busy) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

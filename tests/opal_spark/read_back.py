@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from tests.opal_lake.shapes import every_type, spec_of, with_row_ids
 
 from opal_lake.columns import to_logical, to_physical
 from opal_lake.data_file import encode_file
 from opal_lake.schema import arrow_schema
 from opal_lake.table_spec import TableSpec
 from opal_spark.columns import read_columns, spark_schema
-from tests.opal_lake.shapes import every_type, spec_of, with_row_ids
 
 SESSION_ZONES = ("UTC", "America/Los_Angeles", "Asia/Kolkata")
 
@@ -27,7 +27,9 @@ def store(table: pa.Table, spec: TableSpec, folder: Path) -> str:
 
 def load(spark: SparkSession, spec: TableSpec, path: str) -> DataFrame:
     """The physical columns, as a reader of tables loads them."""
-    return spark.read.schema(spark_schema(spec, physical=True)).option("datetimeRebaseMode", "CORRECTED").format(spec.file_format).load(path)
+    return (
+        spark.read.schema(spark_schema(spec, physical=True)).option("datetimeRebaseMode", "CORRECTED").format(spec.file_format).load(path)
+    )
 
 
 def logical_rows(rows: DataFrame, spec: TableSpec) -> list[Any]:

@@ -5,8 +5,11 @@ import logging
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyspark
@@ -21,6 +24,7 @@ from opal_spark.app import run_app
 from opal_spark.arguments import checked_arguments
 from opal_spark.failures import as_opal_error
 from opal_spark.java import ensure_java
+from opal_spark.progress import SparkSteps
 
 SOURCES = Path(__file__).parents[2] / "spark_apps"
 APPS = SOURCES / "opal_spark" / "apps"
@@ -136,14 +140,15 @@ def test_a_wrong_filter_is_final_and_shows_no_plan(where: str, table: Path, caps
     assert "Project [" not in shown
 
 
-def test_a_store_in_the_way_is_retriable(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    claims = table / "_opal" / "claims"
-    for claim in claims.iterdir():
-        claim.unlink()
-    claims.rmdir()
-    claims.write_text("not a folder")
-    assert run(spec_of("metagen", table)) == RETRY
-    assert capsys.readouterr().out == ""
+def test_a_store_that_does_not_answer_is_retriable(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    spark.conf.set("spark.hadoop.fs.s3a.endpoint", "http://127.0.0.1:9")
+    try:
+        assert run(JobSpec(operation="metagen", table="s3a://lake/users")) == RETRY
+    finally:
+        spark.conf.unset("spark.hadoop.fs.s3a.endpoint")
+    shown = capsys.readouterr()
+    assert "S3 did not answer" in shown.err
+    assert shown.out == ""
 
 
 def test_damage_has_an_exit_code_of_its_own(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,3 +237,44 @@ def test_an_export_counts_its_rows_and_never_mixes_with_what_is_there(
     assert "exists" in capsys.readouterr().err
     assert run(spec_of("read", table, {"to": to, "format": file_format, "overwrite": True, "where": "false"})) == OK
     assert json.loads(capsys.readouterr().out)["counts"] == {"rows": 0}
+
+
+def test_progress_counts_the_tasks_that_run(spark: SparkSession, tmp_path: Path) -> None:
+    go_on, steps = tmp_path / "go-on", SparkSteps()
+    assert steps.where().name == "starting Spark"
+
+    def wait(batches: Any) -> Any:
+        while not go_on.exists():
+            time.sleep(0.05)
+        yield from batches
+
+    steps.watch(spark)
+    job = threading.Thread(target=spark.range(0, 6, 1, 3).mapInArrow(wait, "id BIGINT").collect)
+    job.start()
+    while not (step := steps.where()).total:
+        time.sleep(0.05)
+    go_on.touch()
+    job.join()
+    assert (step.done, step.total) == (0, 3)
+    assert steps.where().total == 0
+
+
+def test_spark_connect_tells_its_progress_by_itself() -> None:
+    class Connect:
+        """Where the handler of a Connect session lands; Spark calls it by these names."""
+
+        __module__ = "pyspark.sql.connect.session"
+
+        def registerProgressHandler(self, handler: Any) -> None:  # noqa: N802  # the name that Spark has
+            self.handler = handler
+
+    session, steps = Connect(), SparkSteps()
+    steps.watch(session)  # type: ignore[arg-type]  # stands in for a session
+    stages = [
+        SimpleNamespace(num_tasks=40, num_completed_tasks=12, done=False),
+        SimpleNamespace(num_tasks=8, num_completed_tasks=8, done=True),
+    ]
+    session.handler(stages=stages, inflight_tasks=2, operation_id="x", done=False)
+    assert (steps.where().done, steps.where().total) == (12, 40)
+    session.handler(stages=stages, inflight_tasks=0, operation_id="x", done=True)
+    assert steps.where().total == 0

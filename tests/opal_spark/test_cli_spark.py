@@ -128,7 +128,7 @@ def opal(metadata: Path, *words: str, **environment: str) -> subprocess.Complete
 def test_a_process_of_its_own_is_quiet_and_keeps_standard_output_for_json(table: str, metadata: Path) -> None:
     done = opal(metadata, "read", table, "--json", "--conf", "spark.sql.session.timeZone=Asia/Tokyo")
     assert done.returncode == OK, done.stderr
-    assert json.loads(done.stdout)[0]["at"] == "2026-01-01T19:00:00+09:00"
+    assert json.loads(done.stdout)[0]["at"] == "2026-01-01T10:00:00+00:00"
     assert all(line.startswith("read: ") for line in done.stderr.splitlines())
 
 

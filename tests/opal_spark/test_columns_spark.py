@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from tests.opal_lake.shapes import NAMES, every_type, spec_of, tables
+from tests.opal_spark.read_back import check_zones, load, logical_rows, store, values_of
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.schema import arrow_schema
 from opal_spark.columns import arrow_of_spark, quoted, read_columns, spark_schema
-from tests.opal_lake.shapes import NAMES, every_type, spec_of, tables
-from tests.opal_spark.read_back import check_zones, load, logical_rows, store, values_of
 
 pytestmark = pytest.mark.spark
 FORMATS = pytest.mark.parametrize("file_format", ["parquet", "orc"])
@@ -29,7 +29,9 @@ def test_spark_reads_every_type_in_any_session_zone(spark: SparkSession, file_fo
 @FORMATS
 @pytest.mark.parametrize("ansi", ["true", "false"])
 @pytest.mark.parametrize("vectorized", ["true", "false"])
-def test_neither_ansi_nor_the_slow_reader_changes_a_value(spark: SparkSession, tmp_path: Path, file_format: str, ansi: str, vectorized: str) -> None:
+def test_neither_ansi_nor_the_slow_reader_changes_a_value(
+    spark: SparkSession, tmp_path: Path, file_format: str, ansi: str, vectorized: str
+) -> None:
     table = every_type()
     spec = spec_of(table, file_format)
     path = store(table, spec, tmp_path)

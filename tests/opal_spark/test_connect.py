@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = '''
+SCRIPT = """
 import sys
 from pyspark.sql import SparkSession
 import opal_spark
@@ -36,11 +36,16 @@ else:
     raise AssertionError("a null key went in")
 print("all well")
 spark.stop()
-'''
+"""
 
 
 def test_a_table_lives_on_spark_connect(tmp_path: Path) -> None:
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # with SPARK_TESTING the server takes a free port, not the one port that all of them take
+    environment = os.environ | {
+        "SPARK_TESTING": "1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "table")], capture_output=True, text=True, timeout=600, check=False, env=environment
     )

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.opal_lake.shop import Row, latest
+from tests.opal_spark.test_table import content, create, frame
 
 from opal_lake.check import check_table
 from opal_lake.errors import CommitUnknownError, StorageError
@@ -11,8 +13,6 @@ from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, table_on
 from opal_lake.testing.failing_store import Crash, FailingStore, Mode
 from opal_spark import OpalTable
-from tests.opal_lake.shop import Row, latest
-from tests.opal_spark.test_table import content, create, frame
 
 FIRST: list[Row] = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30)]
 SECOND: list[Row] = [("ax", 2, 11), ("bow", 3, None), ("cup", 0, 29), ("elk", 2, 50)]
@@ -47,7 +47,11 @@ def prepared(spark: SparkSession, path: Path, file_format: str) -> Storage:
     ("file_format", "mode", "stride"),
     [
         ("parquet", "after", 9),
-        *[pytest.param(form, mode, 2, marks=pytest.mark.slow) for form in ("parquet", "orc") for mode in ("before", "after", "done_but_failed")],
+        *[
+            pytest.param(form, mode, 2, marks=pytest.mark.slow)
+            for form in ("parquet", "orc")
+            for mode in ("before", "after", "done_but_failed")
+        ],
     ],
 )
 def test_a_rerun_after_any_failure_of_the_driver(spark: SparkSession, tmp_path: Path, file_format: str, mode: Mode, stride: int) -> None:

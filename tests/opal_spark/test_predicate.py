@@ -7,17 +7,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from tests.opal_lake.shapes import WALL, ZONED, spec_of
 
 from opal_lake.bounds import bounds_of
 from opal_lake.columns import to_physical
 from opal_lake.errors import InvalidInputError
 from opal_lake.prune import And, Compare, In, IsNull, Or, Predicate, Unknown, may_match
 from opal_spark.predicate import parse_predicate
-from tests.opal_lake.shapes import WALL, ZONED, spec_of
 
 SCHEMA = pa.schema(
     [("k", pa.string()), ("d", pa.int64()), ("b", pa.bool_()), ("tiny", pa.int8()), ("f", pa.float32()), ("g", pa.float64())]
-    + [("bin", pa.binary()), ("day", pa.date32()), ("t", ZONED), ("n", WALL), ("dec", pa.decimal128(10, 2)), ("wide", pa.decimal128(38, 20))]
+    + [
+        ("bin", pa.binary()),
+        ("day", pa.date32()),
+        ("t", ZONED),
+        ("n", WALL),
+        ("dec", pa.decimal128(10, 2)),
+        ("wide", pa.decimal128(38, 20)),
+    ]
     + [("we.ird `x", pa.int32()), ("s", pa.struct([("a", pa.int32())]))]
 )
 SPEC = spec_of(SCHEMA.empty_table(), "parquet")
@@ -163,7 +170,9 @@ def test_long_chains_are_flat() -> None:
     assert len(found.parts) == 3000
 
 
-@pytest.mark.parametrize("sql,place", [("d = ", "line 1, column 3"), ("d = 1\n AND AND", "line 2, column"), ("k = 'x", "'k = "), ("d = 1 LIMIT 2", "column 11")])
+@pytest.mark.parametrize(
+    "sql,place", [("d = ", "line 1, column 3"), ("d = 1\n AND AND", "line 2, column"), ("k = 'x", "'k = "), ("d = 1 LIMIT 2", "column 11")]
+)
 def test_sql_that_cannot_be_parsed_is_refused_with_its_place(sql: str, place: str) -> None:
     with pytest.raises(InvalidInputError, match="cannot be parsed") as caught:
         parse(sql)
@@ -181,7 +190,7 @@ COLUMNS = {
     "d": ([-1, 0, 1, 5, 1 << 53], ["0", "1L", "-1", "1.0", "0.5", "'1'", "9007199254740993"]),
     "b": ([True, False], ["true", "false", "1", "'true'"]),
     "f": ([0.1, -0.0, 1.5, float("nan"), 16777216.0], ["0.1", "0", "1.5D", "16777217", "cast('NaN' as float)"]),
-    "dec": ([Decimal("1.50"), Decimal("-1")], ["1.5", "1.505", "-1", "1e0", "1.50BD"]),
+    "dec": ([Decimal("1.50"), Decimal(-1)], ["1.5", "1.505", "-1", "1e0", "1.50BD"]),
     "wide": ([Decimal("5.00000000000000000001"), Decimal(5)], ["5", "5.0", "5L", "cast(5 as bigint)"]),
     "day": (["2024-01-01", "1582-10-10"], ["'2024-01-01'", "DATE'1582-10-10'", "TIMESTAMP'2024-01-01 00:00:00'"]),
     "t": (["2024-11-03 08:30:00", "2024-11-03 09:30:00", "2024-03-10 10:30:00"], ["'2024-11-03 01:30:00'", "TIMESTAMP'2024-11-03 01:30:00'", "TIMESTAMP'2024-03-10 02:30:00'", "TIMESTAMP_NTZ'2024-03-10 03:30:00'", "DATE'2024-11-03'"]),
@@ -193,7 +202,9 @@ COLUMNS = {
 def filters(draw: st.DrawFn) -> str:
     name = draw(st.sampled_from(list(COLUMNS)))
     literal = st.sampled_from([*COLUMNS[name][1], "NULL"])
-    form = draw(st.sampled_from(["{c} {op} {a}", "{a} {op} {c}", "{c} BETWEEN {a} AND {b}", "{c} IN ({a}, {b})", "{c} IS NULL", "{c} <=> {a}"]))
+    form = draw(
+        st.sampled_from(["{c} {op} {a}", "{a} {op} {c}", "{c} BETWEEN {a} AND {b}", "{c} IN ({a}, {b})", "{c} IS NULL", "{c} <=> {a}"])
+    )
     if name == "k":
         form = draw(st.sampled_from([form, "{c} LIKE {a}", "startswith({c}, {a})"]))
     op = draw(st.sampled_from(["=", "<>", "<", "<=", ">", ">="]))

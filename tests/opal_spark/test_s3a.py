@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-SCRIPT = '''
+SCRIPT = """
 import sys
 from pyspark.sql import SparkSession
 from opal_lake.check import check_table
@@ -65,7 +65,7 @@ for mode in ("after", "done_but_failed"):
         assert again.check() == []
 spark.stop()
 print("all well")
-'''
+"""
 
 
 @pytest.mark.slow

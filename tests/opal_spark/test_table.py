@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.opal_lake.shop import Row, latest
 
 import opal_spark
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_spark import OpalTable
-from tests.opal_lake.shop import Row, latest
 
 DDL = "sku STRING, at BIGINT, price INT"
 
@@ -39,7 +39,6 @@ def history(seed: int) -> Iterator[list[Row]]:
     for _ in range(dice.randrange(2, 5)):
         size = dice.randrange(1, 9)
         yield [(f"k{dice.randrange(4)}", moments.pop(), dice.randrange(99) if dice.random() < 0.8 else None) for _ in range(size)]
-
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])

@@ -4,7 +4,7 @@ Files that nothing refers to are no finding: a job that died leaves them. The wh
 bytes a row; `deep=False` reads no data file, and checks only what the metadata says.
 """
 
-from opal_lake.check.chain import Sizes, check_chain, check_claims, check_results
+from opal_lake.check.chain import Sizes, check_chain, check_claims, check_results, list_sizes
 from opal_lake.check.events import check_complete, check_logs
 from opal_lake.check.files import check_sizes, check_totals, read_found
 from opal_lake.check.finding import Finding, Findings
@@ -25,7 +25,7 @@ __all__ = ["Finding", "check_table"]
 def check_table(table: Table, *, deep: bool = True) -> list[Finding]:
     """Every broken invariant of the newest version; empty when all is well."""
     findings, storage = Findings(), table.storage
-    sizes = {found.path: found.size for found in storage.list("")}
+    sizes = list_sizes(storage)
     commits = check_chain(table.log, sizes, findings)
     if not commits:
         table.snapshot_at()  # says why this is no table

@@ -1,7 +1,7 @@
 """The chain of commits, and what is written beside it: claims and copies of results (I1 to I5)."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from opal_lake import layout
@@ -15,11 +15,26 @@ from opal_lake.storage.protocol import Storage
 Sizes = Mapping[str, int]
 
 
+def list_sizes(storage: Storage) -> Sizes:
+    """Every file but the commits and checkpoints of versions that came while this was listing.
+
+    The log comes first: what a commit refers to was there before it, so that the long listing behind it sees all of that.
+    """
+    head = max(_versions_in(found.path for found in storage.list(layout.LOG)), default=-1)
+    sizes = {found.path: found.size for found in storage.list("")}
+    later = {version for version in _versions_in(sizes) if version > head}
+    return {path: size for path, size in sizes.items() if (layout.commit_version(path) or layout.checkpoint_version(path)) not in later}
+
+
+def _versions_in(paths: Iterable[str]) -> Iterator[int]:
+    return (version for path in paths if (version := layout.commit_version(path)) is not None)
+
+
 def check_chain(log: CommitLog, sizes: Sizes, findings: Findings) -> list[Commit]:
     """The commits that can be read, oldest first."""
-    versions = [version for path in sizes if (version := layout.commit_version(path)) is not None]
+    versions, roots = [*_versions_in(sizes)], [root for path in sizes if (root := layout.checkpoint_version(path)) is not None]
     commits = []
-    for version in range(_first_version(versions, sizes), max(versions, default=-1) + 1):
+    for version in range(_first_version(versions, roots), max([*versions, *roots], default=-1) + 1):
         path = layout.commit_path(version)
         if not findings.expect(path in sizes, "I1", path, f"{path} is missing in the chain; restore the file from a backup"):
             continue
@@ -30,11 +45,10 @@ def check_chain(log: CommitLog, sizes: Sizes, findings: Findings) -> list[Commit
     return commits
 
 
-def _first_version(versions: Sequence[int], sizes: Sizes) -> int:
+def _first_version(versions: Sequence[int], roots: Sequence[int]) -> int:
     """A log may begin behind a checkpoint; without one, it begins with version 0."""
-    roots = [version for path in sizes if (version := layout.checkpoint_version(path)) is not None]
     first = min(versions, default=0)
-    return first if any(version >= first - 1 for version in roots) and first > 1 else 0
+    return first if first > 1 and any(root >= first - 1 for root in roots) else 0
 
 
 def _check_link(before: Commit, commit: Commit, findings: Findings) -> None:
@@ -75,7 +89,8 @@ def check_results(storage: Storage, commits: Sequence[Commit], sizes: Sizes, fin
             findings.add("I4", path, f"it is no result ({error!r}); delete it, the commit holds the result too")
             continue
         lost = f"it tells of version {version}, the newest is {head}: commits were lost; restore {layout.LOG} from a backup"
-        if findings.expect(version <= head, "I4", path, lost) and version in by_version:
+        came_meanwhile = version > head and any(storage.list(layout.commit_path(version)))
+        if findings.expect(version <= head or came_meanwhile, "I4", path, lost) and version in by_version:
             same = copy == json.loads(result_of(by_version[version]).to_json())
             findings.expect(
                 same, "I4", path, f"it differs from the result in version {version}; delete it, the commit holds the result too"

@@ -43,7 +43,7 @@ def _open(spark: SparkSession, source: Files, spec: TableSpec) -> tuple[DataFram
     """One struct of texts a row: cells, and values of folders. Spark compares each file's header with the first one's."""
     header = read_header(spark, source, spec)
     schema = StructType([StructField(name, StringType()) for name in (*header.cells, _CORRUPT)])
-    rows = open_files(spark, source, "csv", csv_options(source) | _FORCED, schema)
+    rows = open_files(spark, source, "csv", {**csv_options(source), **_FORCED}, schema)
     return rows.select(F.struct(*[F.col(quoted(name)) for name in header.names]).alias(_CELLS), _CORRUPT, file_column(rows)), header
 
 

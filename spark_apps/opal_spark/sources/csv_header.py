@@ -15,6 +15,7 @@ from opal_spark.sources.paths import file_paths, one_file, open_files
 
 MOST_FILES = 200  # whose headers are looked at one by one to explain a failure
 
+_DEFAULTS = {"header": "true", "escape": '"'}
 _CELL = re.compile(r"_c\d+")
 _RULE = "the header of a CSV file must name the table's columns, and be the same in all files of one ingest"
 
@@ -32,8 +33,8 @@ class Header:
 
 
 def csv_options(source: Files) -> dict[str, str]:
-    """The reader's options: there is a header unless they say otherwise."""
-    return {"header": "true"} | {"header" if name.casefold() == "header" else name: value for name, value in source.options.items()}
+    """The reader's options; unless they say otherwise there is a header, and a quote in quotes is doubled (RFC 4180)."""
+    return _DEFAULTS | {name.casefold(): value for name, value in source.options.items()}
 
 
 def read_header(spark: SparkSession, source: Files, spec: TableSpec) -> Header:

@@ -26,7 +26,7 @@ _REFUSED = {
 }
 _TEXT, _OBJECT, _MORE, _FOLDERS = "_opal_text", "_opal_object", "_opal_more", "_opal_folders"
 _FIELDS, _KEYS, _READ = "_opal_fields", "_opal_keys", "_opal_read"
-_NO_OBJECT = "no JSON object, or a key twice in it (where a document spans lines, set options={'multiLine': 'true'})"
+_NO_OBJECT = "the text is not one JSON object, or has a key twice (where a document spans lines, set options={'multiLine': 'true'})"
 _MORE_VALUES = "more than one JSON value on a line"
 
 

@@ -1,0 +1,102 @@
+"""A real PostgreSQL server for a test run: its own data folder and port, and a user that is not root."""
+
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDERS = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin", "/opt/homebrew/opt/postgresql*/bin")
+USER = "opal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Postgres:
+    """A running server."""
+
+    port: int
+    password: str
+
+    @property
+    def url(self) -> str:
+        return f"jdbc:postgresql://127.0.0.1:{self.port}/postgres"
+
+    def execute(self, *statements: str) -> None:
+        import psycopg2
+
+        connection = psycopg2.connect(host="127.0.0.1", port=self.port, user=USER, password=self.password, dbname="postgres")
+        try:
+            with connection, connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+        finally:
+            connection.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    folder = postgres_folder()
+    if folder is None:
+        message = "no PostgreSQL server (initdb, pg_ctl) on PATH or in its usual folders"
+        if os.environ.get("OPAL_REQUIRE_POSTGRES") == "1":
+            pytest.fail(message + ", and OPAL_REQUIRE_POSTGRES=1")
+        pytest.skip(message)
+    with tempfile.TemporaryDirectory(prefix="opal-postgres-", dir="/tmp") as data:
+        yield from _server(folder, Path(data))
+
+
+def postgres_folder() -> Path | None:
+    """Where the server's programs are; Debian keeps them off PATH."""
+    on_path = shutil.which("initdb")
+    found = [Path(on_path).resolve().parent] if on_path else []
+    found += [path for pattern in FOLDERS for path in sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)]
+    return next((path for path in found if (path / "initdb").exists() and (path / "pg_ctl").exists()), None)
+
+
+def _server(folder: Path, home: Path) -> Iterator[Postgres]:
+    server = Postgres(port=_free_port(), password=secrets.token_hex(16))
+    data, password_file = home / "data", home / "password"
+    password_file.write_text(server.password, encoding="utf-8")
+    account = _account()
+    for path in (home, password_file):
+        if account is not None:
+            os.chown(path, account.pw_uid, account.pw_gid)
+    login = ["--username", USER, "--pwfile", str(password_file), "--auth", "scram-sha-256"]
+    _run([str(folder / "initdb"), "--pgdata", str(data), *login, "--locale", "C", "--encoding", "UTF8", "--no-sync"], account)
+    settings = f"-p {server.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={home} -c fsync=off"
+    control = [str(folder / "pg_ctl"), "--pgdata", str(data), "--silent", "--wait"]
+    _run([*control, "--log", str(home / "log"), "--options", settings, "start"], account)
+    try:
+        yield server
+    finally:
+        _run([*control, "--mode", "immediate", "stop"], account)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _account() -> pwd.struct_passwd | None:
+    """The server refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    known = {entry.pw_name: entry for entry in pwd.getpwall()}
+    return known.get("postgres") or known["nobody"]
+
+
+def _run(command: Sequence[str], account: pwd.struct_passwd | None) -> None:
+    """A server inherits what it is started with: its output goes nowhere, lest somebody waits for the end of it."""
+    identity: dict[str, Any] = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account is not None else {}
+    environment = {**os.environ, "LC_ALL": "C"}
+    done = subprocess.run(command, cwd="/", env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **identity)
+    assert done.returncode == 0, f"{' '.join(command)} failed: {done.stderr}"
