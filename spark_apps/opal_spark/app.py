@@ -25,7 +25,10 @@ Handler = Callable[..., JobResult]
 
 
 def run_app(operation: str, handler: Handler, argv: Sequence[str] | None = None) -> int:
-    """An app's main: the result is the last line of standard output, errors and progress go to standard error."""
+    """An app's main: the result is the last line of standard output, errors and progress go to standard error.
+
+    spark-submit in client mode sends both to its own standard output: look for the result in its last line only.
+    """
     steps = SparkSteps()
     try:
         spec = read_spec(operation, argv)

@@ -80,7 +80,7 @@ def test_any_unit_and_zone_that_converts_exactly_is_taken(file_format: str, unit
 
 
 def test_times_that_lose_digits_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="'x'.*lose data"):
+    with pytest.raises(InvalidInputError, match=r"'x'.*lose data"):
         to_physical(one_column([1], pa.timestamp("ns", tz="UTC")), spec_with(ZONED))
 
 
@@ -98,7 +98,7 @@ def test_other_forms_of_text_become_text(kind: pa.DataType) -> None:
     "kind", [pa.int32(), pa.string(), pa.timestamp("us"), pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.time64("us")]
 )
 def test_another_type_is_refused_by_name(kind: pa.DataType) -> None:
-    with pytest.raises(InvalidInputError, match="'x'.*cast it"):
+    with pytest.raises(InvalidInputError, match=r"'x'.*cast it"):
         to_physical(one_column([None], kind), spec_with(pa.int64()))
 
 

@@ -44,7 +44,7 @@ def prepared(spark: SparkSession, path: Path, file_format: str) -> Storage:
 
 
 @pytest.mark.parametrize(
-    ("file_format", "mode", "stride"),
+    "file_format, mode, stride",
     [
         ("parquet", "after", 9),
         *[

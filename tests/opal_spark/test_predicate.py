@@ -16,16 +16,17 @@ from opal_lake.prune import And, Compare, In, IsNull, Or, Predicate, Unknown, ma
 from opal_spark.predicate import parse_predicate
 
 SCHEMA = pa.schema(
-    [("k", pa.string()), ("d", pa.int64()), ("b", pa.bool_()), ("tiny", pa.int8()), ("f", pa.float32()), ("g", pa.float64())]
-    + [
+    [
+        *[("k", pa.string()), ("d", pa.int64()), ("b", pa.bool_()), ("tiny", pa.int8()), ("f", pa.float32()), ("g", pa.float64())],
         ("bin", pa.binary()),
         ("day", pa.date32()),
         ("t", ZONED),
         ("n", WALL),
         ("dec", pa.decimal128(10, 2)),
         ("wide", pa.decimal128(38, 20)),
+        ("we.ird `x", pa.int32()),
+        ("s", pa.struct([("a", pa.int32())])),
     ]
-    + [("we.ird `x", pa.int32()), ("s", pa.struct([("a", pa.int32())]))]
 )
 SPEC = spec_of(SCHEMA.empty_table(), "parquet")
 IDS = {name: SPEC.schema.field(name).id for name in SCHEMA.names}
@@ -193,8 +194,11 @@ COLUMNS = {
     "dec": ([Decimal("1.50"), Decimal(-1)], ["1.5", "1.505", "-1", "1e0", "1.50BD"]),
     "wide": ([Decimal("5.00000000000000000001"), Decimal(5)], ["5", "5.0", "5L", "cast(5 as bigint)"]),
     "day": (["2024-01-01", "1582-10-10"], ["'2024-01-01'", "DATE'1582-10-10'", "TIMESTAMP'2024-01-01 00:00:00'"]),
-    "t": (["2024-11-03 08:30:00", "2024-11-03 09:30:00", "2024-03-10 10:30:00"], ["'2024-11-03 01:30:00'", "TIMESTAMP'2024-11-03 01:30:00'", "TIMESTAMP'2024-03-10 02:30:00'", "TIMESTAMP_NTZ'2024-03-10 03:30:00'", "DATE'2024-11-03'"]),
-    "n": (["2024-03-10 02:30:00", "2024-03-10 03:30:00"], ["'2024-03-10 02:30:00'", "TIMESTAMP'2024-03-10 02:30:00'", "TIMESTAMP_NTZ'2024-03-10 03:30:00'", "DATE'2024-03-10'"]),
+    "t": (["2024-11-03 08:30:00", "2024-11-03 09:30:00", "2024-03-10 10:30:00"], [
+        "'2024-11-03 01:30:00'", "TIMESTAMP'2024-11-03 01:30:00'", "TIMESTAMP'2024-03-10 02:30:00'", "TIMESTAMP_NTZ'2024-03-10 03:30:00'",
+        "DATE'2024-11-03'"]),
+    "n": (["2024-03-10 02:30:00", "2024-03-10 03:30:00"], ["'2024-03-10 02:30:00'",
+        "TIMESTAMP'2024-03-10 02:30:00'", "TIMESTAMP_NTZ'2024-03-10 03:30:00'", "DATE'2024-03-10'"]),
 }  # fmt: skip
 
 

@@ -254,11 +254,14 @@ def test_nested_columns_do_not_fit_into_csv(spark: SparkSession, tmp_path: Path)
 
 
 def test_json_keeps_every_digit_and_nesting(spark: SparkSession, tmp_path: Path) -> None:
-    columns = "id long, d decimal(38,20), o struct<`a.b`: decimal(30,20), l: array<long>>, m map<int, string>, b binary, s string, at timestamp_ntz"
+    nested = "o struct<`a.b`: decimal(30,20), l: array<long>>, m map<int, string>"
+    columns = f"id long, d decimal(38,20), {nested}, b binary, s string, at timestamp_ntz"
     bench = Bench(spark, tmp_path, columns)
     lines = [
-        '{"id": 9223372036854775807, "d": 123456789012345678.12345678901234567890, "at": "2024-03-31 02:30:00", "s": "5",'
-        ' "o": {"a.b": 1.12345678901234567891, "l": [9007199254740993, null]}, "m": {"1": "x", "2": null}, "b": "aGk="}',
+        (
+            '{"id": 9223372036854775807, "d": 123456789012345678.12345678901234567890, "at": "2024-03-31 02:30:00", "s": "5",'
+            ' "o": {"a.b": 1.12345678901234567891, "l": [9007199254740993, null]}, "m": {"1": "x", "2": null}, "b": "aGk="}'
+        ),
         '{"id": "5", "at": "2024-01-01", "o": null, "m": {}, "s": null}',
         "",
         '{"id": 4, "at": "2024-01-01", "o": {"l": []}}',

@@ -33,7 +33,7 @@ def create(spark: SparkSession, path: Path, file_format: str = "parquet", **prop
 
 
 def history(seed: int) -> Iterator[list[Row]]:
-    """Batches with late, repeated and deleted rows; no two rows of a key agree in their delta, so arrival within a batch does not matter."""
+    """Batches with late, repeated and deleted rows; no two rows agree in their delta: order of arrival does not matter."""
     dice = random.Random(seed)
     moments = dice.sample(range(1000), 60)
     for _ in range(dice.randrange(2, 5)):

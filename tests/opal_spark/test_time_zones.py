@@ -34,7 +34,8 @@ SHOW = ["id", "unix_micros(ts) AS ts", "date_format(ntz, 'yyyy-MM-dd HH:mm:ss.SS
 for file_format in ("parquet", "orc"):
     rows = spark.sql(QUERY)
     if verb == "write":
-        table = OpalTable.create(spark, f"{folder}/{file_format}", rows.schema, keys=["day", "ntz", "ts"], delta="at", file_format=file_format)
+        layout = {"keys": ["day", "ntz", "ts"], "delta": "at", "file_format": file_format}
+        table = OpalTable.create(spark, f"{folder}/{file_format}", rows.schema, **layout)
         table.ingest(rows)
         table.metagen()
     else:
