@@ -23,7 +23,7 @@ HISTORIES ?= 2000
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all check format bench lock clean
+.PHONY: help venv demo test test-slow test-all check format bench lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
