@@ -64,8 +64,11 @@ format: venv  ## let ruff repair and format
 test: venv  ## every test but the slow ones
 	@$(ENVIRONMENT) "$(PY)" -m pytest -m "not slow" $(ARGS)
 
-test-all: venv  ## every test, properties at HISTORIES (2000) histories, with crash, concurrency and S3 suites
-	@$(ENVIRONMENT) OPAL_HISTORIES=$(HISTORIES) "$(PY)" -m pytest $(ARGS)
+test-slow: venv  ## the longer suites: HISTORIES (2000) random histories, crashes, races, S3, time zones
+	@$(ENVIRONMENT) OPAL_HISTORIES=$(HISTORIES) "$(PY)" -m pytest tests/opal_lake/test_histories.py $(ARGS)
+	@$(ENVIRONMENT) "$(PY)" -m pytest -m slow $(ARGS)
+
+test-all: test test-slow  ## every test
 
 demo: venv  ## a table from its first row to time travel, on this machine
 	@$(ENVIRONMENT) "$(PY)" -m opal_spark.demo

@@ -178,6 +178,9 @@ def create_on(storage: Storage, spec: TableSpec, clock: Clock | None = None, ids
 
 
 def _marked(rows: pa.Table, deleted: Sequence[bool] | None, spec: TableSpec) -> pa.Table:
+    names = spec.schema.names
+    if sorted(set(rows.column_names) - {DELETED}) != sorted(names):
+        raise InvalidInputError(f"the rows have the columns {rows.column_names}, the table has {names}; give it exactly these")
     if deleted is None:
         return rows
     if spec.deletes is None:
