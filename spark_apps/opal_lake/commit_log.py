@@ -13,7 +13,15 @@ from opal_lake.checkpoint import read_checkpoint, write_checkpoint
 from opal_lake.clock import Clock
 from opal_lake.commit import Actions, Commit, decode_commit, encode_commit
 from opal_lake.conflict import Verdict, judge
-from opal_lake.errors import CommitUnknownError, ConflictError, FormatError, NotFoundError, OpalError, StorageError
+from opal_lake.errors import (
+    CommitUnknownError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    OpalError,
+    StorageError,
+)
 from opal_lake.ids import IdSource
 from opal_lake.job import JobResult
 from opal_lake.snapshot import Snapshot, first_root
@@ -144,7 +152,7 @@ class CommitLog:
         head = base
         for _ in range(_LOST_RACES):
             head = self.refresh(head)
-            if (earlier := self.earlier_result(head, proposal.token, proposal.application)) is not None:
+            if (earlier := self.earlier_result(head, proposal.operation, proposal.token, proposal.application)) is not None:
                 return earlier
             if proposal.number in head.root.abandoned:
                 raise ConflictError(f"job {proposal.number} was given up by a cleaner because it took too long; run it again")
@@ -162,10 +170,16 @@ class CommitLog:
                 return result_of(link)
         raise StorageError(f"{self.storage.uri}: lost {_LOST_RACES} races for the next version; run fewer writers at once")
 
-    def earlier_result(self, head: Snapshot, token: str | None, application: tuple[str, int] | None = None) -> JobResult | None:
+    def earlier_result(
+        self, head: Snapshot, operation: str, token: str | None, application: tuple[str, int] | None = None
+    ) -> JobResult | None:
         """The result of an earlier run with this token, or with this or a later sequence of the application."""
         if token is not None and token in head.tokens:
-            return replace(result_of(self.read_commit(head.tokens[token])), repeated=True)
+            earlier = result_of(self.read_commit(head.tokens[token]))
+            if earlier.operation != operation:
+                used = f"token {token!r} was used by the {earlier.operation} of version {earlier.version}"
+                raise InvalidInputError(f"{used}; give this {operation} a token of its own")
+            return replace(earlier, repeated=True)
         if application is not None and head.root.applications.get(application[0], -1) >= application[1]:
             return JobResult(operation="ingest", table=self.storage.uri, token=token, repeated=True)
         return None

@@ -72,7 +72,7 @@ def encode_events(events: Events) -> bytes:
 def decode_events(data: bytes, path: str) -> Events:
     try:
         table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-        columns = [table[name].to_numpy() for name in SCHEMA.names]
+        columns = [np.from_dlpack(table[name].combine_chunks()) for name in SCHEMA.names]  # to_numpy would import pandas
     except (pa.ArrowException, KeyError, OSError) as error:
         raise FormatError(f"segment log {path} cannot be decoded ({error}); run `opal check`") from error
     return Events(segment=columns[0], offset=columns[1], until=columns[2])

@@ -110,7 +110,7 @@ class Table:
         """Claim a number; or the result, if this was done before."""
         quarantine, started_us = check_on_bad_rows(on_bad_rows), self.log.clock.now_us()
         base = self.log.head()
-        if (earlier := self.log.earlier_result(base, token, application)) is not None:
+        if (earlier := self.log.earlier_result(base, "ingest", token, application)) is not None:
             return earlier
         return IngestRun(
             number=claim_number(self.storage, base.root, "ingest", self.log.clock),
@@ -137,7 +137,7 @@ class Table:
     def start_metagen(self, token: str | None) -> MetaGenPlan | JobResult:
         """Claim a number and take up what is pending; or the result, if this was done before."""
         started_us, base = self.log.clock.now_us(), self.log.head()
-        if (earlier := self.log.earlier_result(base, token)) is not None:
+        if (earlier := self.log.earlier_result(base, "metagen", token)) is not None:
             return earlier
         return plan_metagen(base, claim_number(self.storage, base.root, "metagen", self.log.clock), started_us)
 

@@ -89,8 +89,8 @@ def _create(story: Story) -> OpalTable:
 
 
 def _feed(story: Story, table: OpalTable, name: str, changes: Sequence[tuple[str, ...]]) -> None:
-    ingested = table.ingest(story.stream(changes), token=f"shop-{name}")
-    made = table.metagen(token=f"shop-{name}")
+    ingested = table.ingest(story.stream(changes), token=f"shop-{name}-ingest")
+    made = table.metagen(token=f"shop-{name}-metagen")
     counts = made.counts
     story.say(
         f"The {name}'s changes: {ingested.counts['rows']} rows ingested, then MetaGen found "

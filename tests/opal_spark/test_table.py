@@ -121,6 +121,8 @@ def test_the_same_token_twice_applies_once(spark: SparkSession, tmp_path: Path) 
     first = table.ingest(frame(spark, [("a", 1, 1)]), token="t")
     again = table.ingest(frame(spark, [("a", 1, 1)]), token="t")
     assert (again.version, again.counts, again.repeated) == (first.version, first.counts, True)
+    with pytest.raises(InvalidInputError, match="used by the ingest of version 1"):
+        table.metagen(token="t")
     assert table.ingest(frame(spark, [("b", 1, 1)]), application=("stream", 7)).version == 2
     assert table.ingest(frame(spark, [("b", 1, 1)]), application=("stream", 7)).repeated
     assert table.ingest(frame(spark, [("b", 2, 1)]), application=("stream", 8)).version == 3

@@ -5,14 +5,10 @@ from pyspark.sql.types import StructType
 
 from opal_lake.source import Jdbc, Source
 from opal_spark.sources.connection import connection_options, relation
+from opal_spark.sources.csv_header import csv_options
 from opal_spark.sources.paths import open_files
 
-_INFERRED = {
-    "csv": {"header": "true", "inferSchema": "true"},
-    "parquet": {"mergeSchema": "true"},
-    "orc": {"mergeSchema": "true"},
-    "json": {},
-}
+_INFERRED = {"csv": {"inferSchema": "true"}, "json": {}}
 
 
 def source_schema(spark: SparkSession, source: Source) -> StructType:
@@ -20,4 +16,6 @@ def source_schema(spark: SparkSession, source: Source) -> StructType:
     if isinstance(source, Jdbc):
         reader = spark.read.format("jdbc").options(**connection_options(source)).option("dbtable", relation(source))
         return reader.load().schema
-    return open_files(spark, source, source.file_format, _INFERRED[source.file_format] | dict(source.options)).schema
+    options = csv_options(source) if source.file_format == "csv" else source.options
+    inferred = _INFERRED.get(source.file_format, {"mergeSchema": "true"})
+    return open_files(spark, source, source.file_format, {**inferred, **options}).schema
