@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,7 +73,8 @@ def encode_events(events: Events) -> bytes:
 def decode_events(data: bytes, path: str) -> Events:
     try:
         table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-        columns = [np.from_dlpack(table[name].combine_chunks()) for name in SCHEMA.names]  # to_numpy would import pandas
+        # to_numpy would import pandas
+        columns: list[Any] = [np.from_dlpack(table[name].combine_chunks()) for name in SCHEMA.names]
     except (pa.ArrowException, KeyError, OSError) as error:
         raise FormatError(f"segment log {path} cannot be decoded ({error}); run `opal check`") from error
     return Events(segment=columns[0], offset=columns[1], until=columns[2])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -327,9 +328,8 @@ def delivery(**columns: Any) -> pa.Table:
 def encoded(rows: pa.Table, file_format: str) -> bytes:
     sink = pa.BufferOutputStream()
     if file_format == "orc":
-        from pyarrow import orc
-
-        orc.write_table(rows, sink)
+        # Spark reads no ORC "timestamp with local time zone", which is what Arrow makes of one with a zone.
+        pa.orc.write_table(rows.set_column(3, "at", rows["at"].cast(pa.timestamp("us"))), sink)
     else:
         pq.write_table(rows, sink)
     return bytes(sink.getvalue())
@@ -358,6 +358,15 @@ def test_columnar_files_go_in_and_their_null_keys_do_not(bench: Bench, file_form
 )
 def test_columnar_files_must_have_the_tables_columns(bench: Bench, rows: pa.Table, message: str) -> None:
     assert message in bench.refused(bench.write("a.parquet", encoded(rows, "parquet")))
+
+
+def test_types_that_differ_between_files_or_that_spark_does_not_read_are_named(bench: Bench) -> None:
+    first = bench.write("a.parquet", encoded(delivery(), "parquet"))
+    second = bench.write("b.parquet", encoded(delivery(id=pa.array(["1", "2"])), "parquet"))
+    assert "different types" in bench.refused(Files(paths=first.paths + second.paths))
+    sink = pa.BufferOutputStream()
+    pa.orc.write_table(delivery(), sink)
+    assert "'timestamp with local time zone'" in bench.refused(bench.write("a.orc", bytes(sink.getvalue())))
 
 
 def test_an_unknown_column_of_any_parquet_file_is_seen(bench: Bench) -> None:

@@ -11,9 +11,7 @@ from pyspark.sql import SparkSession
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
 from opal_lake.table_spec import TableSpec
-from opal_spark.sources.paths import file_paths, one_file, open_files
-
-MOST_FILES = 200  # whose headers are looked at one by one to explain a failure
+from opal_spark.sources.paths import MOST_FILES, file_paths, one_file, open_files
 
 _DEFAULTS = {"header": "true", "escape": '"'}
 _CELL = re.compile(r"_c\d+")

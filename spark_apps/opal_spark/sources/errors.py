@@ -1,10 +1,11 @@
-"""What Spark says when a source cannot be read, which it finds out long after the reader was made."""
+"""What Spark says when a source cannot be read, which it finds out long after the reader was made, and not always of which file."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import unquote
 
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
@@ -12,17 +13,15 @@ from opal_lake.source import Files, Jdbc, Source
 from opal_lake.table_spec import TableSpec
 from opal_spark.sources.connection import as_jdbc_error
 from opal_spark.sources.csv_header import check_headers
+from opal_spark.sources.paths import MOST_FILES, file_paths, one_file, open_files
 
-_READING = re.compile(r"FAILED_READ_FILE|CANNOT_READ_FILE_FOOTER|CANNOT_MERGE_SCHEMAS|FAILED_MERGE_SCHEMAS|Could not read footer")
-_FILE = re.compile(
-    r"(?:reading file|footer for file:?|read footer of the file|footer of the file)\s+(?:FileStatus\{path=)?'?(\S+?)'?(?:\.\s|;|,|\s|$)"
-)
+_FILE = re.compile(r"reading file (\S[^\n]*?)\.\s+(?:Could not|SQLSTATE)")
 _CAUSE = re.compile(r"Caused by: ([\w.$]+(?:Exception|Error)): ([^\n]*)")
-_NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme \"?(\w+)|ClassNotFoundException: Class (\S*S3AFileSystem)")
+_NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme \"?(\w+)|Class (\S*S3AFileSystem) not found")
+_OTHER_TYPES = re.compile(r"CANNOT_MERGE_SCHEMAS|FAILED_MERGE|CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE")
+_UNKNOWN_TYPE = re.compile(r"PARSE_SYNTAX_ERROR.*?== SQL ==\n([^\n]*)", re.DOTALL)
 # The store's fault, not the file's
-_PASSING = re.compile(
-    r"timed? ?out|Timeout|Connect|UnknownHost|SdkClient|SlowDown|Throttl|InternalError|ServiceUnavailable|Interrupted", re.IGNORECASE
-)
+_PASSING = re.compile(r"timed? ?out|Connect|UnknownHost|SdkClient|SlowDown|Throttl|ServiceUnavailable|Interrupted", re.IGNORECASE)
 
 
 @contextmanager
@@ -30,7 +29,7 @@ def source_errors(spark: SparkSession, rows: DataFrame | Source, spec: TableSpec
     """Around everything that reads a source, from its definition to the end of the action."""
     try:
         yield
-    except OpalError:
+    except (OpalError, PythonException):  # a task's own error is not the source's
         raise
     except Exception as error:
         if isinstance(rows, Files | Jdbc) and (known := as_source_error(spark, rows, spec, error)) is not None:
@@ -47,23 +46,43 @@ def as_source_error(spark: SparkSession, source: Source, spec: TableSpec, error:
         return InvalidInputError(
             f"Spark cannot open {list(source.paths)}: it has no file system for {missing[1] or 's3a'!r}; add its package"
         )
-    if not _READING.search(text):
-        return None
+    if _OTHER_TYPES.search(text):
+        return InvalidInputError(f"the files of {list(source.paths)} give a column different types; ingest them apart: {_reason(text)}")
+    if kind := _UNKNOWN_TYPE.search(text):
+        return InvalidInputError(f"{list(source.paths)} have a column of type {kind[1]!r}, which Spark does not read; deliver Parquet")
     return _unreadable(spark, source, spec, text)
 
 
-def _unreadable(spark: SparkSession, source: Files, spec: TableSpec, text: str) -> OpalError:
+def _unreadable(spark: SparkSession, source: Files, spec: TableSpec, text: str) -> OpalError | None:
     found = _FILE.search(text)
-    name = unquote(found[1]) if found else f"one of {list(source.paths)}"
-    causes = _CAUSE.findall(text)
-    reason = f"{causes[-1][0].rpartition('.')[2]}: {causes[-1][1].strip()}" if causes else " ".join(text.split())[:300]
-    if any(_PASSING.search(" ".join(cause)) for cause in causes):
-        return StorageError(f"{name} could not be read ({reason}); try again")
-    if source.file_format == "csv":
+    if any(_PASSING.search(" ".join(cause)) for cause in _CAUSE.findall(text)):
+        name = unquote(found[1]) if found else f"one of {list(source.paths)}"
+        return StorageError(f"{name} could not be read ({_reason(text)}); try again")
+    damaged = [f"{unquote(found[1])} cannot be read as {source.file_format} ({_reason(text)})"] if found else []
+    damaged = damaged or _damaged_files(spark, source)
+    if source.file_format == "csv" and (found or not damaged):
         try:
             check_headers(spark, source, spec)
         except InvalidInputError as problem:
             return problem
-    return InvalidInputError(
-        f"{name} cannot be read as {source.file_format} ({reason}); it is truncated or damaged: deliver it again or leave it out"
-    )
+    if not damaged:
+        return None
+    return InvalidInputError(f"{'; '.join(damaged)}: truncated or damaged; deliver it again, or leave it out of the source")
+
+
+def _damaged_files(spark: SparkSession, source: Files) -> list[str]:
+    """Which of the files cannot even be opened, of the first ones, when Spark has not said it."""
+    damaged = []
+    for path in file_paths(open_files(spark, source, "text", {}))[:MOST_FILES]:
+        try:
+            kind = "text" if source.file_format in ("csv", "json") else source.file_format
+            open_files(spark, one_file(source, path), kind, {}).head()
+        except Exception as error:  # noqa: BLE001  # whatever it is, this file has it
+            damaged.append(f"{path} cannot be read as {source.file_format} ({_reason(str(error))})")
+    return damaged
+
+
+def _reason(text: str) -> str:
+    """The innermost cause, in one line."""
+    causes = _CAUSE.findall(text)
+    return f"{causes[-1][0].rpartition('.')[2]}: {causes[-1][1].strip()}" if causes else " ".join(text.split())[:300]

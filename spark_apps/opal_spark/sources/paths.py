@@ -12,6 +12,8 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
 from opal_spark.session import few_listing_tasks
 
+MOST_FILES = 200  # that are looked at one by one to explain a failure
+
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 _PATTERN_CHARACTER = re.compile(r"[\\*?\[\]{}]")
 
