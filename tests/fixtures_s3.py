@@ -7,15 +7,22 @@ from collections.abc import Iterator
 import boto3
 import pytest
 
+# moto looks and then stores, so that of two conditional puts at once both may succeed, which S3 rules out: one put at a time
 _SERVER = """
-import logging, sys
-from moto.server import ThreadedMotoServer
+import logging, sys, threading
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
 logging.getLogger("werkzeug").disabled = True
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-print("http://%s:%s" % server.get_host_and_port(), flush=True)
+moto, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+def app(environ, start_response):
+    if environ["REQUEST_METHOD"] != "PUT":
+        return moto(environ, start_response)
+    with lock:
+        return list(moto(environ, start_response))
+server = make_server("127.0.0.1", 0, app, threaded=True)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print("http://127.0.0.1:%s" % server.server_port, flush=True)
 sys.stdin.read()
-server.stop()
 """
 BUCKET = "lake"
 
