@@ -166,14 +166,16 @@ def properties(draw: st.DrawFn) -> dict[str, int | str]:
 # making strategies costs more than drawing from them.
 _RAW_ROW = st.binary(min_size=8, max_size=8)
 _RAW_ROWS = st.one_of(st.just([]), *(st.lists(_RAW_ROW, min_size=least, max_size=7) for least in (1, 3, 5)))
-_TOKENS = st.sampled_from((None,) * 8 + ("t0", "t1", "t2/ü"))
+# a token belongs to one operation
+_INGEST_TOKENS = st.sampled_from((None,) * 8 + ("i0", "i1", "i2/ü"))
+_METAGEN_TOKENS = st.sampled_from((None,) * 8 + ("m0", "m1", "m2/ü"))
 _TASKS = st.integers(1, 3)
 
 
 def _work(verb: str) -> st.SearchStrategy[Step]:
     if verb.endswith("ingest"):
-        return st.builds(Step, verb=st.just(verb), raw=_RAW_ROWS.map(tuple), token=_TOKENS, tasks=_TASKS)
-    return st.builds(Step, verb=st.just(verb), token=_TOKENS, tasks=_TASKS, part=st.sampled_from((0, 0, 0, 1, 2)))
+        return st.builds(Step, verb=st.just(verb), raw=_RAW_ROWS.map(tuple), token=_INGEST_TOKENS, tasks=_TASKS)
+    return st.builds(Step, verb=st.just(verb), token=_METAGEN_TOKENS, tasks=_TASKS, part=st.sampled_from((0, 0, 0, 1, 2)))
 
 
 _INGEST, _METAGEN, _BEGIN_INGEST, _BEGIN_METAGEN = map(_work, ("ingest", "metagen", "begin_ingest", "begin_metagen"))
@@ -182,7 +184,7 @@ _REOPEN = st.just(Step(verb="reopen"))
 _RACE = st.tuples(_INGEST, _INGEST, _BEGIN_METAGEN, _INGEST, _BEGIN_METAGEN, _FINISH, _FINISH)
 # Only MetaGens that take up different segments have anything to redo.
 _LOAD = st.builds(Step, verb=st.just("ingest"), raw=st.lists(_RAW_ROW, min_size=4, max_size=8).map(tuple), tasks=_TASKS)
-_ODD, _EVEN = (st.builds(Step, verb=st.just("begin_metagen"), token=_TOKENS, tasks=_TASKS, part=st.just(part)) for part in (1, 2))
+_ODD, _EVEN = (st.builds(Step, verb=st.just("begin_metagen"), token=_METAGEN_TOKENS, tasks=_TASKS, part=st.just(part)) for part in (1, 2))
 _PARTED = st.tuples(_LOAD, _LOAD, _ODD, _EVEN, _INGEST, _BEGIN_METAGEN, _FINISH, _FINISH, _FINISH)
 _SCENES = st.one_of(
     st.tuples(_INGEST, _METAGEN),

@@ -13,7 +13,8 @@ from opal_lake.source import Files
 from opal_lake.table_spec import TableSpec
 from opal_spark.sources.paths import MOST_FILES, file_paths, one_file, open_files
 
-_DEFAULTS = {"header": "true", "escape": '"'}
+# A null value that no cell has: by default Spark takes a quoted empty cell for null, too.
+_DEFAULTS = {"header": "true", "escape": '"', "nullvalue": "\u0000"}
 _CELL = re.compile(r"_c\d+")
 _RULE = "the header of a CSV file must name the table's columns, and be the same in all files of one ingest"
 

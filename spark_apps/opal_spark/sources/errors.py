@@ -60,14 +60,22 @@ def _unreadable(spark: SparkSession, source: Files, spec: TableSpec, text: str) 
         return StorageError(f"{name} could not be read ({_reason(text)}); try again")
     damaged = [f"{unquote(found[1])} cannot be read as {source.file_format} ({_reason(text)})"] if found else []
     damaged = damaged or _damaged_files(spark, source)
-    if source.file_format == "csv" and (found or not damaged):
-        try:
-            check_headers(spark, source, spec)
-        except InvalidInputError as problem:
-            return problem
+    if source.file_format == "csv" and (problem := _header_problem(spark, source, spec)) is not None:
+        return problem
     if not damaged:
         return None
     return InvalidInputError(f"{'; '.join(damaged)}: truncated or damaged; deliver it again, or leave it out of the source")
+
+
+def _header_problem(spark: SparkSession, source: Files, spec: TableSpec) -> InvalidInputError | None:
+    """Spark reports another header as a file that it cannot read."""
+    try:
+        check_headers(spark, source, spec)
+    except InvalidInputError as problem:
+        return problem
+    except Exception:  # noqa: BLE001  # a file that is really damaged, which is what is reported
+        return None
+    return None
 
 
 def _damaged_files(spark: SparkSession, source: Files) -> list[str]:
