@@ -27,6 +27,9 @@ _LONG_DIGITS, _DECIMAL_DIGITS = 20, 38
 _ZONES_AGREE_FROM = 1970
 
 
+_WITHOUT_GAPS = ("UTC", "Etc/UTC", "GMT", "Z")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiteralReader:
     """Reads the literals of one SQL text."""
@@ -71,7 +74,8 @@ class LiteralReader:
             return _date(text)
         if kind == "timestamp":
             return self._instant(text, unambiguous=True)
-        return _wall_clock(text) if kind == "timestamp_ntz" else None
+        # Spark compares wall-clock times with texts as instants of the session's zone: in a gap, 02:30 equals 03:30
+        return _wall_clock(text) if kind == "timestamp_ntz" and self.session_zone in _WITHOUT_GAPS else None
 
     def _time_value(self, kind: str, node: exp.Cast) -> Given | None:
         text, target = str(node.this.this), node.to.this

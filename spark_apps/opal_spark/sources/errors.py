@@ -20,8 +20,9 @@ _CAUSE = re.compile(r"Caused by: ([\w.$]+(?:Exception|Error)): ([^\n]*)")
 _NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme \"?(\w+)|Class (\S*S3AFileSystem) not found")
 _OTHER_TYPES = re.compile(r"CANNOT_MERGE_SCHEMAS|FAILED_MERGE|CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE")
 _UNKNOWN_TYPE = re.compile(r"PARSE_SYNTAX_ERROR.*?== SQL ==\n([^\n]*)", re.DOTALL)
-# The store's fault, not the file's
-_PASSING = re.compile(r"timed? ?out|Connect|UnknownHost|SdkClient|SlowDown|Throttl|ServiceUnavailable|Interrupted", re.IGNORECASE)
+# The store's fault, not the file's: by the kind of the cause, or by S3's own word in its message
+_PASSING = re.compile(r"(?:Timeout|Connect|UnknownHost|SdkClient|Interrupted\w*|Socket|NoRouteToHost)Exception$")
+_BUSY = re.compile(r"SlowDown|ServiceUnavailable|InternalError|RequestTimeout|Throttling")
 
 
 @contextmanager
@@ -55,7 +56,7 @@ def as_source_error(spark: SparkSession, source: Source, spec: TableSpec, error:
 
 def _unreadable(spark: SparkSession, source: Files, spec: TableSpec, text: str) -> OpalError | None:
     found = _FILE.search(text)
-    if any(_PASSING.search(" ".join(cause)) for cause in _CAUSE.findall(text)):
+    if any(_PASSING.search(kind) or _BUSY.search(message) for kind, message in _CAUSE.findall(text)):
         name = unquote(found[1]) if found else f"one of {list(source.paths)}"
         return StorageError(f"{name} could not be read ({_reason(text)}); try again")
     damaged = [f"{unquote(found[1])} cannot be read as {source.file_format} ({_reason(text)})"] if found else []
