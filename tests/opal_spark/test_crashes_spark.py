@@ -48,7 +48,7 @@ def prepared(spark: SparkSession, path: Path, file_format: str) -> Storage:
     [
         ("parquet", "after", 9),
         *[
-            pytest.param(form, mode, 2, marks=pytest.mark.slow)
+            pytest.param(form, mode, 5, marks=pytest.mark.slow)
             for form in ("parquet", "orc")
             for mode in ("before", "after", "done_but_failed")
         ],
