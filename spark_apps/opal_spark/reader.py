@@ -1,6 +1,6 @@
 """Reads on Spark: whole files plain, dead files not at all, and for the mixed ones a join with packed words and a bit test in native code.
 
-The words come by a broadcast join on `_opal_segment`, one broadcast a group; `get` and `try_*` because checked array access costs more.
+The words come by a broadcast join on `_opal_segment`, one broadcast a group; `get` because checked array access costs more.
 """
 
 from collections import OrderedDict
