@@ -47,24 +47,16 @@ def spark_errors() -> Iterator[None]:
 def as_opal_error(error: Exception) -> Exception:
     """The error that a task raised, or what Spark's own failure means; a bug stays what it is."""
     if isinstance(error, OpalError):
-        return _without_plan(error)
+        return error
     if (raised := _raised_by_a_task(str(error))) is not None:
         return raised
     if isinstance(error, _CALLER):
-        return InvalidInputError(_first_words(error))
+        return InvalidInputError(first_words(error))
     if isinstance(error, PythonException):
         return error
     if isinstance(error, PySparkException) or type(error).__module__.startswith(("py4j.", "grpc.")):
-        return StorageError(f"Spark failed: {_first_words(error)}; look into Spark's log, then try again")
+        return StorageError(f"Spark failed: {first_words(error)}; look into Spark's log, then try again")
     return error
-
-
-def _without_plan(error: OpalError) -> OpalError:
-    """Where our message quotes Spark's, only the words for people."""
-    cause = error.__cause__
-    if not isinstance(cause, PySparkException) or str(cause) not in str(error):
-        return error
-    return type(error)(str(error).replace(str(cause), _first_words(cause)))
 
 
 def _raised_by_a_task(text: str) -> OpalError | None:
@@ -75,7 +67,7 @@ def _raised_by_a_task(text: str) -> OpalError | None:
     return kind(found[2].strip())
 
 
-def _first_words(error: Exception) -> str:
+def first_words(error: Exception) -> str:
     """Without the plan and the stack that Spark adds."""
     text = re.split(r";?\n\s*['+:]|\n\s*at |\nDriver stacktrace|\nJVM stacktrace", str(error), maxsplit=1)[0]
     return " ".join(text.split())

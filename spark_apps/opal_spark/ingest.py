@@ -9,6 +9,7 @@ from pyspark import TaskContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.ingest import IngestTask, ingest_rows, output_from_json, output_to_json
@@ -21,15 +22,27 @@ from opal_lake.table import Table
 from opal_lake.table_spec import TableSpec
 from opal_spark.assign import assigned_columns
 from opal_spark.columns import quoted
-from opal_spark.outputs import collect_outputs
+from opal_spark.failures import first_words
+from opal_spark.outputs import FIXED_WIDTH_ROWS, collect_outputs
+
+_TEXT_ROWS = 1024  # texts of 50 KB still make batches that any executor can hold
 
 
 def ingest(table: Table, rows: DataFrame, run: IngestRun) -> JobResult:
     """Rows become segments, pending until a MetaGen."""
     spec = run.base.spec
     task = partial(_write, storage=table.storage, spec=spec, number=run.number, quarantine=run.quarantine)
-    outputs = collect_outputs(fitting(rows, spec), task)
+    fit = fitting(rows, spec)
+    outputs = collect_outputs(fit, task, _rows_a_batch(fit.schema))
     return commit_ingest(table.log, run, [output_from_json(output) for output in outputs])
+
+
+def _rows_a_batch(schema: T.StructType) -> int | None:
+    """How many rows go to Python at a time, whatever their size; None where a value may be as large as a file: bytes have to count."""
+    kinds = [field.dataType for field in schema.fields]
+    if any(isinstance(kind, T.BinaryType | T.ArrayType | T.MapType | T.StructType | T.VariantType) for kind in kinds):
+        return None
+    return _TEXT_ROWS if any(isinstance(kind, T.StringType) for kind in kinds) else FIXED_WIDTH_ROWS
 
 
 def _write(batches: Iterable[pa.RecordBatch], *, storage: Storage, spec: TableSpec, number: int, quarantine: bool) -> Any:
@@ -56,5 +69,7 @@ def delete_marker(rows: DataFrame, condition: str) -> Column:
     try:
         rows.select(marker)
     except AnalysisException as error:
-        raise InvalidInputError(f"the delete condition {condition!r} does not fit the columns {rows.columns}: {error}") from error
+        raise InvalidInputError(
+            f"the delete condition {condition!r} does not fit the columns {rows.columns}: {first_words(error)}"
+        ) from error
     return marker

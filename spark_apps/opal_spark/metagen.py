@@ -20,7 +20,7 @@ from opal_lake.table import Table
 from opal_lake.table_spec import TableSpec
 from opal_spark.columns import spark_schema
 from opal_spark.key_hash import hash_slot, key_hash
-from opal_spark.outputs import collect_outputs
+from opal_spark.outputs import FIXED_WIDTH_ROWS, collect_outputs
 from opal_spark.scan import scan_files
 from opal_spark.session import parallelism
 from opal_spark.verify import verify_files
@@ -42,7 +42,7 @@ def metagen(spark: SparkSession, table: Table, token: str | None) -> JobResult:
     verify_files(spark, table, base, plan.files)
     slots = plan_slots(plan.rows, parallelism(spark))
     task = partial(_process, spec=base.spec, writer=slot_writer(base, table.cache), number=plan.number)
-    outputs = collect_outputs(_by_hash(spark, plan, slots), task)
+    outputs = collect_outputs(_by_hash(spark, plan, slots), task, FIXED_WIDTH_ROWS)
     return commit_metagen(table.log, plan, [output_from_json(output) for output in outputs], table.cache, token)
 
 

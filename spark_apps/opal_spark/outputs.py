@@ -2,16 +2,20 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from opal_spark.session import quick_arrow_batches
+
 OUTPUT = "output string"
+FIXED_WIDTH_ROWS = 10_000
 
 
-def collect_outputs(rows: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], Any]) -> list[Any]:
-    """Run a task over each partition and bring back the JSON value that each returns."""
+def collect_outputs(rows: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], Any], rows_a_batch: int | None) -> list[Any]:
+    """Run a task over each partition and bring back its JSON values. Without `rows_a_batch` Spark cuts batches by rows and by bytes."""
     names = rows.columns
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -19,4 +23,5 @@ def collect_outputs(rows: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], 
         yield pa.RecordBatch.from_pydict({"output": [json.dumps(task(named))]})
 
     plain = rows.toDF(*[f"_{place}" for place in range(len(names))])  # mapInArrow fails on names with dots or backticks
-    return [json.loads(row.output) for row in plain.mapInArrow(run, OUTPUT).collect()]
+    with quick_arrow_batches(rows.sparkSession, rows_a_batch) if rows_a_batch else nullcontext():
+        return [json.loads(row.output) for row in plain.mapInArrow(run, OUTPUT).collect()]

@@ -1,6 +1,8 @@
-"""Reads on Spark: whole files plain, dead files not at all, and for the mixed ones a join with packed words and a bit test in native code.
+"""Reads on Spark: dead files not at all, groups with hidden rows by a join with packed words and a native bit test, others plain.
 
-The words come by a broadcast join on `_opal_segment`, one broadcast a group; `get` because checked array access costs more.
+The words come by a broadcast join on `_opal_segment`, one broadcast a group. Within a group the files without hidden rows go the same way,
+with no words: a union of both would break Spark's code generation, which costs all rows three times what the bit test costs them. `get`
+because checked array access costs more. A shift takes the low six bits of its distance, so that `~offset` brings the row's bit to the sign.
 """
 
 from collections import OrderedDict
@@ -9,8 +11,8 @@ from dataclasses import dataclass
 from functools import reduce
 from threading import Lock
 
+import numpy as np
 import pyarrow as pa
-from pyroaring import BitMap
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,13 +27,15 @@ from opal_lake.snapshot import Snapshot
 from opal_lake.table import Table
 from opal_lake.visibility import invalid_rows
 from opal_spark.columns import quoted, read_columns, spark_schema
+from opal_spark.failures import first_words
 from opal_spark.predicate import parse_predicate
 from opal_spark.scan import scan_files
 from opal_spark.session import session_zone
 from opal_spark.verify import verify_files
 
 _KEY, _WORDS = "_opal_key", "_opal_words"
-_IS_VISIBLE = f"(shiftrightunsigned(get({_WORDS}, shiftright({OFFSET}, 6)), {OFFSET} & 63) & 1L) = 0L"
+_IS_VISIBLE = f"coalesce(shiftleft(get({_WORDS}, shiftright({OFFSET}, 6)), ~{OFFSET}), 0L) >= 0L"
+_NO_WORDS = np.zeros(0, np.int64)
 _KEPT = 4
 
 
@@ -50,7 +54,6 @@ def read(spark: SparkSession, table: Table, view: View) -> DataFrame:
     """A DataFrame of the visible rows. The state is fixed now; rows are read when the DataFrame is used."""
     snapshot = table.snapshot_at(view.version, view.timestamp)
     spec = snapshot.spec
-    columns = [spec.schema.field(name).name for name in view.columns] if view.columns is not None else spec.schema.names
     predicate = parse_predicate(view.where, spec, session_zone=session_zone(spark)) if view.where else None
     until = event_time_of(snapshot, view.event_time)
     plan = plan_read(snapshot, until, predicate, invalid=_cached_invalid(snapshot, until))
@@ -58,35 +61,37 @@ def read(spark: SparkSession, table: Table, view: View) -> DataFrame:
     rows = visible_rows(spark, plan)
     if view.where:
         rows = _where(rows, view.where)
-    return rows.select(*[F.col(quoted(name)) for name in columns])
+    return rows if view.columns is None else rows.select(*[quoted(spec.schema.field(name).name) for name in view.columns])
 
 
 def visible_rows(spark: SparkSession, plan: ReadPlan) -> DataFrame:
     """All columns of the visible rows."""
     spec = plan.snapshot.spec
-    schema = spark_schema(spec, physical=True)
-    logical = read_columns(spec, spec.schema.names)
-    parts = []
-    if plan.plain:
-        parts.append(scan_files(spark, plan.snapshot.storage, plan.plain, schema, spec.file_format).select(*logical))
-    for group in sorted({file.group for file in plan.mixed}):
-        files = [file for file in plan.mixed if file.group == group]
-        rows = scan_files(spark, plan.snapshot.storage, files, schema, spec.file_format)
-        parts.append(_filtered(spark, rows, plan, files).select(*logical))
+    mixed = sorted({file.group for file in plan.mixed})
+    schema, logical = spark_schema(spec, physical=True), read_columns(spec)
+
+    def scan(files: Sequence[DataFile]) -> DataFrame:
+        return scan_files(spark, plan.snapshot.storage, files, schema, spec.file_format)
+
+    whole = [file for file in plan.plain if file.group not in mixed]
+    parts = [scan(whole)] if whole else []
+    for group in mixed:
+        files = [file for file in plan.files if file.group == group]
+        parts.append(_filtered(spark, scan(files), plan, files))
     if not parts:
         return spark.createDataFrame([], spark_schema(spec, physical=False))
-    return reduce(DataFrame.union, parts)
+    return reduce(DataFrame.union, [rows.select(*logical) for rows in parts])
 
 
 def _filtered(spark: SparkSession, rows: DataFrame, plan: ReadPlan, files: Sequence[DataFile]) -> DataFrame:
     if plan.until is not None:
         rows = rows.where(_not_after(plan))
     segments = sorted({segment for file in files for segment in file.segments})
-    if not any(segment in plan.invalid for segment in segments):
+    if plan.invalid.keys().isdisjoint(segments):
         return rows
-    sizes = {segment: plan.snapshot.segments[segment].rows for segment in segments}
-    words = [pa.array(words_of(plan.invalid.get(segment, BitMap()), sizes[segment])) for segment in segments]
-    local = pa.table({_KEY: pa.array(segments, pa.int64()), _WORDS: pa.array(words, pa.list_(pa.int64()))})
+    words = [words_of(plan.invalid[s], plan.snapshot.segments[s].rows) if s in plan.invalid else _NO_WORDS for s in segments]
+    ends = np.cumsum([0, *map(len, words)]).astype(np.int32)
+    local = pa.table({_KEY: pa.array(segments, pa.int64()), _WORDS: pa.ListArray.from_arrays(ends, np.concatenate(words))})
     return rows.join(F.broadcast(spark.createDataFrame(local)), F.expr(f"{SEGMENT} = {_KEY}")).where(_IS_VISIBLE)
 
 
@@ -110,7 +115,7 @@ def _where(rows: DataFrame, where: str) -> DataFrame:
     try:
         return rows.where(where)
     except AnalysisException as error:
-        raise InvalidInputError(f"where={where!r} does not fit the columns {rows.columns}: {error}") from error
+        raise InvalidInputError(f"where={where!r} does not fit the columns {rows.columns}: {first_words(error)}") from error
 
 
 _cached: OrderedDict[tuple[str, str, int | None], Bitmaps] = OrderedDict()

@@ -17,6 +17,7 @@ from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.table_spec import TableLayout, plan_spec
 from opal_spark.columns import arrow_of_spark
+from opal_spark.failures import first_words
 from opal_spark.ingest import ingest
 from opal_spark.metagen import metagen
 from opal_spark.reader import View, read
@@ -133,6 +134,8 @@ def _check_condition(spark: SparkSession, schema: StructType, condition: str) ->
     try:
         kind = spark.createDataFrame([], schema).selectExpr(f"({condition}) AS marker").schema[0].dataType.simpleString()
     except AnalysisException as error:
-        raise InvalidInputError(f"the delete condition {condition!r} does not fit the columns {schema.names}: {error}") from error
+        raise InvalidInputError(
+            f"the delete condition {condition!r} does not fit the columns {schema.names}: {first_words(error)}"
+        ) from error
     if kind != "boolean":
         raise InvalidInputError(f"the delete condition {condition!r} is a {kind}; write a condition, as \"op = 'D'\"")

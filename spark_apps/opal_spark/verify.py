@@ -60,7 +60,7 @@ def _verify_whole(spark: SparkSession, storage: Storage, files: Sequence[DataFil
         return
     listed = pa.table({"path": [f.path for f in files], "size": [f.size for f in files], "crc32": [f.crc32 for f in files]})
     spread = spark.createDataFrame(listed).repartition(min(len(files), 256))
-    for problem in (problem for problems in collect_outputs(spread, partial(_problems, storage=storage)) for problem in problems):
+    for problem in (problem for problems in collect_outputs(spread, partial(_problems, storage=storage), None) for problem in problems):
         raise FormatError(problem)
 
 

@@ -72,10 +72,11 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def new_table(bench: Bench, name: str, file_format: str) -> OpalTable:
+def new_table(bench: Bench, name: str, file_format: str, **properties: int) -> OpalTable:
     path = bench.folder / name
     shutil.rmtree(path, ignore_errors=True)
-    return OpalTable.create(bench.spark, str(path), bench.batch(1, 1).schema, keys=["key"], delta="mod_time", file_format=file_format)
+    schema = bench.batch(1, 1).schema
+    return OpalTable.create(bench.spark, str(path), schema, keys=["key"], delta="mod_time", file_format=file_format, properties=properties)
 
 
 def bench_ingest(bench: Bench, file_format: str) -> OpalTable:
@@ -150,8 +151,8 @@ def bench_opening(bench: Bench) -> None:
             times[number] = statistics.median(timed(lambda: Table.open(uri)) for _ in range(21))
     bench.note("opening a table after 20 commits", times[20] * 1000, "ms")
     bench.note("opening after 2,000 commits / after 20", times[2000] / times[20], "x", 2.0)
-    many = new_table(bench, "table-files", "parquet")
-    many.ingest(bench.batch(5000, 1, bootstrap=True).repartition(5000))
+    many = new_table(bench, "table-files", "parquet", segment_rows=100)
+    many.ingest(bench.batch(500_000, 1, bootstrap=True))
     many.metagen()
     many.read().count()
     bench.note(f"starting to read {len(many.files()):,} files (until the DataFrame is there)", timed(many.read), "s", 2.0)

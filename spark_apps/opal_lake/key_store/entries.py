@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-Rows = npt.NDArray[np.intp] | npt.NDArray[np.bool_] | slice
+Places = npt.NDArray[np.intp]
+Rows = Places | npt.NDArray[np.bool_] | slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +59,36 @@ def concat_entries(parts: Iterable[Entries]) -> Entries:
     return Entries(**single, ties=ties)
 
 
-def sort_order(entries: Entries) -> npt.NDArray[np.intp]:
-    """Positions in order. Hashes are nearly unique: sort by the first word, then mend the few places where it ties."""
+def sort_order(entries: Entries) -> Places:
+    """Positions in order; of rows that agree in every order column the first stays first."""
     order = np.argsort(entries.high, kind="stable")
     high = entries.high[order]
-    ties = np.zeros(len(order) + 1, np.bool_)
-    ties[1:-1] = high[1:] == high[:-1]
-    unsettled = np.flatnonzero(ties[1:] | ties[:-1])
-    if len(unsettled):
-        rows = order[unsettled]
-        order[unsettled] = rows[np.lexsort([column[rows] for column in reversed(entries.order_columns)])]
+    repeats = np.zeros(len(order) + 1, np.bool_)  # the first word of the one before
+    repeats[1:-1] = high[1:] == high[:-1]
+    shared = np.flatnonzero(repeats[1:] | repeats[:-1])
+    if len(shared):
+        order[shared] = _settled(entries, order[shared], np.cumsum(~repeats[shared]))
     return order
+
+
+def _settled(entries: Entries, rows: Places, group: Places) -> Places:
+    """Rows of equal first words in order.
+
+    Mostly these are versions of a key, told apart by delta, and sorted by one word in a tenth of the time that all columns take; those are
+    left for the groups in which the delta does not decide.
+    """
+    rank = np.empty(len(rows), np.intp)
+    rank[np.argsort(entries.delta[rows])] = np.arange(len(rows))
+    rows = rows[np.argsort(group << 32 | rank)]
+    delta, low = entries.delta[rows], entries.low[rows]
+    unclear = (np.diff(group) == 0) & ((delta[1:] == delta[:-1]) | (low[1:] != low[:-1]))
+    if unclear.any():
+        is_unclear = np.zeros(group[-1] + 1, np.bool_)
+        is_unclear[group[1:][unclear]] = True
+        again = is_unclear[group]
+        left = rows[again]
+        rows[again] = left[np.lexsort([left, *(column[left] for column in reversed(entries.order_columns))])]
+    return rows
 
 
 def sorted_entries(entries: Entries) -> Entries:

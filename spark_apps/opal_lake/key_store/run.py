@@ -74,8 +74,9 @@ class OpenRun:
     def verify(self, name: str, positions: Positions) -> None:
         """Check the blocks of a column that hold these positions, each once."""
         done = self.verified.setdefault(name, np.zeros(len(self.fences), np.bool_))
-        wanted = np.unique(positions // self.block)
-        for number in wanted[~done[wanted]]:
+        wanted = np.zeros(len(done), np.bool_)
+        wanted[positions // self.block] = True
+        for number in np.flatnonzero(wanted & ~done):
             part = self.columns[name][number * self.block : (number + 1) * self.block]
             if zlib.crc32(part.tobytes()) != self.checksums[name][number]:
                 raise FormatError(f"key-store run {self.path} is damaged in block {number} of {name!r}; run `opal check`")
@@ -124,29 +125,41 @@ def open_run(data: memoryview | bytes, path: str) -> OpenRun:
 
 def neighbours(run: OpenRun, new: Entries) -> Entries:
     """The predecessor and the successor of each new entry among the run's entries of the same key."""
-    if not run.count or not len(new):
-        return no_entries(len(run.tie_columns) // 2)
-    low, high = _equal_range(run, new.high)
-    hit = np.flatnonzero(low < high)
-    if not len(hit):
-        return no_entries(len(run.tie_columns) // 2)
-    probes = new.take(hit)
-    at = _insertion_points(run, probes, low[hit], high[hit])
-    before = _of_same_key(run, probes, at - 1, (at - 1 >= low[hit]))
-    after = _of_same_key(run, probes, at, (at < high[hit]))
-    return run.entries(np.unique(np.concatenate([before, after])))
+    nothing = no_entries(len(run.tie_columns) // 2)
+    if not run.count:
+        return nothing
+    greatest = run.column("high", np.array([run.count - 1]))[0]
+    near = np.flatnonzero((new.high >= run.fences[0]) & (new.high <= greatest))
+    low = _first_equal(run, new.high[near])
+    found = run.column("high", low) == new.high[near]
+    if not found.any():
+        return nothing
+    low, probes = low[found], new.take(near[found])
+    high = _after_equal(run, probes.high)
+    at = _insertion_points(run, probes, low, high)
+    before = _of_same_key(run, probes, at - 1, (at - 1 >= low))
+    after = _of_same_key(run, probes, at, (at < high))
+    both = np.sort(np.concatenate([before, after]), kind="stable")
+    return run.entries(both[np.diff(both, prepend=-1) != 0])
 
 
-def _equal_range(run: OpenRun, words: npt.NDArray[np.uint64]) -> tuple[Positions, Positions]:
-    """Where each first hash word stands. The fences are the header's: a search that damage misled ends outside its block."""
-    values = run.columns["high"]
-    low, high = np.searchsorted(values, words, "left"), np.searchsorted(values, words, "right")
-    for found, side in ((low, "left"), (high, "right")):
-        block = np.maximum(np.searchsorted(run.fences, words, side) - 1, 0)  # type: ignore[call-overload]  # side is a literal
-        if ((found < block * run.block) | (found > np.minimum((block + 1) * run.block, run.count))).any():
-            raise FormatError(f"key-store run {run.path} is damaged: its hashes are out of order; run `opal check`")
-        run.verify("high", np.minimum(block * run.block, run.count - 1))
-    return low, high
+def _first_equal(run: OpenRun, words: npt.NDArray[np.uint64]) -> Positions:
+    """Where each first hash word, none of them above the run's last, stands or would stand."""
+    return _searched(run, np.searchsorted(run.columns["high"], words, "left"), np.searchsorted(run.fences, words, "left"))
+
+
+def _after_equal(run: OpenRun, words: npt.NDArray[np.uint64]) -> Positions:
+    """The positions after the last that has the word."""
+    return _searched(run, np.searchsorted(run.columns["high"], words, "right"), np.searchsorted(run.fences, words, "right"))
+
+
+def _searched(run: OpenRun, found: Positions, fence: Positions) -> Positions:
+    """Results of a search. The fences are the header's: a search that damage misled ends outside its block."""
+    block = np.maximum(fence - 1, 0)
+    if ((found < block * run.block) | (found > np.minimum((block + 1) * run.block, run.count))).any():
+        raise FormatError(f"key-store run {run.path} is damaged: its hashes are out of order; run `opal check`")
+    run.verify("high", block * run.block)
+    return found
 
 
 def _insertion_points(run: OpenRun, probes: Entries, low: Positions, high: Positions) -> Positions:
