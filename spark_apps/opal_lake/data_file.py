@@ -177,18 +177,10 @@ def _read_orc(reader: pa.NativeFile, wanted: list[str]) -> pa.Table:
     return file.read(columns=names).select(names)
 
 
-def verify_file(data: Any, crc32: int, size: int, path: str) -> None:
-    """The whole file against its commit."""
-    _verify(data, size, crc32, path)
-
-
 def verify_footer(tail: Any, expected_footer_bytes: int, expected_crc: int, path: str) -> None:
     """The last `expected_footer_bytes` bytes of a file against its commit."""
-    _verify(tail, expected_footer_bytes, expected_crc, f"the footer of {path}")
-
-
-def _verify(data: Any, size: int, crc32: int, what: str) -> None:
-    if len(data) != size:
-        raise FormatError(f"{what} has {len(data)} bytes, its commit says {size}; restore the file")
-    if (found := zlib.crc32(data)) != crc32:
-        raise FormatError(f"{what} has checksum {found:08x}, its commit says {crc32:08x}; restore the file")
+    what = f"the footer of {path}"
+    if len(tail) != expected_footer_bytes:
+        raise FormatError(f"{what} has {len(tail)} bytes, its commit says {expected_footer_bytes}; restore the file")
+    if (found := zlib.crc32(tail)) != expected_crc:
+        raise FormatError(f"{what} has checksum {found:08x}, its commit says {expected_crc:08x}; restore the file")

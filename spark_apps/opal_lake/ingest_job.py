@@ -13,7 +13,7 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.group import plan_groups
 from opal_lake.ingest import IngestOutput
 from opal_lake.job import JobResult
-from opal_lake.rejects import EXAMPLES
+from opal_lake.rejects import EXAMPLES, counted, fewer_reasons
 from opal_lake.sections import encode_section
 from opal_lake.segment import DataFile
 from opal_lake.snapshot import Snapshot
@@ -43,7 +43,7 @@ def check_on_bad_rows(on_bad_rows: str) -> bool:
 
 def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput]) -> JobResult:
     """Add the segments, pending. Fails before anything is in the log when there were bad rows that nobody wants put aside."""
-    rejected = sum((Counter(dict(output.rejected)) for output in outputs), Counter())
+    rejected = fewer_reasons(sum((Counter(dict(output.rejected)) for output in outputs), Counter()))
     examples = tuple(example for output in outputs for example in output.examples)[:EXAMPLES]
     if rejected and not run.quarantine:
         raise InvalidInputError(_refusal(rejected, examples))
@@ -59,7 +59,7 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
             operation="ingest",
             table=log.storage.uri,
             counts=counts | {"rejected": rejected.total()},
-            notes=tuple(f"rejected {number} rows: {reason}" for reason, number in rejected.most_common()),
+            notes=tuple(f"rejected {counted(number, 'row')}: {reason}" for reason, number in rejected.most_common()),
             examples=examples,
         )
         if len(placed) <= MOST_INLINE_FILES:
@@ -91,9 +91,9 @@ def _write_side(log: CommitLog, number: int, attempt: int, files: Sequence[DataF
 
 
 def _refusal(rejected: Counter[str], examples: Sequence[object]) -> str:
-    reasons = "\n".join(f"  {number} rows: {reason}" for reason, number in rejected.most_common())
+    reasons = "\n".join(f"  {counted(number, 'row')}: {reason}" for reason, number in rejected.most_common())
     shown = "\n".join(f"  {example}" for example in examples)
     return (
-        f"{rejected.total()} rows cannot go into the table, so nothing was ingested:\n{reasons}\nfor example:\n{shown}\n"
+        f"{counted(rejected.total(), 'row')} cannot go into the table, so nothing was ingested:\n{reasons}\nfor example:\n{shown}\n"
         "Correct the source, or use on_bad_rows='quarantine' to let the good rows in and put these aside."
     )

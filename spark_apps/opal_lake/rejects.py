@@ -18,6 +18,7 @@ from opal_lake.table_spec import MAX_KEY_BYTES, TableSpec
 # What a source reader found wrong with a row already, where the row stood, and what it held before it was given types
 BAD, SOURCE, ROW = NOTES = ("_opal_bad", "_opal_source", "_opal_row")
 EXAMPLES = 5
+MOST_REASONS, OTHER_REASONS = 20, "other reasons"
 EXAMPLE_CHARACTERS = 1000
 SCHEMA = pa.schema([("reason", pa.string()), ("source", pa.string()), ("row", pa.string())])
 
@@ -32,7 +33,7 @@ class Rejects:
     kept: list[pa.Table] = field(default_factory=list)
 
     def add(self, rows: pa.Table, reasons: Sequence[str]) -> None:
-        self.counts.update(reasons)
+        self.counts = fewer_reasons(self.counts + Counter(reasons))
         shown = rows if self.keep else rows.slice(0, EXAMPLES - len(self.examples))
         sources = shown[SOURCE].to_pylist() if SOURCE in shown.column_names else [None] * shown.num_rows
         texts = shown[ROW].to_pylist() if ROW in shown.column_names else _row_texts(shown)
@@ -46,6 +47,20 @@ class Rejects:
         sink = pa.BufferOutputStream()
         pq.write_table(pa.concat_tables(self.kept), sink, compression="zstd")
         return bytes(sink.getvalue())
+
+
+def fewer_reasons(counts: Counter[str]) -> Counter[str]:
+    """The most frequent ones, and the others as one: a source can have a reason of its own for every row."""
+    if len(counts) <= MOST_REASONS:
+        return counts
+    kept = Counter(dict(counts.most_common(MOST_REASONS - 1)))
+    kept[OTHER_REASONS] += counts.total() - kept.total()
+    return kept
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _row_texts(rows: pa.Table) -> list[str]:

@@ -135,6 +135,8 @@ def _field_of_arrow(name: str, arrow: pa.DataType, ids: Iterator[int]) -> Field:
 
 def _type_of_arrow(name: str, arrow: pa.DataType, ids: Iterator[int]) -> DataType:
     if pa.types.is_struct(arrow):
+        if not arrow.num_fields:
+            raise InvalidInputError(f"column {name!r} is a struct without members, which Parquet cannot hold; leave it out")
         return Struct(fields=_fields_of_arrow(arrow, ids))
     if pa.types.is_map(arrow):
         return Map(key=_field_of_arrow("key", arrow.key_type, ids), value=_field_of_arrow("value", arrow.item_type, ids))
@@ -145,7 +147,7 @@ def _type_of_arrow(name: str, arrow: pa.DataType, ids: Iterator[int]) -> DataTyp
 
 def atomic_name(column: str, arrow: pa.DataType) -> str:
     """The type name of an Arrow type without parts."""
-    if pa.types.is_decimal(arrow) and arrow.precision <= 38:
+    if pa.types.is_decimal(arrow) and arrow.precision <= 38 and arrow.scale >= 0:
         return f"decimal({arrow.precision},{arrow.scale})"
     if pa.types.is_timestamp(arrow):
         return "timestamp" if arrow.tz else "timestamp_ntz"

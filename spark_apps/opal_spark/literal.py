@@ -81,6 +81,8 @@ class LiteralReader:
         text, target = str(node.this.this), node.to.this
         if target == _TYPE.DATE:
             day = _date(text)
+            if kind == "timestamp":  # a day begins after a gap at midnight, however far the gap reaches into it
+                return self._instant(text, unambiguous=True) if day else None
             return day if kind == "date" or day is None else self._time_of(kind, text)
         if kind == "timestamp" and target in _INSTANT_CASTS:
             return self._instant(text)

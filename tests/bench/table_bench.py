@@ -135,8 +135,8 @@ def bench_upserts(bench: Bench, table: OpalTable, file_format: str) -> None:
             written.append(size_of(path) - before)
         limit = statistics.median(plain[1:])
         bench.note(f"{file_format}: plain append of {count:,} rows", limit, "s")
-        bench.note(f"{file_format}: ingest of them / plain append", statistics.median(ingest[1:]) / limit, "x")
-        bench.note(f"{file_format}: MetaGen of them / plain append", statistics.median(metagen[1:]) / limit, "x", aim)
+        bench.note(f"{file_format}: ingest of {count:,} rows / plain append", statistics.median(ingest[1:]) / limit, "x")
+        bench.note(f"{file_format}: MetaGen of {count:,} rows / plain append", statistics.median(metagen[1:]) / limit, "x", aim)
         bench.note(f"{file_format}: bytes written a byte upserted, {count:,} rows", sum(written) / sum(upserted), "x")
 
 

@@ -1,4 +1,5 @@
 import io
+import zlib
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from tests.opal_lake.shapes import every_type, spec_of, tables, with_row_ids
 
 from opal_lake.columns import to_logical, to_physical
-from opal_lake.data_file import EncodedFile, decode_file, encode_file, verify_file, verify_footer
+from opal_lake.data_file import EncodedFile, decode_file, encode_file, verify_footer
 from opal_lake.encodings import plan_encodings
 from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.schema import OFFSET, SEGMENT
@@ -67,10 +68,10 @@ def test_columns_are_read_by_name_and_unknown_ones_left_out(file_format: str) ->
 @FORMATS
 def test_the_checksums_are_of_the_file_and_of_its_tail(file_format: str) -> None:
     file = encoded(plain_rows(1000), file_format)
-    verify_file(file.data, file.crc32, len(file.data), "f")
+    assert zlib.crc32(file.data) == file.crc32
     verify_footer(file.data[-file.footer_bytes :], file.footer_bytes, file.footer_crc32, "f")
-    with pytest.raises(FormatError, match=r"data/f\.x has checksum"):
-        verify_file(bytes(file.data[:-9]) + b"x" + bytes(file.data[-8:]), file.crc32, len(file.data), "data/f.x")
+    with pytest.raises(FormatError, match=r"the footer of data/f\.x has checksum"):
+        verify_footer(bytes(file.footer_bytes), file.footer_bytes, file.footer_crc32, "data/f.x")
     with pytest.raises(FormatError, match=r"the footer of data/f\.x has \d+ bytes"):
         verify_footer(file.data[-file.footer_bytes + 1 :], file.footer_bytes, file.footer_crc32, "data/f.x")
 

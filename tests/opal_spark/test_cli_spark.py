@@ -103,7 +103,7 @@ def test_bad_rows_are_shown_and_may_be_put_aside(table: str, tmp_path: Path, cap
     file.write_text("id,name,op,at\n7,Good,U,2026-01-03T00:00:00Z\n,NoKey,U,2026-01-03T00:00:00Z\n")
     assert main(["ingest", table, str(file)]) == INPUT
     shown = capsys.readouterr()
-    assert "1 rows cannot go into the table" in shown.err
+    assert "1 row cannot go into the table" in shown.err
     assert shown.out == ""
     assert main(["ingest", table, str(file), "--quarantine"]) == OK
     assert "NoKey" in capsys.readouterr().out

@@ -4,6 +4,8 @@ Files that nothing refers to are no finding: a job that died leaves them. The wh
 bytes a row; `deep=False` reads no data file, and checks only what the metadata says.
 """
 
+from collections.abc import Callable
+
 from opal_lake.check.chain import Sizes, check_chain, check_claims, check_results, list_sizes
 from opal_lake.check.events import check_complete, check_logs
 from opal_lake.check.files import check_sizes, check_totals, read_found
@@ -21,9 +23,11 @@ from opal_lake.table import Table
 
 __all__ = ["Finding", "check_table"]
 
+AtFile = Callable[[int, int], None]
 
-def check_table(table: Table, *, deep: bool = True) -> list[Finding]:
-    """Every broken invariant of the newest version; empty when all is well."""
+
+def check_table(table: Table, *, deep: bool = True, at_file: AtFile = lambda done, total: None) -> list[Finding]:
+    """Every broken invariant of the newest version; empty when all is well. `at_file` hears how many data files are read, of how many."""
     findings, storage = Findings(), table.storage
     sizes = list_sizes(storage)
     commits = check_chain(table.log, sizes, findings)
@@ -34,7 +38,7 @@ def check_table(table: Table, *, deep: bool = True) -> list[Finding]:
     events = KnownEvents(storage=storage, findings=findings)
     state = check_state(commits, sizes, events)
     if state is not None and _is_readable(state, findings):
-        _check_content(state, commits, sizes, events, deep=deep)
+        _check_content(state, commits, sizes, events, at_file if deep else None)
     return [*findings.found]
 
 
@@ -47,15 +51,15 @@ def _is_readable(state: Snapshot, findings: Findings) -> bool:
         return False
 
 
-def _check_content(state: Snapshot, commits: list[Commit], sizes: Sizes, events: KnownEvents, *, deep: bool) -> None:
+def _check_content(state: Snapshot, commits: list[Commit], sizes: Sizes, events: KnownEvents, at_file: AtFile | None) -> None:
     findings = events.findings
     check_sizes(state, sizes, findings)
     check_totals(state, commits, findings)
     logged = check_logs(state, events)
     runs = check_runs(state, sizes, findings)
-    if not deep:
+    if at_file is None:
         return
-    rows = _processed_rows(state, sizes, findings)
+    rows = _processed_rows(state, sizes, findings, at_file)
     if rows is None:
         return  # what a missing row would have meant for the others cannot be told
     if logged is not None:
@@ -65,11 +69,12 @@ def _check_content(state: Snapshot, commits: list[Commit], sizes: Sizes, events:
         check_store_complete(rows, [*runs.values()], state, findings)
 
 
-def _processed_rows(state: Snapshot, sizes: Sizes, findings: Findings) -> Entries | None:
+def _processed_rows(state: Snapshot, sizes: Sizes, findings: Findings, at_file: AtFile) -> Entries | None:
     """The rows of all processed segments as the rule sees them; None when a file is damaged."""
     parts = [no_entries(len(state.spec.tie_break))]
     whole = True
-    for file in state.files.values():
+    for done, file in enumerate(state.files.values()):
+        at_file(done, len(state.files))
         entries = None
         data = read_found(state.storage, file, sizes, findings)
         if data is not None:

@@ -74,8 +74,14 @@ def check(args: argparse.Namespace) -> int:
 
     started_s = time.monotonic()
     table = table_on(open_storage(args.table, store_options(args)))  # not opened: what cannot be opened is what check is for
-    with ProgressLine("check", lambda: Step(name=f"reading {table.uri}")):
-        findings = check_table(table, deep=not args.quick)
+    step = Step(name=f"reading the metadata of {table.uri}")
+
+    def at_file(done: int, total: int) -> None:
+        nonlocal step
+        step = Step(name="reading rows", done=done, total=total, noun="file")
+
+    with ProgressLine("check", lambda: step):
+        findings = check_table(table, deep=not args.quick, at_file=at_file)
     passed_s = time.monotonic() - started_s
     found = [{"invariant": finding.invariant, "path": finding.path, "message": finding.message} for finding in findings]
     _show(args, found, lambda found, style: check_page(table.uri, found, style, passed_s))

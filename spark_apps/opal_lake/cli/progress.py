@@ -23,6 +23,7 @@ class Step:
     name: str
     done: int = 0
     total: int = 0
+    noun: str = "task"
 
 
 class ProgressLine:
@@ -81,7 +82,7 @@ def painted(title: str, step: Step, passed: str, stream: TextIO) -> str:
 
 
 def _counted(step: Step) -> str:
-    return f"{step.done} of {count_text(step.total, 'task')}" if step.total else step.name
+    return f"{step.done} of {count_text(step.total, step.noun)}" if step.total else step.name
 
 
 def _bar(part: float, cells: int, stream: TextIO) -> str:
