@@ -77,12 +77,13 @@ class Bench:
         """In one mode nothing goes in, in the other the good rows do; reasons are counted in both."""
         message = self.refused(source)
         for reason, count in reasons.items():
-            assert f"{count} rows: {reason}" in message
+            assert f"{count} row{'s' * (count > 1)}: {reason}" in message
         assert "on_bad_rows='quarantine'" in message
         result = self.table.ingest(source, on_bad_rows="quarantine")
         assert result.counts["rows"] == good
         assert result.counts["rejected"] == sum(reasons.values())
-        assert {note for note in result.notes if "rejected" in note} == {f"rejected {n} rows: {reason}" for reason, n in reasons.items()}
+        rejected = {f"rejected {n} row{'s' * (n > 1)}: {reason}" for reason, n in reasons.items()}
+        assert {note for note in result.notes if "rejected" in note} == rejected
         kept = self.rejected()
         assert sorted(row["reason"] for row in kept) == sorted(reason for reason, count in reasons.items() for _ in range(count))
         assert all(row["source"] and row["row"] for row in kept)

@@ -101,10 +101,10 @@ def test_rows_that_do_not_fit_exactly_fail_the_run_or_are_put_aside(
         postgres.execute(f"INSERT INTO orders ({', '.join(names)}) VALUES ({', '.join(values[: len(names)])})")
     counts = {reason: len(changes) for reason, changes in bad.items()}
     message = refused(table, orders)
-    assert all(f"{count} rows: {reason}" in message for reason, count in counts.items())
+    assert all(f"{count} row{'s' * (count > 1)}: {reason}" in message for reason, count in counts.items())
     result = table.ingest(orders, on_bad_rows="quarantine")
     assert (result.counts["rows"], result.counts["rejected"]) == (2, sum(counts.values()))
-    assert set(result.notes) == {f"rejected {count} rows: {reason}" for reason, count in counts.items()}
+    assert set(result.notes) == {f"rejected {count} row{'s' * (count > 1)}: {reason}" for reason, count in counts.items()}
     kept = [row for path in (tmp_path / "table/_opal/rejected").iterdir() for row in pq.read_table(path).to_pylist()]
     assert {row["source"] for row in kept} == {"jdbc:orders"}
     assert any('"wall":"infinity"' in row["row"] for row in kept)
