@@ -174,6 +174,10 @@ class CommitLog:
         self, head: Snapshot, operation: str, token: str | None, application: tuple[str, int] | None = None
     ) -> JobResult | None:
         """The result of an earlier run with this token, or with this or a later sequence of the application."""
+        if token == "":
+            raise InvalidInputError("the token is an empty text; give none, or one that names this job and no other")
+        if application is not None and application[1] < 0:
+            raise InvalidInputError(f"application {application[0]!r} has sequence {application[1]}; count from 0")
         if token is not None and token in head.tokens:
             earlier = result_of(self.read_commit(head.tokens[token]))
             if earlier.operation != operation:
@@ -181,7 +185,7 @@ class CommitLog:
                 raise InvalidInputError(f"{used}; give this {operation} a token of its own")
             return replace(earlier, repeated=True)
         if application is not None and head.root.applications.get(application[0], -1) >= application[1]:
-            return JobResult(operation="ingest", table=self.storage.uri, token=token, repeated=True)
+            return JobResult(operation=operation, table=self.storage.uri, token=token, repeated=True)
         return None
 
     def _link(self, head: Snapshot, proposal: Proposal, draft: Draft) -> Commit:
@@ -230,26 +234,26 @@ class CommitLog:
                 self.storage.put_if_absent(layout.result_path(link.token), result_of(link).to_json().encode())
             if link.version % head.spec.integer("checkpoint_commits") == 0:
                 write_checkpoint(self.storage, head.followed_by([link]))
-        except StorageError as error:
+        except (StorageError, FormatError, NotFoundError) as error:
             self.on_derived_failure(error)  # the commit stands; a copy and a checkpoint can be had from it again
 
     def _check_not_below_expired_log(self, link: Commit) -> None:
-        higher = self._versions_above(link.version)
-        if not higher:
-            return
-        if higher[0] != link.version + 1 or self.read_commit(higher[0]).previous_write_id != link.write_id:
+        higher, follower = self._above(link.version)
+        if higher and (follower is None or follower.previous_write_id != link.write_id):
             raise ConflictError(
                 f"{self.storage.uri}: version {link.version} was written too late, the log went on to {max(higher)} without it; "
                 "run the job again"
             )
 
-    def _versions_above(self, version: int) -> list[int]:
+    def _above(self, version: int) -> tuple[list[int], Commit | None]:
+        """The versions above one that was just written, and the commit right after it."""
         failure: Exception | None = None
         for _ in range(_PUT_TRIES):
             try:
                 above = [layout.commit_version(found.path) for found in self.storage.list(layout.LOG, layout.commit_path(version))]
-                return [number for number in above if number is not None]
-            except StorageError as error:
+                higher = [number for number in above if number is not None]
+                return higher, self.read_commit(version + 1) if version + 1 in higher else None
+            except (StorageError, NotFoundError) as error:
                 failure = error
         raise CommitUnknownError(
             f"{self.storage.uri}: version {version} was written, but not confirmed ({failure}); run again with the same token"

@@ -15,13 +15,13 @@ from opal_lake.commit import file_from_json, file_to_json
 from opal_lake.data_file import encode_file
 from opal_lake.errors import InvalidInputError
 from opal_lake.ids import segment_id
-from opal_lake.rejects import Rejects, split_bad_rows
+from opal_lake.rejects import Rejects, split_bad_rows, values_of
 from opal_lake.schema import DELETED, OFFSET, SEGMENT
 from opal_lake.segment import DataFile
 from opal_lake.storage.protocol import Storage
 from opal_lake.table_spec import TableSpec
 
-FILES_A_TASK = 1 << 16
+FILES_A_TASK = MOST_TASKS = 1 << 16  # their product is what a segment's sequence can number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,21 +59,24 @@ def output_from_json(data: Mapping[str, Any]) -> IngestOutput:
 
 def ingest_rows(batches: Iterable[pa.RecordBatch], task: IngestTask) -> IngestOutput:
     """Rows with the table's logical columns (and `_opal_deleted` when the table knows deletes) to segments."""
+    if task.task >= MOST_TASKS:
+        raise InvalidInputError(
+            f"an ingest has at most {MOST_TASKS:,} tasks, whose files it can number; coalesce the rows to fewer partitions"
+        )
     rejects = Rejects(keep=task.quarantine)
-    files = []
+    files: list[DataFile] = []
     sequence = task.task * FILES_A_TASK
     for rows in _portions(batches, task.spec):
         good = split_bad_rows(rows, task.spec, rejects)
         if rejects.counts and not task.quarantine:
             continue
         for part in split_by_partition(good, task.spec):
-            files.append(write_segment(part, task, sequence))
-            sequence += 1
-            if sequence % FILES_A_TASK == 0:
+            if len(files) == FILES_A_TASK:
                 raise InvalidInputError(
-                    f"one task met {FILES_A_TASK} files: {[field.name for field in task.spec.partition_by]} have too many values; "
-                    "partition by fewer or coarser columns"
+                    f"one task met more than {FILES_A_TASK:,} files: {[field.name for field in task.spec.partition_by]} "
+                    "have too many values; partition by fewer or coarser columns"
                 )
+            files.append(write_segment(part, task, sequence + len(files)))
     if rejects.kept:
         task.storage.put_if_absent(layout.rejected_path(task.stem(task.task * FILES_A_TASK)), rejects.encode())
     return IngestOutput(files=tuple(files), rejected=dict(rejects.counts), examples=tuple(rejects.examples))
@@ -153,5 +156,5 @@ def _with_row_ids(physical: pa.Table, spec: TableSpec, segment: int) -> pa.Table
 
 
 def _partition_text(column: pa.ChunkedArray) -> str | None:
-    value = column[0].as_py()
+    [value] = values_of(column.slice(0, 1))
     return None if value is None else value.hex() if isinstance(value, bytes) else str(value)

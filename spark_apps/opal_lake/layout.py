@@ -1,5 +1,6 @@
 """Every path and file name of a table. Nothing else in the project spells one."""
 
+import re
 from hashlib import sha256
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ SIDE = META + "side/"
 _VERSION_DIGITS = 20
 _GREATEST = 10**_VERSION_DIGITS - 1
 _MAX_FOLDER_VALUE = 80
+_PART_OF_ESCAPE = re.compile(r"%[0-9A-F]?\Z")
 _MAX_TOKEN_NAME = 200
 
 
@@ -66,12 +68,17 @@ def job_file_name(number: int, sequence: int, attempt: str) -> str:
 
 def data_path(partition: list[tuple[str, str | None]], stem: str, file_format: str) -> str:
     """Partition folders are for people who look: nothing reads them."""
-    folders = "".join(f"{quote(name, safe='')}={_folder_value(value)}/" for name, value in partition)
+    folders = "".join(f"{_short(quote(name, safe=''))}={_folder_value(value)}/" for name, value in partition)
     return f"{DATA}{folders}{stem}.{file_format}"
 
 
 def _folder_value(value: str | None) -> str:
-    return "__null__" if value is None else quote(value[:_MAX_FOLDER_VALUE], safe="") or "__empty__"
+    return "__null__" if value is None else _short(quote(value, safe="")) or "__empty__"
+
+
+def _short(quoted: str) -> str:
+    """Cut where no escape is; two columns and a file name still fit into the 255 bytes of a name and the 1,024 of a key."""
+    return quoted if len(quoted) <= _MAX_FOLDER_VALUE else _PART_OF_ESCAPE.sub("", quoted[:_MAX_FOLDER_VALUE])
 
 
 def segment_log_path(stem: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from opal_lake import layout
 from opal_lake.commit import Actions, Commit
 from opal_lake.commit_log import CommitLog, Draft, Proposal
+from opal_lake.errors import FormatError
 from opal_lake.job import JobResult
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.run import neighbours
@@ -58,6 +59,8 @@ def segment_groups(snapshot: Snapshot) -> SegmentGroups:
 def commit_metagen(log: CommitLog, plan: MetaGenPlan, outputs: Sequence[SlotOutput], cache: RunCache, token: str | None) -> JobResult:
     """Make the processed rows visible. Against a winner that processed rows meanwhile, only the rows of both sides are compared again."""
     counts = sum((Counter(dict(output.counts)) for output in outputs), Counter())
+    if counts["rows"] != plan.rows:
+        raise FormatError(f"{log.storage.uri}: the pending files hold {plan.rows} rows, the job met {counts['rows']}; run `opal check`")
     logs = tuple(log for output in outputs for log in output.logs)
     runs = tuple(run for output in outputs for run in output.runs)
     redone: dict[int, tuple[LogFile, ...]] = {}

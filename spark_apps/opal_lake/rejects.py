@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from opal_lake.schema import Field
+from opal_lake.schema import Atomic, Field
 from opal_lake.table_spec import MAX_KEY_BYTES, TableSpec
 
 # What a source reader found wrong with a row already, where the row stood, and what it held before it was given types
@@ -35,8 +35,8 @@ class Rejects:
     def add(self, rows: pa.Table, reasons: Sequence[str]) -> None:
         self.counts = fewer_reasons(self.counts + Counter(reasons))
         shown = rows if self.keep else rows.slice(0, EXAMPLES - len(self.examples))
-        sources = shown[SOURCE].to_pylist() if SOURCE in shown.column_names else [None] * shown.num_rows
-        texts = shown[ROW].to_pylist() if ROW in shown.column_names else _row_texts(shown)
+        sources = values_of(shown[SOURCE]) if SOURCE in shown.column_names else [None] * shown.num_rows
+        texts = values_of(shown[ROW]) if ROW in shown.column_names else _row_texts(shown)
         columns = (reasons[: len(texts)], sources, texts)
         found = pa.table([pa.array(column, pa.string()) for column in columns], schema=SCHEMA)
         self.examples += [_short(example) for example in found.slice(0, EXAMPLES - len(self.examples)).to_pylist()]
@@ -64,7 +64,26 @@ def counted(number: int, noun: str) -> str:
 
 
 def _row_texts(rows: pa.Table) -> list[str]:
-    return [row_text(row) for row in rows.drop_columns([name for name in NOTES if name in rows.column_names]).to_pylist()]
+    names = [name for name in rows.column_names if name not in NOTES]
+    return [row_text(dict(zip(names, row, strict=True))) for row in zip(*(values_of(rows[name]) for name in names), strict=True)]
+
+
+def values_of(column: pa.ChunkedArray) -> list[Any]:
+    """Python values to show: text that is no UTF-8, and dates that Python does not know, as well as they can be told."""
+    try:
+        return list(column.to_pylist())
+    except (UnicodeDecodeError, ValueError, OverflowError):
+        pass
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return [None if value is None else value.decode(errors="replace") for value in column.cast(pa.large_binary()).to_pylist()]
+    return [_shown(value) for value in column]
+
+
+def _shown(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (UnicodeDecodeError, ValueError, OverflowError):
+        return f"a {value.type} that cannot be shown"
 
 
 def _short(example: dict[str, str | None]) -> dict[str, str | None]:
@@ -111,10 +130,15 @@ def _key_bytes(rows: pa.Table, keys: Sequence[Field]) -> pa.ChunkedArray | None:
     sizes = None
     for key in keys:
         column = rows[key.name]
-        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-            own = pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+        if isinstance(key.type, Atomic) and key.type.name in ("string", "binary"):
+            wide = pa.large_string() if key.type.name == "string" else pa.large_binary()  # Arrow has three types for each
+            own = pc.fill_null(pc.binary_length(column if _has_length(column.type) else column.cast(wide)), 0).cast(pa.int64())
             sizes = own if sizes is None else pc.add(sizes, own)
     return sizes
+
+
+def _has_length(kind: pa.DataType) -> bool:
+    return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary))
 
 
 def _mask(array: pa.ChunkedArray) -> npt.NDArray[np.bool_]:

@@ -18,12 +18,15 @@ _OPTIONS = {"path", "version", "timestamp", "event_time"}
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("opal")` known to a session. OpalTable does it by itself."""
+    """Make `format("opal")` known to a session."""
     spark.dataSource.register(OpalDataSource)
 
 
 class OpalDataSource(DataSource):
-    """Options: `path`, and `version` or `timestamp` and `event_time` as for OpalTable.read, as text."""
+    """Options: `path`, and `version` or `timestamp` and `event_time` as for OpalTable.read, as text.
+
+    It runs in a process of its own, which sees no session: settings of a store are given as `storage.*`, or stand in the environment.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -33,7 +36,13 @@ class OpalDataSource(DataSource):
         path = self.options.get("path")
         if path is None:
             raise InvalidInputError("format('opal') needs the table's path: .load(path)")
+        if unknown := sorted(name for name in self.options if name.casefold() not in _OPTIONS and not name.startswith("storage.")):
+            raise InvalidInputError(
+                f"format('opal') has no option {', '.join(unknown)}; known are {', '.join(sorted(_OPTIONS))}, storage.*"
+            )
         version = self.options.get("version")
+        if version is not None and not version.isdecimal():
+            raise InvalidInputError(f"option version={version!r} is no version; give a whole number, as `opal history` lists them")
         storage = {name.removeprefix("storage."): value for name, value in self.options.items() if name.startswith("storage.")}
         return Table.open(path, storage).snapshot_at(int(version) if version is not None else None, self.options.get("timestamp"))
 

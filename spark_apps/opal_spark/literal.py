@@ -25,8 +25,6 @@ _TIME = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[ T](\d{2}:\d{2}:\d{2})(?:\.(\d{1,6})
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{2}):(\d{2})\Z")
 _LONG_DIGITS, _DECIMAL_DIGITS = 20, 38
 _ZONES_AGREE_FROM = 1970
-
-
 _WITHOUT_GAPS = ("UTC", "Etc/UTC", "GMT", "Z")
 
 
@@ -177,7 +175,7 @@ def _wall_clock(text: str) -> datetime | None:
 
 
 def _zone(name: str) -> tzinfo | None:
-    if name in ("UTC", "GMT", "Z", "Etc/UTC"):
+    if name in _WITHOUT_GAPS:
         return UTC
     if found := _OFFSET.match(name):
         offset = timedelta(hours=int(found[2]), minutes=int(found[3]))

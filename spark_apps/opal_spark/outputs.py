@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from opal_spark.session import quick_arrow_batches
+from opal_spark.session import arrow_batches
 
 OUTPUT = "output string"
 FIXED_WIDTH_ROWS = 10_000
@@ -23,5 +22,5 @@ def collect_outputs(rows: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], 
         yield pa.RecordBatch.from_pydict({"output": [json.dumps(task(named))]})
 
     plain = rows.toDF(*[f"_{place}" for place in range(len(names))])  # mapInArrow fails on names with dots or backticks
-    with quick_arrow_batches(rows.sparkSession, rows_a_batch) if rows_a_batch else nullcontext():
+    with arrow_batches(rows.sparkSession, rows_a_batch):
         return [json.loads(row.output) for row in plain.mapInArrow(run, OUTPUT).collect()]

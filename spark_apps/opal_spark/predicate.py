@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import sqlglot
 from sqlglot import exp
-from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.errors import SqlglotError
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.prune import And, IsNull, Operator, Or, Predicate, Unknown, among, begins_with, compare
@@ -26,23 +26,22 @@ def parse_predicate(sql: str, spec: TableSpec, *, session_zone: str) -> Predicat
     """What of the filter bounds can answer. Texts that are times without a zone are in the session's."""
     try:
         node = _parse(sql)
-        return _Builder(spec=spec, literals=LiteralReader(sql=sql, session_zone=session_zone)).build(node, negated=False)
+        return (
+            Unknown()
+            if node is None
+            else _Builder(spec=spec, literals=LiteralReader(sql=sql, session_zone=session_zone)).build(node, negated=False)
+        )
     except RecursionError:  # nested too deeply for us; Spark may still manage
         return Unknown()
 
 
-def _parse(sql: str) -> exp.Expr:
+def _parse(sql: str) -> exp.Expr | None:
+    """None for what only Spark can read, or say what is wrong with."""
     try:
         nodes = sqlglot.Dialect.get_or_raise("spark").parse_into(exp.Condition, sql)
-    except ParseError as error:
-        found = error.errors[0] if error.errors else {}
-        place = f"{found.get('description')} at line {found.get('line')}, column {found.get('col')}"
-        raise InvalidInputError(f"the filter {sql!r} cannot be parsed: {place}; correct it") from error
-    except SqlglotError as error:
-        raise InvalidInputError(f"the filter {sql!r} cannot be parsed: {error}; correct it") from error
-    if len(nodes) != 1 or nodes[0] is None:
-        raise InvalidInputError(f"the filter {sql!r} is {len([node for node in nodes if node])} conditions; write one")
-    return nodes[0]
+    except SqlglotError:
+        return None
+    return nodes[0] if len(nodes) == 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

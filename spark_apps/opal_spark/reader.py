@@ -108,7 +108,7 @@ def _not_after(plan: ReadPlan) -> str:
         literal = f"timestamp_ntz'{from_order(plan.until, delta.type)}'"
     else:
         literal = f"timestamp_micros({plan.until}L)" if delta.type.name == "timestamp" else f"date_from_unix_date({plan.until})"
-    return f"{delta.physical} <= {literal}"
+    return f"{quoted(delta.physical)} <= {literal}"
 
 
 def _where(rows: DataFrame, where: str) -> DataFrame:

@@ -22,8 +22,9 @@ _S3A = {
 _DISCOVERY = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_SPARKS_BATCH_BYTES, _UNLIMITED = 64 << 20, 2**31 - 1
 _lock = Lock()
-_held: dict[tuple[int, str], tuple[int, str | None]] = {}
+_held: dict[tuple[object, str], tuple[str | None, list[int]]] = {}
 
 
 def open_session(name: str) -> "SparkSession":
@@ -64,38 +65,59 @@ def session_zone(spark: "SparkSession") -> str:
 
 @contextmanager
 def few_listing_tasks(spark: "SparkSession") -> Iterator[None]:
-    """Spark starts one task a path to find out about files that it is given by name: 11 s for 5,000, half a second with few tasks."""
-    with _setting(spark, _DISCOVERY, "8"):
+    """Spark starts one task a path to find out about files that it is given by name: 11 s for 5,000, half a second with few tasks.
+
+    Classic Spark does it while a DataFrame is defined; Connect only when it is used, where this does not reach.
+    """
+    with _setting(spark, _DISCOVERY, 8):
         yield
 
 
 @contextmanager
-def quick_arrow_batches(spark: "SparkSession", rows: int) -> Iterator[None]:
-    """Batches for Python cut by rows alone: to cut by bytes Spark measures a batch again after each row, half of an ingest's time."""
-    wanted = int(spark.conf.get(_BATCH_ROWS) or 0)
-    with _setting(spark, _BATCH_BYTES, str(2**31 - 1)), _setting(spark, _BATCH_ROWS, str(min(rows, wanted) if wanted > 0 else rows)):
+def arrow_batches(spark: "SparkSession", rows: int | None) -> Iterator[None]:
+    """Batches for Python cut by rows alone: to cut by bytes Spark measures a batch again after each row, half of an ingest's time.
+
+    Without `rows` they are cut by bytes too, also while another thread of the session wants it otherwise.
+    """
+    most = 2**31 - 1
+    with (
+        _setting(spark, _BATCH_BYTES, _SPARKS_BATCH_BYTES if rows is None else most),
+        _setting(spark, _BATCH_ROWS, rows or most, lowers=True),
+    ):
         yield
 
 
 @contextmanager
-def _setting(spark: "SparkSession", name: str, value: str) -> Iterator[None]:
-    """The session's own value comes back when the last of the threads that want ours is done."""
-    key = (id(spark), name)
+def _setting(spark: "SparkSession", name: str, value: int, *, lowers: bool = False) -> Iterator[None]:
+    """Of threads that want different values the least counts; the session's own comes back when the last of them is done.
+
+    `lowers`: where the session's own is less, that one stays.
+    """
+    key = (_identity(spark), name)
     with _lock:
-        users, before = _held.get(key) or (0, spark.conf.get(name, None))
-        _held[key] = (users + 1, before)
-        spark.conf.set(name, value)
+        before, wanted = _held.get(key) or (spark.conf.get(name, None), [])
+        own = [int(before)] if lowers and before and int(before) > 0 else []
+        spark.conf.set(name, str(min([*own, *wanted, value])))
+        _held[key] = (before, [*wanted, value])
     try:
         yield
     finally:
         with _lock:
-            users, before = _held.pop(key)
-            if users > 1:
-                _held[key] = (users - 1, before)
+            before, wanted = _held.pop(key)
+            wanted.remove(value)
+            if wanted:
+                _held[key] = (before, wanted)
+                spark.conf.set(name, str(min([*own, *wanted])))
             elif before is None:
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, before)
+
+
+def _identity(spark: "SparkSession") -> object:
+    """One session can have several Python objects."""
+    session: Any = spark
+    return session.session_id if is_connect(spark) else session._jsparkSession.sessionUUID()  # noqa: SLF001  # no public name tells them apart
 
 
 def _conf(spark: "SparkSession", name: str) -> str | None:

@@ -1,7 +1,8 @@
 """Looking at data files before Spark trusts them: a damaged file must end in an error that names it, never in a wrong answer.
 
 Parquet pages carry checksums that Spark verifies as it reads, so there the footer is all that is left to verify; ORC has none, so an ORC
-file is verified whole. Files never change: each is verified once a process. `read_verify` says how much: full (default), footer, none.
+file is verified whole. Files never change: each is verified once a process. `read_verify` says how much: full (default), footer (of ORC
+files too), none.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,13 +25,13 @@ _READERS = 16
 _ON_WORKERS_BYTES = 256 << 20
 _REMEMBERED = 1_000_000
 
-_verified: set[tuple[str, str]] = set()
+_verified: set[tuple[str, str, int]] = set()  # of a copy of the table nothing is known
 
 
 def verify_files(spark: SparkSession, table: Table, snapshot: Snapshot, files: Sequence[DataFile]) -> None:
     """Raises FormatError for the first file that is not what was written."""
     mode = snapshot.spec.word("read_verify")
-    new = [file for file in files if (snapshot.root.table_id, file.path) not in _verified]
+    new = [file for file in files if (table.uri, file.path, file.crc32) not in _verified]
     if mode == "none" or not new:
         return
     if mode == "full" and snapshot.spec.file_format == "orc":
@@ -40,7 +41,7 @@ def verify_files(spark: SparkSession, table: Table, snapshot: Snapshot, files: S
             list(pool.map(partial(_verify_footer, table.storage), new))
     if len(_verified) > _REMEMBERED:
         _verified.clear()
-    _verified.update((snapshot.root.table_id, file.path) for file in new)
+    _verified.update((table.uri, file.path, file.crc32) for file in new)
 
 
 def _verify_footer(storage: Storage, file: DataFile) -> None:

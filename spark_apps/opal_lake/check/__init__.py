@@ -85,4 +85,5 @@ def _processed_rows(state: Snapshot, sizes: Sizes, findings: Findings, at_file: 
         whole &= entries is not None
         if entries is not None and state.pending.isdisjoint(file.segments):
             parts.append(entries)
+    at_file(len(state.files), len(state.files))
     return concat_entries(parts) if whole else None

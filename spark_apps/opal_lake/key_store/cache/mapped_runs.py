@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opal_lake.errors import FormatError
+from opal_lake.errors import FormatError, StorageError
 from opal_lake.key_store.run import OpenRun, open_run
 from opal_lake.segment import RunFile
 from opal_lake.storage.local import LocalStorage
@@ -15,6 +15,7 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
 
 OPEN_RUNS = 512
+STORES = 16
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,13 +24,13 @@ class MappedRuns:
 
     storage: Storage
     folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / f"opal-runs-{os.getuid()}")
-    opened: OrderedDict[str, OpenRun] = field(default_factory=OrderedDict)
+    opened: OrderedDict[RunFile, OpenRun] = field(default_factory=OrderedDict)
 
     def open(self, run: RunFile) -> OpenRun:
-        found = self.opened.pop(run.path, None) or open_run(_mapped(self._local_file(run), run), f"{self.storage.uri}/{run.path}")
+        found = self.opened.pop(run, None) or open_run(_mapped(self._local_file(run), run), f"{self.storage.uri}/{run.path}")
         if found.count != run.entries:
             raise FormatError(f"{found.path} holds {found.count} entries, the table says {run.entries}; restore the file from a backup")
-        self.opened[run.path] = found
+        self.opened[run] = found
         while len(self.opened) > OPEN_RUNS:
             self.opened.popitem(last=False)
         return found
@@ -43,18 +44,32 @@ class MappedRuns:
             return self.storage.root / run.path
         copy = self.folder / f"{run.crc32:08x}-{run.size}-{Path(run.path).name}"
         if not copy.exists():
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            data = read_verified(self.storage, run)
+            _own_folder(self.folder)
             with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as part:
-                part.write(read_verified(self.storage, run))
+                part.write(data)
             os.replace(part.name, copy)  # whole or not at all; two tasks that race write the same bytes
         return copy
 
 
-_caches: dict[tuple[str, Path], MappedRuns] = {}
+_caches: OrderedDict[tuple[Storage, Path], MappedRuns] = OrderedDict()
 
 
 def cache_of_process(storage: Storage, folder: Path) -> MappedRuns:
-    return _caches.setdefault((storage.uri, folder), MappedRuns(storage=storage, folder=folder))
+    """Keyed by the store with its options: credentials that were renewed are another store."""
+    found = _caches.pop((storage, folder), None) or MappedRuns(storage=storage, folder=folder)
+    _caches[storage, folder] = found
+    while len(_caches) > STORES:
+        _caches.popitem(last=False)
+    return found
+
+
+def _own_folder(folder: Path) -> None:
+    """Nobody else may have laid runs there."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise StorageError(f"the cache folder {folder} belongs to another user, or others may write to it; remove it, or set TMPDIR")
 
 
 def _mapped(path: Path, run: RunFile) -> memoryview:
