@@ -31,5 +31,9 @@ class InvalidInputError(OpalError, ValueError):
     """The caller's arguments or rows do not fit; trying again unchanged fails again."""
 
 
+class NoRowsError(InvalidInputError):
+    """A source has nothing to read, which some callers expect."""
+
+
 class FormatError(OpalError):
     """Bytes of a table are damaged or of an unknown format. Names the file."""

@@ -9,7 +9,7 @@ from itertools import count
 from opal_lake import layout
 from opal_lake.commit import Actions, Commit, SideFile, file_to_json
 from opal_lake.commit_log import CommitLog, Draft, Proposal
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import InvalidInputError, NoRowsError
 from opal_lake.group import plan_groups
 from opal_lake.ingest import IngestOutput
 from opal_lake.job import JobResult
@@ -32,6 +32,7 @@ class IngestRun:
     token: str | None = None
     application: tuple[str, int] | None = None
     quarantine: bool = False
+    refuse_empty: bool = False
 
 
 def check_on_bad_rows(on_bad_rows: str) -> bool:
@@ -47,6 +48,8 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
     examples = tuple(example for output in outputs for example in output.examples)[:EXAMPLES]
     if rejected and not run.quarantine:
         raise InvalidInputError(_refusal(rejected, examples))
+    if run.refuse_empty and not rejected and not any(output.files for output in outputs):
+        raise NoRowsError("the source has no row; nothing was ingested. If that is to be expected, say on_empty='accept'")
     files = sorted((file for output in outputs for file in output.files), key=lambda file: file.segments)
     tries = count()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.schema import Atomic, Field, Schema, decimal_parts, schema_from_json, schema_of_arrow, schema_to_json
+from opal_lake.schema import Atomic, DataType, Field, Schema, decimal_parts, schema_from_json, schema_of_arrow, schema_to_json, type_to_json
 
 FILE_FORMATS = ("parquet", "orc")
 KEY_TYPES = ("boolean", "byte", "short", "integer", "long", "string", "binary", "date", "timestamp", "timestamp_ntz")
@@ -166,3 +166,27 @@ def spec_from_json(data: dict[str, Any]) -> TableSpec:
         file_format=data["file_format"],
         properties=data["properties"],
     )
+
+
+def spec_differences(made: TableSpec, wanted: TableSpec) -> list[str]:
+    """What another specification says otherwise, in words."""
+    roles = zip(_ROLES, _roles(made), _roles(wanted), strict=True)
+    found = [f"{role} is {one!r}, not {other!r}" for role, one, other in roles if one != other]
+    ours, theirs = ({field.name: field.type for field in spec.schema.fields} for spec in (made, wanted))
+    found += [f"column {name!r} is missing" for name in theirs if name not in ours]
+    found += [f"column {name!r} is there too" for name in ours if name not in theirs]
+    both = [name for name in ours if name in theirs]
+    names = {name: (_type_text(ours[name]), _type_text(theirs[name])) for name in both}
+    return found + [f"column {name!r} is {one}, not {other}" for name, (one, other) in names.items() if one != other]
+
+
+_ROLES = ("keys", "delta", "tie_break", "deletes", "partition_by", "file_format", "properties")
+
+
+def _roles(spec: TableSpec) -> tuple[object, ...]:
+    named = [[field.name for field in fields] for fields in (spec.keys, spec.tie_break, spec.partition_by)]
+    return named[0], spec.delta.name, named[1], spec.deletes, named[2], spec.file_format, dict(spec.properties)
+
+
+def _type_text(kind: DataType) -> str:
+    return kind.name if isinstance(kind, Atomic) else str(type_to_json(kind))

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from opal_lake.job import JobResult, JobSpec
 from opal_spark.arguments import checked_arguments
 from opal_spark.failures import spark_errors
 from opal_spark.progress import SparkSteps
-from opal_spark.session import open_session
+from opal_spark.session import is_connect, open_session
 
 Handler = Callable[..., JobResult]
 
@@ -34,11 +35,19 @@ def run_app(operation: str, handler: Handler, argv: Sequence[str] | None = None)
         spec = read_spec(operation, argv)
         with ProgressLine(operation, steps.where), session(f"opal {operation} {spec.table}") as spark:
             steps.watch(spark)
+            _tell_ui(spark)
             result = perform(spark, spec, handler)
     except Exception as error:  # noqa: BLE001  # the last stop: every error becomes an exit code
         return report(error, traced=exit_code(error) == RETRY)
     print(result.to_json(), flush=True)  # noqa: T201  # an app's output is its purpose
     return OK
+
+
+def _tell_ui(spark: SparkSession) -> None:
+    """A line that schedulers look for, to link to the page."""
+    url = None if is_connect(spark) else spark.sparkContext.uiWebUrl
+    if url:
+        print(f"Spark UI: {url}", file=sys.stderr, flush=True)  # noqa: T201  # an app's output is its purpose
 
 
 @contextmanager

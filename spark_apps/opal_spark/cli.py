@@ -54,6 +54,7 @@ def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
     parser.add_argument("--source-option", action="append", default=[], metavar="NAME=VALUE", help="an option of Spark's reader, as sep=;")
     parser.add_argument("--token", metavar="TEXT", help="the same token twice ingests once")
     parser.add_argument("--quarantine", action="store_true", help="let good rows in and put bad ones aside (default: fail on a bad row)")
+    parser.add_argument("--accept-empty", action="store_true", help="a source without a row is no change (default: it is an error)")
     parser.add_argument("--metagen", action="store_true", help="make the rows visible right away; --json shows both results as a list")
     jdbc = parser.add_argument_group("database")
     jdbc.add_argument("--jdbc-url", metavar="URL", help="jdbc:postgresql://host/db; without user and password")
@@ -107,7 +108,8 @@ def create(args: argparse.Namespace) -> None:
 
 def ingest(args: argparse.Namespace) -> None:
     on_bad_rows = "quarantine" if args.quarantine else "fail"
-    specs = [_spec("ingest", args, {"source": _source(args), "on_bad_rows": on_bad_rows}, args.token)]
+    on_empty = "accept" if args.accept_empty else "fail"
+    specs = [_spec("ingest", args, {"source": _source(args), "on_bad_rows": on_bad_rows, "on_empty": on_empty}, args.token)]
     if args.metagen:  # a token names one commit: the second gets one of its own
         specs.append(_spec("metagen", args, {}, args.token and f"{args.token}/metagen"))
     _show(args, _run(args, specs))

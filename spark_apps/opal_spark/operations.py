@@ -1,6 +1,5 @@
 """The operations of a JobSpec, one function each: its keyword-only parameters are the arguments that a spec may give."""
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -8,16 +7,19 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError
 from opal_lake.job import JobResult, JobSpec
-from opal_lake.source import source_from_json
-from opal_lake.table_spec import TableLayout, plan_spec
-from opal_spark.columns import arrow_of_spark
+from opal_lake.schema import arrow_schema
+from opal_lake.source import Files, Jdbc, source_from_json
+from opal_lake.table_spec import TableLayout, plan_spec, spec_differences
+from opal_spark.arguments import checked_arguments
+from opal_spark.columns import arrow_of_spark, spark_schema
 from opal_spark.shown import json_rows
 from opal_spark.sources import source_schema
 from opal_spark.table import OpalTable
 
 SHOWN_ROWS = 20
+ON_EMPTY = ("fail", "accept")
 EXPORT_FORMATS = ("parquet", "csv", "json", "orc")
 
 
@@ -37,7 +39,6 @@ def create(
     if_absent: bool = False,
 ) -> JobResult:
     """A new table with the columns of an SQL schema, or with those of a file. `if_absent` lets an equal table stand."""
-    columns = _schema(spark, schema, like)
     layout = TableLayout(
         keys=keys,
         delta=delta,
@@ -47,11 +48,15 @@ def create(
         file_format=file_format,
         properties=properties or {},
     )
-    if if_absent and (standing := _standing(spark, spec.table, columns, layout)) is not None:
+    if if_absent and (standing := _standing(spark, spec.table, schema, layout)) is not None:
         return standing
+    columns = _schema(spark, schema, like)
     wanted = {name: getattr(layout, name) for name in TableLayout.__dataclass_fields__}
     table = OpalTable.create(spark, spec.table, columns, **wanted)
     return JobResult(operation="create", table=table.table.uri, version=0, token=spec.token)
+
+
+_create = create  # ingest has an argument of that name
 
 
 def _schema(spark: SparkSession, schema: str | None, like: dict[str, Any] | None) -> StructType:
@@ -62,20 +67,49 @@ def _schema(spark: SparkSession, schema: str | None, like: dict[str, Any] | None
     return spark.createDataFrame([], schema).schema
 
 
-def _standing(spark: SparkSession, uri: str, columns: StructType, layout: TableLayout) -> JobResult | None:
-    """The result for a table that is there already, None when there is none."""
-    with suppress(NotFoundError):
+def _standing(spark: SparkSession, uri: str, schema: str | None, layout: TableLayout) -> JobResult | None:
+    """The result for a table that is there already, None when there is none. Without a schema its own columns are as good as any."""
+    try:
         table = OpalTable.for_path(spark, uri).table
-        if table.snapshot_at(0).spec != plan_spec(arrow_of_spark(columns), layout):
-            raise InvalidInputError(f"{uri} is there, but was made with other columns or another layout; look with `opal describe {uri}`")
-        return JobResult(operation="create", table=table.uri, version=0, repeated=True)
-    return None
+    except NotFoundError:
+        return None
+    made = table.snapshot_at(0).spec
+    columns = arrow_schema(made.schema) if schema is None else arrow_of_spark(_schema(spark, schema, None))
+    if differences := spec_differences(made, plan_spec(columns, layout)):
+        said = "; ".join(differences)
+        raise InvalidInputError(f"{uri} is there, but was made otherwise: {said}. Give what it has, or choose another path")
+    return JobResult(operation="create", table=table.uri, version=0, repeated=True)
 
 
-def ingest(spark: SparkSession, spec: JobSpec, *, source: dict[str, Any], on_bad_rows: str = "fail") -> JobResult:
-    """Append the rows of files or of a database: `source` is `{"files": {...}}` or `{"jdbc": {...}}`."""
-    rows = source_from_json(source)
-    return OpalTable.for_path(spark, spec.table).ingest(rows, token=spec.token, on_bad_rows=on_bad_rows)
+def ingest(
+    spark: SparkSession,
+    spec: JobSpec,
+    *,
+    source: dict[str, Any],
+    on_bad_rows: str = "fail",
+    on_empty: str = "fail",
+    create: dict[str, Any] | None = None,
+) -> JobResult:
+    """Append the rows of files or of a database: `source` is `{"files": {...}}` or `{"jdbc": {...}}`.
+
+    `create` has the arguments of a create, for a table that is not there yet; without a schema its columns are the source's. `on_empty`
+    says whether a source without files or rows fails, or is accepted as no change.
+    """
+    if on_empty not in ON_EMPTY:
+        raise InvalidInputError(f"on_empty={on_empty!r} is unknown; use one of {', '.join(ON_EMPTY)}")
+    rows: Files | Jdbc | DataFrame = source_from_json(source)
+    if create is not None:
+        columns = {} if "schema" in create else {"like": source}
+        wanted = JobSpec(operation="create", table=spec.table, arguments={**columns, **create, "if_absent": True})
+        _create(spark, wanted, **checked_arguments(_create, wanted))
+    table = OpalTable.for_path(spark, spec.table)
+    try:
+        return table.ingest(rows, token=spec.token, on_bad_rows=on_bad_rows, refuse_empty=on_empty == "fail")
+    except NoRowsError:
+        if on_empty == "fail":
+            raise
+        nothing = spark.createDataFrame([], spark_schema(table.table.snapshot_at().spec, physical=False))
+        return table.ingest(nothing, token=spec.token)
 
 
 def metagen(spark: SparkSession, spec: JobSpec) -> JobResult:

@@ -1,7 +1,7 @@
 """The public face: OpalTable."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from pyspark.errors import AnalysisException
@@ -76,10 +76,11 @@ class OpalTable:
         token: str | None = None,
         application: tuple[str, int] | None = None,
         on_bad_rows: str = "fail",
+        refuse_empty: bool = False,
     ) -> JobResult:
         """Append the rows of a DataFrame, of files or of a database; they become visible by the next `metagen`.
 
-        The same token twice applies once.
+        The same token twice applies once. `refuse_empty` makes a source without a row an error.
         """
         if metadata != "batch":
             raise InvalidInputError(f"metadata={metadata!r} is unknown; use 'batch'")
@@ -87,7 +88,7 @@ class OpalTable:
         if isinstance(run, JobResult):
             return run
         with source_errors(self.spark, rows, run.base.spec):
-            return ingest(self.table, source_rows(self.spark, rows, run.base.spec), run)
+            return ingest(self.table, source_rows(self.spark, rows, run.base.spec), replace(run, refuse_empty=refuse_empty))
 
     def metagen(self, *, token: str | None = None) -> JobResult:
         """Apply the rule to all pending rows and make them visible."""

@@ -16,7 +16,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from opal_lake.errors import ConflictError, FormatError, InvalidInputError, StorageError
+from opal_lake.errors import ConflictError, FormatError, InvalidInputError, NoRowsError, StorageError
 from opal_lake.exit_codes import BUG, DAMAGE, INPUT, OK, RETRY
 from opal_lake.job import JobResult, JobSpec
 from opal_spark import operations
@@ -200,7 +200,7 @@ def test_the_same_token_ingests_once(spark: SparkSession, table: Path, tmp_path:
 def test_create_may_let_the_same_table_stand(spark: SparkSession, table: Path) -> None:
     spec = spec_of("create", table)
     assert operations.create(spark, spec, **COLUMNS, if_absent=True).repeated
-    with pytest.raises(InvalidInputError, match="other columns or another layout"):
+    with pytest.raises(InvalidInputError, match=r"keys is \[.id.\], not \[.name.\]"):
         operations.create(spark, spec, **{**COLUMNS, "keys": ["name"]}, if_absent=True)
     with pytest.raises(InvalidInputError, match="is an Opal table already"):
         operations.create(spark, spec, **COLUMNS)
@@ -278,3 +278,34 @@ def test_spark_connect_tells_its_progress_by_itself() -> None:
     assert (steps.where().done, steps.where().total) == (12, 40)
     session.handler(stages=stages, inflight_tasks=0, operation_id="x", done=True)
     assert steps.where().total == 0
+
+
+def ingest(spark: SparkSession, path: Path, file: Path, **arguments: Any) -> JobResult:
+    return operations.ingest(spark, spec_of("ingest", path), source={"files": {"paths": [str(file)]}}, **arguments)
+
+
+def test_an_ingest_makes_the_table_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
+    """Its columns are the source's, or those of a schema; one that is there has to agree."""
+    path, file = tmp_path / "made", tmp_path / "first.json"
+    file.write_text('{"id": 1, "at": 10, "name": "Ann"}\n')
+    layout = {"keys": ["id"], "delta": "at"}
+    assert ingest(spark, path, file, create=layout).version == 1
+    assert ingest(spark, path, file, create=layout).version == 2
+    assert ingest(spark, path, file, create={**layout, "schema": "id BIGINT, at BIGINT, name STRING"}).version == 3
+    with pytest.raises(InvalidInputError, match=r"delta is 'at', not 'id'; deletes is None, not 'id < 0'"):
+        ingest(spark, path, file, create={"keys": ["id"], "delta": "id", "deletes": "id < 0"})
+    with pytest.raises(InvalidInputError, match=r"column 'tel' is missing; column 'name' is there too; column 'at' is long, not integer"):
+        ingest(spark, path, file, create={**layout, "schema": "id BIGINT, at INT, tel STRING"})
+    with pytest.raises(InvalidInputError, match="create has no argument key"):
+        ingest(spark, path, file, create={"key": ["id"], "delta": "at"})
+
+
+def test_a_source_without_rows_is_an_error_unless_it_is_accepted(spark: SparkSession, table: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.csv"
+    empty.write_text(FIRST.splitlines()[0] + "\n")
+    for source, said in ((empty, "has no row"), (tmp_path / "none-*.csv", "there is no file to read")):
+        with pytest.raises(NoRowsError, match=said):
+            ingest(spark, table, source)
+        assert ingest(spark, table, source, on_empty="accept").counts.get("rows", 0) == 0
+    with pytest.raises(InvalidInputError, match="on_empty='skip' is unknown"):
+        ingest(spark, table, empty, on_empty="skip")
