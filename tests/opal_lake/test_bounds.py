@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.opal_lake.shapes import ZONED, every_type, spec_of
 
 from opal_lake.bounds import Bounds, bounds_from_json, bounds_of, bounds_to_json, next_text, plan_high, plan_low
 from opal_lake.columns import to_physical
 from opal_lake.errors import FormatError
+from tests.opal_lake.shapes import ZONED, every_type, spec_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=70)
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.opal_lake.shop import create, rows
 
 from opal_lake import layout, visibility
 from opal_lake.bitmap import decode_base, encode_base
@@ -28,6 +27,7 @@ from opal_lake.segment_log import Events, decode_events, encode_events
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
 from opal_lake.testing.runs import MemoryRuns
+from tests.opal_lake.shop import create, rows
 
 
 @dataclass(slots=True)

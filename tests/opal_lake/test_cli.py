@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.fixtures_cli import SOURCES, metadata, opal_commands
 
 from opal_lake.cli import main
 from opal_lake.cli.progress import ProgressLine, Step, painted
@@ -20,6 +19,7 @@ from opal_lake.errors import CommitUnknownError, ConflictError, FormatError, Inv
 from opal_lake.exit_codes import BUG, DAMAGE, INPUT, OK, RETRY, exit_code
 from opal_lake.table import Table
 from opal_lake.table_spec import TableLayout
+from tests.fixtures_cli import SOURCES, metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]
 

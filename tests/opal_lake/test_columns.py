@@ -5,12 +5,12 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from tests.opal_lake.shapes import ZONED, every_type, spec_of, tables, with_row_ids
 
 from opal_lake.columns import physical_schema, to_logical, to_physical
 from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.schema import Schema, arrow_schema
 from opal_lake.table_spec import TableSpec
+from tests.opal_lake.shapes import ZONED, every_type, spec_of, tables, with_row_ids
 
 FORMATS = pytest.mark.parametrize("file_format", ["parquet", "orc"])
 

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
 
 from opal_lake.check import check_table
 from opal_lake.errors import CommitUnknownError, ConflictError, StorageError
 from opal_lake.storage import Storage, open_storage
 from opal_lake.testing.failing_store import Crash, FailingStore, Mode
+from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
 
 FIRST: list[Row] = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30), ("dye", 5, 40)]
 SECOND: list[Row] = [("ax", 2, 11), ("bow", 3, None), ("cup", 0, 29), ("elk", 2, 50)]

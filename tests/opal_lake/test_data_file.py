@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
-from tests.opal_lake.shapes import every_type, spec_of, tables, with_row_ids
 
 from opal_lake.columns import to_logical, to_physical
 from opal_lake.data_file import EncodedFile, decode_file, encode_file, verify_footer
 from opal_lake.encodings import plan_encodings
 from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.schema import OFFSET, SEGMENT
+from tests.opal_lake.shapes import every_type, spec_of, tables, with_row_ids
 
 FORMATS = pytest.mark.parametrize("file_format", ["parquet", "orc"])
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.golden import make_golden
 
 from opal_lake import layout
 from opal_lake.bitmap import decode_base, encode_base
@@ -16,6 +15,7 @@ from opal_lake.key_store.entries import concat_entries
 from opal_lake.key_store.run import encode_run, open_run
 from opal_lake.storage.local import LocalStorage
 from opal_lake.table import Table
+from tests.golden import make_golden
 
 GOLDEN = Path(make_golden.__file__).parent
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.opal_lake.shop import content, create, reopen, rows
 
 from opal_lake import layout
 from opal_lake.errors import CommitUnknownError, FormatError, InvalidInputError, StorageError
@@ -16,6 +15,7 @@ from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import create_on
 from opal_lake.table_spec import MAX_KEY_BYTES, TableLayout, plan_spec
 from opal_lake.visibility import FOLD_AT_LOGS
+from tests.opal_lake.shop import content, create, reopen, rows
 
 SCHEMA = pa.schema([("k", pa.string()), ("d", pa.int64()), ("p", pa.string())])
 NO_UTF8 = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")])

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.opal_lake.shop import content, create, rows
 
 from opal_lake.check import check_table
 from opal_lake.errors import StorageError
@@ -14,6 +13,7 @@ from opal_lake.segment import RunFile
 from opal_lake.storage.local import LocalStorage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.s3 import S3Storage
+from tests.opal_lake.shop import content, create, rows
 
 
 def test_a_table_made_anew_at_the_same_path_has_other_runs(tmp_path: Path) -> None:

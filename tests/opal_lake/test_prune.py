@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.opal_lake.shapes import ZONED, spec_of
 
 from opal_lake.bounds import Bounds, bounds_of
 from opal_lake.columns import to_physical
 from opal_lake.prune import And, Compare, In, IsNull, Or, Predicate, Unknown, among, begins_with, compare, exact_value, may_match
 from opal_lake.schema import Atomic, Field
 from opal_lake.table_spec import TableSpec
+from tests.opal_lake.shapes import ZONED, spec_of
 
 SMALL = st.integers(-4, 4)
 TEXTS = st.one_of(

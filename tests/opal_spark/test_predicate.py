@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from tests.opal_lake.shapes import WALL, ZONED, spec_of
 
 from opal_lake.bounds import bounds_of
 from opal_lake.columns import to_physical
 from opal_lake.prune import And, Compare, In, IsNull, Or, Predicate, Unknown, may_match
 from opal_spark.predicate import parse_predicate
+from tests.opal_lake.shapes import WALL, ZONED, spec_of
 
 SCHEMA = pa.schema(
     [

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from tests.fixtures_postgres import USER, Postgres
 
 from opal_lake.errors import InvalidInputError, StorageError
 from opal_lake.source import Jdbc
 from opal_spark import OpalTable
 from opal_spark.sources import read_source
+from tests.fixtures_postgres import USER, Postgres
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 

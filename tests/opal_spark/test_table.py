@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.opal_lake.shop import Row, latest
 
 import opal_spark
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_spark import OpalTable
+from tests.opal_lake.shop import Row, latest
 
 DDL = "sku STRING, at BIGINT, price INT"
 

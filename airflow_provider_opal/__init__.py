@@ -1,0 +1,47 @@
+"""Airflow's side of the Opal lake: `from airflow_provider_opal import IngestOperator, MetaGenOperator, opal_asset, ...`.
+
+Names are loaded when they are first used, so that a DAG file pays for what it names. Nothing here imports Spark, ever, and nothing that a
+DAG file needs imports Arrow or numpy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_opal.assets import opal_asset
+    from airflow_provider_opal.hooks.opal import OpalHook
+    from airflow_provider_opal.operators.ingest import IngestOperator, Table
+    from airflow_provider_opal.operators.metagen import MetaGenOperator
+    from airflow_provider_opal.operators.spark import OpalSparkOperator
+    from airflow_provider_opal.sensors.snapshot import SnapshotTriggerSensor
+    from opal_lake.source import Files, Jdbc
+
+__all__ = [
+    "Files",
+    "IngestOperator",
+    "Jdbc",
+    "MetaGenOperator",
+    "OpalHook",
+    "OpalSparkOperator",
+    "SnapshotTriggerSensor",
+    "Table",
+    "opal_asset",
+]
+
+_PLACES = {
+    "Files": "opal_lake.source",
+    "IngestOperator": "airflow_provider_opal.operators.ingest",
+    "Jdbc": "opal_lake.source",
+    "MetaGenOperator": "airflow_provider_opal.operators.metagen",
+    "OpalHook": "airflow_provider_opal.hooks.opal",
+    "OpalSparkOperator": "airflow_provider_opal.operators.spark",
+    "SnapshotTriggerSensor": "airflow_provider_opal.sensors.snapshot",
+    "Table": "airflow_provider_opal.operators.ingest",
+    "opal_asset": "airflow_provider_opal.assets",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)

@@ -1,0 +1,59 @@
+"""What Airflow asks a provider about itself (entry point `apache_airflow_provider`)."""
+
+from typing import Any
+
+NAME = "Opal"
+_HOME = "https://pypi.org/project/airflow-provider-opal/"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Clean against Airflow's own schemas, the lax and the strict one."""
+    return {
+        "package-name": "airflow-provider-opal",
+        "name": NAME,
+        "description": "A mutable data lake run by Airflow: upserts, deletes and time travel on immutable files, with Spark.\n",
+        "state": "ready",
+        "source-date-epoch": 1763683200,
+        "versions": ["0.1.0"],
+        "integrations": [{"integration-name": NAME, "external-doc-url": _HOME, "tags": ["service"]}],
+        "operators": [_modules("operators.spark", "operators.ingest", "operators.metagen")],
+        "sensors": [_modules("sensors.snapshot")],
+        "hooks": [_modules("hooks.opal")],
+        "triggers": [_modules("triggers.snapshot")],
+        "extra-links": ["airflow_provider_opal.links.SparkUILink"],
+        "asset-uris": [{"schemes": ["opal"], "handler": "airflow_provider_opal.assets.normalised"}],
+        "connection-types": [
+            {
+                "connection-type": "opal",
+                "hook-class-name": "airflow_provider_opal.hooks.opal.OpalHook",
+                "hook-name": "Opal lake",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["port", "schema"],
+                    "relabeling": {"host": "Root", "login": "Access key", "password": "Secret key"},
+                    "placeholders": {"host": "s3a://bucket/lake or /data/lake"},
+                },
+                "conn-fields": _FIELDS,
+            }
+        ],
+    }
+
+
+def _modules(*names: str) -> dict[str, Any]:
+    return {"integration-name": NAME, "python-modules": [f"airflow_provider_opal.{name}" for name in names]}
+
+
+def _text(label: str, description: str, **more: Any) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"], **more}}
+
+
+_FIELDS = {
+    "spark_conn_id": _text("Spark connection", "Where this lake's jobs run, unless an operator says otherwise.", default="spark_default"),
+    "endpoint_url": _text("S3 endpoint", "Of a store that is not Amazon's."),
+    "region_name": _text("S3 region", "Of the bucket."),
+    "session_token": _text("S3 session token", "Beside temporary keys.", format="password"),
+    "path_style": {
+        "label": "Path-style addresses",
+        "description": "Most stores that are not Amazon's need them.",
+        "schema": {"type": ["boolean", "null"], "default": False},
+    },
+}

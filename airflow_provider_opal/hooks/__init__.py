@@ -1,0 +1,1 @@
+"""The lake as Airflow's tasks see it."""

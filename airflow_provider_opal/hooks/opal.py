@@ -1,0 +1,125 @@
+"""The connection type `opal`: where a lake is and how to reach it. Reads tables' state without Spark."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+
+from airflow_provider_opal.assets import DEFAULT_CONN_ID
+
+if TYPE_CHECKING:
+    from opal_lake.job import JobResult
+    from opal_lake.table import Table
+
+DEFAULT_SPARK_CONN_ID = "spark_default"
+# The store's names of what the connection holds, and Hadoop's; the secret ones never leave by argv, templates or logs
+_S3A = {
+    "aws_access_key_id": "fs.s3a.access.key",
+    "aws_secret_access_key": "fs.s3a.secret.key",
+    "aws_session_token": "fs.s3a.session.token",
+    "endpoint_url": "fs.s3a.endpoint",
+    "region_name": "fs.s3a.endpoint.region",
+    "path_style": "fs.s3a.path.style.access",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lake:
+    """What a connection says."""
+
+    root: str
+    options: Mapping[str, str]
+    spark_conn_id: str
+
+    def uri(self, table: str) -> str:
+        """A table's address: `shop.orders` lies in `<root>/shop/orders`; a path or a URI stands for itself."""
+        if "://" in table or table.startswith("/"):
+            return table
+        if not self.root:
+            raise ValueError(f"table {table!r} is relative, but the connection has no root; set its root, or give the table's whole path")
+        return f"{self.root.rstrip('/')}/{table.replace('.', '/')}"
+
+    def spark_conf(self) -> dict[str, str]:
+        """The same store for Spark; holds secrets."""
+        if not self.options:
+            return {}
+        conf = {f"spark.hadoop.{_S3A[name]}": value for name, value in self.options.items()}
+        if self.options.get("endpoint_url", "").startswith("http://"):
+            conf["spark.hadoop.fs.s3a.connection.ssl.enabled"] = "false"
+        return conf
+
+
+class OpalHook(BaseHook):
+    """Tables of a lake, from the scheduler's side of the fence."""
+
+    conn_name_attr = "opal_conn_id"
+    default_conn_name = DEFAULT_CONN_ID
+    conn_type = "opal"
+    hook_name = "Opal lake"
+
+    def __init__(self, opal_conn_id: str = DEFAULT_CONN_ID) -> None:
+        super().__init__()
+        self.opal_conn_id = opal_conn_id
+
+    @cached_property
+    def lake(self) -> Lake:
+        """The connection, read once."""
+        found = self.get_connection(self.opal_conn_id)
+        extra: dict[str, Any] = found.extra_dejson
+        given = {
+            "aws_access_key_id": found.login,
+            "aws_secret_access_key": found.password,
+            "aws_session_token": extra.get("session_token"),
+            "endpoint_url": extra.get("endpoint_url"),
+            "region_name": extra.get("region_name"),
+            "path_style": "true" if str(extra.get("path_style", "")).lower() in ("true", "1") else None,
+        }
+        options = {name: str(value) for name, value in given.items() if value}
+        return Lake(root=found.host or "", options=options, spark_conn_id=extra.get("spark_conn_id") or DEFAULT_SPARK_CONN_ID)
+
+    def get_conn(self) -> Lake:
+        """Airflow's name for it."""
+        return self.lake
+
+    def table(self, table: str) -> "Table":
+        """An open table. NotFoundError when there is none."""
+        from opal_lake.table import Table
+
+        return Table.open(self.lake.uri(table), self.lake.options)
+
+    def head(self, table: str) -> int:
+        """The newest version's number."""
+        return self.table(table).snapshot_at().version
+
+    def versions_after(self, table: str, seen: int, most: int | None = None) -> tuple[int, int] | None:
+        """(seen, newest that changed what can be read], None when there is none; at most so many of those that did."""
+        found = self.table(table)
+        changed = [version for version in range(seen + 1, found.snapshot_at().version + 1) if found.log.read_commit(version).changes_view]
+        if not changed:
+            return None
+        return seen, changed[-1] if most is None else changed[:most][-1]
+
+    def find_result(self, table: str, operation: str, token: str) -> "JobResult | None":
+        """What a job with this token did, if it did it; also when nobody heard of it."""
+        from opal_lake.errors import NotFoundError
+
+        try:
+            found = self.table(table)
+        except NotFoundError:
+            return None
+        return found.log.earlier_result(found.snapshot_at(), operation, token)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """The button of Airflow's form: whether the root can be listed."""
+        from opal_lake.errors import OpalError
+        from opal_lake.storage import open_storage
+
+        try:
+            if not self.lake.root:
+                return True, "The connection has no root: every table has to be named by its whole path"
+            next(iter(open_storage(self.lake.root, self.lake.options).list("")), None)
+        except (OpalError, OSError, ValueError) as error:
+            return False, str(error)
+        return True, f"{self.lake.root} can be listed"

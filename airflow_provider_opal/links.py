@@ -1,0 +1,16 @@
+"""Links beside a task in Airflow's UI."""
+
+from typing import Any
+
+from airflow.sdk import BaseOperatorLink
+from airflow.sdk.execution_time.xcom import XCom
+
+
+class SparkUILink(BaseOperatorLink):
+    """Spark's own page of the running job; the page ends with the job."""
+
+    name = "Spark UI"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """What the job told while it ran: Airflow asks again at the end, and replaces the link with the answer."""
+        return str(XCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")

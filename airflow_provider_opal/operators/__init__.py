@@ -1,0 +1,1 @@
+"""Tasks on tables; each submits one packaged Spark app."""

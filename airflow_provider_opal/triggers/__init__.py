@@ -1,0 +1,1 @@
+"""Waiting for tables without a worker."""

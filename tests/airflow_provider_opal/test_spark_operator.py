@@ -1,0 +1,185 @@
+"""OpalSparkOperator without a scheduler: what it submits, what it shows, what it makes of an end."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider_opal import Files, IngestOperator, MetaGenOperator, Table
+from airflow_provider_opal.hooks.submit import OpalSubmitHook, end_left_over, process_identity, properties_file
+from airflow_provider_opal.operators.spark import app_path, token_of
+from opal_lake.exit_codes import INPUT, RETRY
+from opal_lake.job import JobSpec
+from opal_lake.storage.open import open_storage
+from tests.opal_lake.shop import create, rows
+
+SECRETS = {"login": "AKIAEXAMPLE", "password": "s3cr3t/key", "extra": {"session_token": "t0k3n", "endpoint_url": "http://store:9000"}}
+
+
+@pytest.fixture(autouse=True)
+def connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)}))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+
+
+class Store(dict[str, Any]):
+    """Airflow's state store of a task, as far as it is used."""
+
+    def set(self, key: str, value: Any, **_: Any) -> None:
+        self[key] = value
+
+
+def context(task: Any, *, clears: int = 0, partition_key: str | None = None) -> Any:
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id=task.task_id, map_index=-1, max_tries=(task.retries or 0) + clears)
+    return {"ti": ti, "task": task, "task_state_store": Store(), "partition_key": partition_key, "outlet_events": {}}
+
+
+def ingest(**more: Any) -> IngestOperator:
+    source = Files(paths=("/in/{{ partition_key }}/*.json",))
+    return IngestOperator(task_id="ingest", table="shop.users", source=source, create=Table(keys=["id"], delta="at"), **more)
+
+
+def test_retries_share_a_token_and_a_clear_has_another() -> None:
+    task = ingest(retries=3)
+    assert token_of(context(task)) == token_of(context(task)) == "d/r/ingest/-1/0"
+    assert token_of(context(task, clears=1)) == "d/r/ingest/-1/1"
+
+
+def test_a_keyed_task_without_a_key_says_how_to_give_one() -> None:
+    task = ingest()
+    with pytest.raises(AirflowFailException, match="airflow dags clear DAG_ID --partition-key KEY"):
+        task.render_template_fields(context(task))
+    task.render_template_fields({**context(task, partition_key="2026-11-01"), "dag": SimpleNamespace(dag_id="d")})
+    assert task.arguments["source"]["files"]["paths"] == ["/in/2026-11-01/*.json"]
+
+
+def test_the_job_is_json_and_says_all() -> None:
+    task = ingest()
+    spec = JobSpec.from_json(task.job(context(task)).to_json())
+    assert (spec.operation, spec.token) == ("ingest", "d/r/ingest/-1/0")
+    assert spec.table.endswith("/shop/users")
+    assert spec.arguments["create"] == {"keys": ["id"], "delta": "at", "file_format": "parquet"}
+    assert Path(app_path("ingest")).name == "ingest.py"
+
+
+def test_no_secret_is_on_the_command_line_or_in_what_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """spark-submit is a script that keeps what it was given."""
+    told = tmp_path / "told.json"
+    script = tmp_path / "spark-submit"
+    script.write_text(
+        f"#!{sys.executable}\nimport json, os, sys\n"
+        "path = sys.argv[sys.argv.index('--properties-file') + 1]\n"
+        f"json.dump([sys.argv, open(path).read(), os.stat(path).st_mode], open({str(told)!r}, 'w'))\nsys.exit({RETRY})\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    create(open_storage(str(tmp_path / "t")))
+    monkeypatch.setattr("airflow_provider_opal.hooks.opal.OpalHook.find_result", lambda *_: None)
+    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": "s3a://bucket/lake", **SECRETS}))
+    task = MetaGenOperator(task_id="m", table="t", conf={"spark.x": "1"})
+    with caplog.at_level("DEBUG"), pytest.raises(AirflowException) as caught:
+        task.execute(context(task))
+    assert not isinstance(caught.value, AirflowFailException)
+    argv, properties, mode = json.loads(told.read_text())
+    assert stat.S_IMODE(mode) == 0o600
+    assert "--load-spark-defaults" in argv
+    assert "spark.hadoop.fs.s3a.session.token=t0k3n" in properties
+    rendered = {name: getattr(task, name) for name in task.template_fields}
+    seen = " ".join([*argv, caplog.text, str(caught.value), json.dumps(rendered, default=str)])
+    assert not [secret for secret in ("AKIAEXAMPLE", "s3cr3t/key", "t0k3n") if secret in seen]
+    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("opal-submit-*/spark.properties"))
+
+
+def test_what_cannot_succeed_by_trying_again_fails_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "spark-submit"
+    script.write_text(f"#!/bin/sh\necho noise\necho 'opal: the table is not there'\nexit {INPUT}\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    task = MetaGenOperator(task_id="m", table="t")
+    with pytest.raises(AirflowFailException, match="opal: the table is not there"):
+        task.execute(context(task))
+
+
+def test_a_job_without_a_result_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "spark-submit"
+    script.write_text("#!/bin/sh\nexit 0\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    task = MetaGenOperator(task_id="m", table="t")
+    with pytest.raises(AirflowException, match="the table has no result"):
+        task.execute(context(task))
+
+
+def test_what_was_done_is_not_submitted_again(tmp_path: Path) -> None:
+    table = create(open_storage(str(tmp_path / "shop" / "users")))
+    task = ingest()
+    found = context(task)
+    table.ingest(*rows([("a", 1, 1)]), token=token_of(found))
+    told = task.execute(found)
+    assert told["version"] == 1
+    assert told["repeated"]
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_a_missing_spark_connection_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's own hook would take it for YARN."""
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
+    task = MetaGenOperator(task_id="m", table="t", spark_conn_id="spark_nowhere")
+    with pytest.raises(AirflowFailException, match="there is no Spark connection 'spark_nowhere'"):
+        task.execute(context(task))
+
+
+def test_the_driver_that_a_killed_worker_left_behind_is_ended() -> None:
+    """With all that it started; another process of that number, or on another machine, is left alone."""
+    script = "import subprocess, sys, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+    time.sleep(0.5)
+    known = process_identity(process.pid)
+    assert not end_left_over({**known, "host": "elsewhere"})
+    assert not end_left_over({**known, "started": "1"})
+    assert process.poll() is None
+    assert end_left_over(known)
+    assert process.wait(10) != 0
+    assert not end_left_over(known)
+
+
+def test_properties_keep_what_the_user_s_file_says(tmp_path: Path) -> None:
+    own = tmp_path / "own.properties"
+    own.write_text("spark.x=1")
+    with properties_file({"spark.secret": "a\\b"}, str(own)) as path:
+        assert path is not None
+        assert Path(path).read_text().splitlines() == ["spark.x=1", "spark.secret=a\\\\b"]
+    assert not Path(path).exists()
+    with properties_file({}, str(own)) as path:
+        assert path == str(own)
+
+
+@pytest.mark.parametrize(
+    "connection,expected",
+    [
+        ({"host": "spark://master:7077"}, ["--master", "spark://master:7077"]),
+        (
+            {"host": "yarn", "extra": {"deploy-mode": "cluster", "queue": "lake"}},
+            ["--master", "yarn", "--queue", "lake", "--deploy-mode", "cluster"],
+        ),
+    ],
+)
+def test_the_command_for_a_cluster(connection: dict[str, Any], expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
+    task = MetaGenOperator(task_id="m", table="t", archives="env.tar.gz#environment", executor_memory="4g")
+    hook = task._watched_hook(context(task))
+    assert isinstance(hook, OpalSubmitHook)
+    command = hook._build_spark_submit_command(app_path("metagen"))
+    for word in [*expected, "--archives", "env.tar.gz#environment", "--executor-memory", "4g"]:
+        assert word in command
+    assert hook.is_client == ("cluster" not in expected)
