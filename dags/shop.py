@@ -1,0 +1,25 @@
+"""A shop's users: what is in the files goes into the table, and whoever waits for the table runs. Triggered by hand; or give it a schedule.
+
+Wants the connections `opal_default` (type Opal lake: the root of the lake) and `spark_default` (type spark: local[2], spark://..., yarn, k8s://...),
+and the Variable `shop_source`: the folder of the files.
+"""
+
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG
+
+from airflow_provider_opal import Files, IngestOperator, MetaGenOperator, SnapshotTriggerSensor, Table, opal_asset
+
+with DAG("shop_users", schedule=None, start_date=datetime(2026, 11, 1), max_active_runs=1, tags=["opal"]):
+    ingest = IngestOperator(
+        task_id="ingest",
+        table="shop.users",
+        source=Files(paths=("{{ var.value.shop_source }}/*.json",)),
+        create=Table(keys=["id"], delta="at", deletes="op = 'D'"),
+        retries=2,
+        retry_delay=timedelta(seconds=10),
+    )
+    ingest >> MetaGenOperator(task_id="metagen", table="shop.users", retries=2, retry_delay=timedelta(seconds=10))
+
+with DAG("shop_report", schedule=[opal_asset("shop.users")], start_date=datetime(2026, 11, 1), max_active_runs=1, tags=["opal"]):
+    SnapshotTriggerSensor(task_id="new_versions", table="shop.users", start="all", deferrable=True, poke_interval=5)
