@@ -129,9 +129,9 @@ class CommitLog:
         if has_log:
             return f"{self.storage.uri} has lost the beginning of its log and has no checkpoint; restore {layout.META} from a backup"
         other = next(iter(self.storage.list("")), None)
-        seen = f"it holds {other.path!r}" if other else "it is empty or absent"
+        seen = f"it holds {other.path!r}, but no {layout.LOG}" if other else "no such folder is there, or nothing is in it"
         way_out = "check the path, or make a table with OpalTable.create or `opal create`"
-        return f"{self.storage.uri} is no Opal table: {seen}, but no {layout.LOG}; {way_out}"
+        return f"{self.storage.uri} is no Opal table: {seen}; {way_out}"
 
     def _commits_after(self, version: int, up_to: int | None) -> list[Commit]:
         start_after = layout.commit_path(version) if version >= 0 else ""

@@ -98,5 +98,5 @@ def _refusal(rejected: Counter[str], examples: Sequence[object]) -> str:
     shown = "\n".join(f"  {example}" for example in examples)
     return (
         f"{counted(rejected.total(), 'row')} cannot go into the table, so nothing was ingested:\n{reasons}\nfor example:\n{shown}\n"
-        "Correct the source, or use on_bad_rows='quarantine' to let the good rows in and put these aside."
+        "Correct the source, or use on_bad_rows='quarantine' (`opal ingest --quarantine`) to let the good rows in and put these aside."
     )

@@ -69,3 +69,7 @@ class JobResult(_Json):
     timings_ms: Mapping[str, int] = field(default_factory=dict)
     notes: Sequence[str] = ()
     examples: Sequence[Mapping[str, Any]] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "notes", tuple(self.notes))  # JSON has lists only, and a repeat equals its first run
+        object.__setattr__(self, "examples", tuple(self.examples))

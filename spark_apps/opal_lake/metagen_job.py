@@ -101,5 +101,6 @@ def _counts(counts: Counter[str], left: tuple[int, ...]) -> dict[str, int]:
 def _notes(counts: Counter[str]) -> tuple[str, ...]:
     if not counts["ambiguous"]:
         return ()
-    alike = f"{counts['ambiguous']} rows of one ingest have the same key, delta and tie-break as another row: "
+    have = "row of one ingest has" if counts["ambiguous"] == 1 else "rows of one ingest have"
+    alike = f"{counts['ambiguous']} {have} the same key, delta and tie-break as another row: "
     return (alike + "which of them is visible is not specified; add a tie-break column to decide",)

@@ -45,7 +45,7 @@ def event_time_of(snapshot: Snapshot, event_time: object | None) -> int | None:
         return None
     delta, floor = snapshot.spec.delta, snapshot.root.floor
     assert isinstance(delta.type, Atomic)
-    until = encode_order(event_time, delta.type, name=delta.name)
+    until = encode_order(event_time, delta.type, name="event_time")
     if floor is not None and until < floor:
         raise NotFoundError(f"event time {event_time} is beyond the window; the oldest readable one is {from_order(floor, delta.type)}")
     return until

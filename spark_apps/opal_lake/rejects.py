@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from opal_lake.schema import Atomic, Field
+from opal_lake.schema import RESERVED_PREFIX, Atomic, Field
 from opal_lake.table_spec import MAX_KEY_BYTES, TableSpec
 
 # What a source reader found wrong with a row already, where the row stood, and what it held before it was given types
@@ -64,7 +64,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def _row_texts(rows: pa.Table) -> list[str]:
-    names = [name for name in rows.column_names if name not in NOTES]
+    names = [name for name in rows.column_names if not name.startswith(RESERVED_PREFIX)]
     return [row_text(dict(zip(names, row, strict=True))) for row in zip(*(values_of(rows[name]) for name in names), strict=True)]
 
 

@@ -173,7 +173,8 @@ def create_on(storage: Storage, spec: TableSpec, clock: Clock | None = None, ids
         actions=Actions(spec=spec),
     )
     if not table.log.put(commit):
-        raise InvalidInputError(f"{storage.uri} is an Opal table already; open it with OpalTable.for_path, or choose another path")
+        way_out = "open it with OpalTable.for_path, create it only if_absent (`opal create --if-absent`), or choose another path"
+        raise InvalidInputError(f"{storage.uri} is an Opal table already; {way_out}")
     return table
 
 

@@ -94,7 +94,7 @@ def _feed(story: Story, table: OpalTable, name: str, changes: Sequence[tuple[str
     counts = made.counts
     story.say(
         f"The {name}'s changes: {ingested.counts['rows']} rows ingested, then MetaGen found "
-        f"{counts['updates']} updates, {counts['deletes']} deletes, {counts['late']} late. Read now:"
+        f"updates: {counts['updates']}, deletes: {counts['deletes']}, late: {counts['late']}. Read now:"
     )
     story.show_rows(table.read())
 

@@ -1,5 +1,6 @@
 """The operations of a JobSpec, one function each: its keyword-only parameters are the arguments that a spec may give."""
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -139,6 +140,7 @@ def read(
     result = JobResult(operation="read", table=table.table.uri, version=snapshot.version, token=spec.token)
     if to is None:
         return _shown(rows, SHOWN_ROWS if limit is None else limit, result)
+    _check_target(to, table.table.uri)
     if format not in EXPORT_FORMATS:
         raise InvalidInputError(f"format {format!r} is unknown; use one of {', '.join(EXPORT_FORMATS)}")
     rows = rows if limit is None else rows.limit(limit)
@@ -146,6 +148,21 @@ def read(
     writer = rows.observe(observed, _count()).write.mode("overwrite" if overwrite else "error").format(format)
     writer.options(**{**_WRITER_OPTIONS.get(format, {}), **(writer_options or {})}).save(to)
     return replace(result, counts={"rows": int(observed.get["rows"])}, notes=(f"exported to {to} as {format}",))
+
+
+def _check_target(to: str, uri: str) -> None:
+    """An export replaces a folder: never one that holds this table, or another, or a part of one."""
+    target, own = _plain(to), _plain(uri)
+    if (target + "/").startswith(own + "/") or (own + "/").startswith(target + "/"):
+        raise InvalidInputError(f"{to} would overwrite the table {uri} or a part of it; export to a folder of its own")
+    if not to.startswith("s3") and any(os.path.isdir(os.path.join(_plain(to), *part)) for part in (("_opal",), ("..", "_opal"))):
+        raise InvalidInputError(f"{to} belongs to an Opal table, which an export would damage; export to a folder of its own")
+
+
+def _plain(uri: str) -> str:
+    """For comparing places."""
+    scheme, _, rest = uri.rpartition("://")
+    return f"s3://{rest.rstrip('/')}" if scheme.startswith("s3") else os.path.realpath(rest if scheme == "file" else uri)
 
 
 _WRITER_OPTIONS = {"csv": {"header": "true", "escape": '"'}, "json": {"ignoreNullFields": "false"}}

@@ -39,6 +39,17 @@ def open_session(name: str) -> "SparkSession":
     return SparkSession.builder.appName(name).getOrCreate()
 
 
+def use_this_python(spark: "SparkSession") -> None:
+    """Local workers run the Python that this process runs, unless somebody said which: `python3` of the PATH need not have Arrow."""
+    import os
+    import sys
+
+    if is_connect(spark) or "PYSPARK_PYTHON" in os.environ or not str(spark.sparkContext.master).startswith("local"):
+        return
+    if _conf(spark, "spark.pyspark.python") is None:
+        spark.sparkContext.pythonExec = sys.executable
+
+
 def storage_options(spark: "SparkSession", uri: str) -> dict[str, str]:
     """What Spark's own S3A settings say, so that both reach the store in the same way. Empty where they say nothing."""
     if not uri.startswith(("s3://", "s3a://")):

@@ -21,11 +21,11 @@ from opal_spark.failures import first_words
 from opal_spark.ingest import ingest
 from opal_spark.metagen import metagen
 from opal_spark.reader import View, read
-from opal_spark.session import storage_options
+from opal_spark.session import storage_options, use_this_python
 from opal_spark.sources import source_errors, source_rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OpalTable:
     """A mutable table on files. Make one with `create`, find one with `for_path`."""
 
@@ -67,6 +67,12 @@ class OpalTable:
     def for_path(cls, spark: SparkSession, uri: str, *, options: Mapping[str, str] | None = None) -> Self:
         """The table at a path. S3 settings come from Spark's own (`spark.hadoop.fs.s3a.*`) unless `options` are given."""
         return cls(spark=spark, table=Table.open(uri, _options(spark, uri, options)))
+
+    def __post_init__(self) -> None:
+        use_this_python(self.spark)
+
+    def __repr__(self) -> str:
+        return f"OpalTable({self.table.uri!r})"
 
     def ingest(
         self,

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -231,7 +232,7 @@ def test_an_export_counts_its_rows_and_never_mixes_with_what_is_there(
     spec = spec_of("read", table, {"to": to, "format": file_format, "event_time": "2026-01-01T12:00:00+00:00"})
     assert run(spec) == OK
     result = JobResult.from_json(capsys.readouterr().out.splitlines()[-1])
-    assert (result.counts, result.examples) == ({"rows": 3}, [])
+    assert (result.counts, result.examples) == ({"rows": 3}, ())
     assert spark.read.format(file_format).option("header", "true").load(to).count() == 3
     assert run(spec) == INPUT
     assert "exists" in capsys.readouterr().err
@@ -309,3 +310,17 @@ def test_a_source_without_rows_is_an_error_unless_it_is_accepted(spark: SparkSes
         assert ingest(spark, table, source, on_empty="accept").counts.get("rows", 0) == 0
     with pytest.raises(InvalidInputError, match="on_empty='skip' is unknown"):
         ingest(spark, table, empty, on_empty="skip")
+
+
+@pytest.mark.parametrize("target", ["users", "users/data", "users/out", "."])
+def test_an_export_never_takes_the_place_of_a_table(spark: SparkSession, table: Path, target: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"export to a folder of its own"):
+        operations.read(spark, spec_of("read", table), to=str(table.parent / target), overwrite=True)
+    assert operations.read(spark, spec_of("read", table)).counts["rows"] == 2
+
+
+def test_a_repeat_equals_its_first_run(spark: SparkSession, table: Path, tmp_path: Path) -> None:
+    spec = JobSpec(operation="ingest", table=str(table), token="again")
+    source = {"files": {"paths": [str(tmp_path / "1.csv")]}}
+    first, again = (operations.ingest(spark, spec, source=source) for _ in range(2))
+    assert again == replace(first, repeated=True)
