@@ -3,6 +3,6 @@
 import os
 import tempfile
 
-os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="opal-airflow-")
+HOME = tempfile.TemporaryDirectory(prefix="opal-airflow-")  # goes with the process
+os.environ["AIRFLOW_HOME"] = HOME.name
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "False"
