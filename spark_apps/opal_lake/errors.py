@@ -37,3 +37,8 @@ class NoRowsError(InvalidInputError):
 
 class FormatError(OpalError):
     """Bytes of a table are damaged or of an unknown format. Names the file."""
+
+
+def count_text(number: int, noun: str) -> str:
+    """`1 file`, `1,200 files`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

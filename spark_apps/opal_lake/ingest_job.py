@@ -9,11 +9,11 @@ from itertools import count
 from opal_lake import layout
 from opal_lake.commit import Actions, Commit, SideFile, file_to_json
 from opal_lake.commit_log import CommitLog, Draft, Proposal
-from opal_lake.errors import InvalidInputError, NoRowsError
+from opal_lake.errors import InvalidInputError, NoRowsError, count_text
 from opal_lake.group import plan_groups
 from opal_lake.ingest import IngestOutput
 from opal_lake.job import JobResult
-from opal_lake.rejects import EXAMPLES, counted, fewer_reasons
+from opal_lake.rejects import EXAMPLES, fewer_reasons
 from opal_lake.sections import encode_section
 from opal_lake.segment import DataFile
 from opal_lake.snapshot import Snapshot
@@ -49,7 +49,9 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
     if rejected and not run.quarantine:
         raise InvalidInputError(_refusal(rejected, examples))
     if run.refuse_empty and not rejected and not any(output.files for output in outputs):
-        raise NoRowsError("the source has no row; nothing was ingested. If that is to be expected, say on_empty='accept'")
+        raise NoRowsError(
+            "the source has no row; nothing was ingested. If that is to be expected: on_empty='accept' (`opal ingest --accept-empty`)"
+        )
     files = sorted((file for output in outputs for file in output.files), key=lambda file: file.segments)
     tries = count()
 
@@ -62,7 +64,7 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
             operation="ingest",
             table=log.storage.uri,
             counts=counts | {"rejected": rejected.total()},
-            notes=tuple(f"rejected {counted(number, 'row')}: {reason}" for reason, number in rejected.most_common()),
+            notes=tuple(f"rejected {count_text(number, 'row')}: {reason}" for reason, number in rejected.most_common()),
             examples=examples,
         )
         if len(placed) <= MOST_INLINE_FILES:
@@ -94,9 +96,9 @@ def _write_side(log: CommitLog, number: int, attempt: int, files: Sequence[DataF
 
 
 def _refusal(rejected: Counter[str], examples: Sequence[object]) -> str:
-    reasons = "\n".join(f"  {counted(number, 'row')}: {reason}" for reason, number in rejected.most_common())
+    reasons = "\n".join(f"  {count_text(number, 'row')}: {reason}" for reason, number in rejected.most_common())
     shown = "\n".join(f"  {example}" for example in examples)
     return (
-        f"{counted(rejected.total(), 'row')} cannot go into the table, so nothing was ingested:\n{reasons}\nfor example:\n{shown}\n"
+        f"{count_text(rejected.total(), 'row')} cannot go into the table, so nothing was ingested:\n{reasons}\nfor example:\n{shown}\n"
         "Correct the source, or use on_bad_rows='quarantine' (`opal ingest --quarantine`) to let the good rows in and put these aside."
     )

@@ -58,11 +58,6 @@ def fewer_reasons(counts: Counter[str]) -> Counter[str]:
     return kept
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 row`, `2 rows`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def _row_texts(rows: pa.Table) -> list[str]:
     names = [name for name in rows.column_names if not name.startswith(RESERVED_PREFIX)]
     return [row_text(dict(zip(names, row, strict=True))) for row in zip(*(values_of(rows[name]) for name in names), strict=True)]

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from opal_lake.cli.pages import counts_text
-from opal_lake.cli.render import Column, Style, count_text, duration_text, escaped, facts, natural_width, text_table
+from opal_lake.cli.render import Column, Style, duration_text, escaped, facts, natural_width, text_table
+from opal_lake.errors import count_text
 from opal_lake.job import JobResult
 
 _GAP_CELLS, _NARROWEST = 2, 8

@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from opal_lake import layout as paths
 from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError
 from opal_lake.job import JobResult, JobSpec
 from opal_lake.schema import arrow_schema
@@ -155,7 +156,7 @@ def _check_target(to: str, uri: str) -> None:
     target, own = _plain(to), _plain(uri)
     if (target + "/").startswith(own + "/") or (own + "/").startswith(target + "/"):
         raise InvalidInputError(f"{to} would overwrite the table {uri} or a part of it; export to a folder of its own")
-    if not to.startswith("s3") and any(os.path.isdir(os.path.join(_plain(to), *part)) for part in (("_opal",), ("..", "_opal"))):
+    if not to.startswith("s3") and any(os.path.isdir(os.path.join(_plain(to), *part)) for part in ((paths.META,), ("..", paths.META))):
         raise InvalidInputError(f"{to} belongs to an Opal table, which an export would damage; export to a folder of its own")
 
 

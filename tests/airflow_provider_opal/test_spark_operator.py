@@ -84,8 +84,7 @@ def test_no_secret_is_on_the_command_line_or_in_what_is_logged(
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     create(open_storage(str(tmp_path / "t")))
-    monkeypatch.setattr("airflow_provider_opal.hooks.opal.OpalHook.find_result", lambda *_: None)
-    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": "s3a://bucket/lake", **SECRETS}))
+    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path), **SECRETS}))
     task = MetaGenOperator(task_id="m", table="t", conf={"spark.x": "1"})
     with caplog.at_level("DEBUG"), pytest.raises(AirflowException) as caught:
         task.execute(context(task))

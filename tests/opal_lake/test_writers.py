@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,9 @@ def test_two_metagens_that_took_up_the_same_rows_count_them_once() -> None:
     first, second = prepare_metagen(table), prepare_metagen(table)
     assert commit_metagen(table.log, *first, table.cache, None).version == 2
     assert commit_metagen(table.log, *second, table.cache, None).version is None
+    told = commit_metagen(table.log, *second, table.cache, "late")
+    assert (told.version, told.counts["rows"]) == (3, 0)
+    assert table.metagen(token="late") == replace(told, repeated=True)
     assert content(table) == [("a", 2, 2), ("b", 1, 1)]
     assert check_table(table) == []
 

@@ -8,7 +8,6 @@ from opal_lake.cli.render import (
     Column,
     Style,
     ago_text,
-    count_text,
     duration_text,
     escaped,
     facts,
@@ -18,6 +17,7 @@ from opal_lake.cli.render import (
     text_table,
     time_text,
 )
+from opal_lake.errors import count_text
 
 # Of a result's counts, what a person wants to know first
 _ORDER = ("rows", "updates", "deletes", "late", "ambiguous", "rejected", "segments", "files", "bytes", "events")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TextIO
 
-from opal_lake.cli.render import Style, count_text, duration_text, output_width
+from opal_lake.cli.render import Style, duration_text, output_width
+from opal_lake.errors import count_text
 
 _REPAINT_S, _LOG_S = 0.2, 5.0
 _SILENT_LOOKS = 6  # of a log, between two lines that say the same

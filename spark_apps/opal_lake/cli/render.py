@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO
 
+from opal_lake.errors import count_text
+
 _GAP = "  "
 _NARROWEST = 8
 _MOMENT = re.compile(r"-?\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d")
@@ -100,11 +102,6 @@ def duration_text(seconds: float) -> str:
     """0:07, 2:03, 1:00:09."""
     hours, rest = divmod(int(seconds), 3_600)
     return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
-
-
-def count_text(number: int, noun: str) -> str:
-    """`1 file`, `1,200 files`."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
