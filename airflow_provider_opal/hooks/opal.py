@@ -104,11 +104,14 @@ class OpalHook(BaseHook):
     def find_result(self, table: str, operation: str, token: str) -> "JobResult | None":
         """What a job with this token did, if it did it; also when nobody heard of it."""
         from opal_lake.errors import NotFoundError
+        from opal_lake.results import WITHOUT_COMMIT, read_result
 
         try:
             found = self.table(table)
         except NotFoundError:
             return None
+        if operation in WITHOUT_COMMIT:
+            return read_result(found.storage, operation, token)
         return found.log.earlier_result(found.snapshot_at(), operation, token)
 
     def test_connection(self) -> tuple[bool, str]:

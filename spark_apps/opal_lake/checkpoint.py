@@ -88,6 +88,7 @@ def touched_sections(commits: Iterable[Commit]) -> set[str]:
         touched |= {"logs"} if actions.add_logs else set()
         touched |= {"runs"} if actions.add_runs else set()
         touched |= {"tokens"} if commit.token else set()
+        touched |= {"partitions"} if commit.partition_key is not None else set()
     return touched
 
 

@@ -50,6 +50,7 @@ class Commit:
     number: int | None = None
     token: str | None = None
     application: tuple[str, int] | None = None
+    partition_key: str | None = None
     epoch: int = 0
     changes_view: bool = False
     result: Mapping[str, Any] = field(default_factory=dict)
@@ -87,6 +88,7 @@ def encode_commit(commit: Commit) -> bytes:
         "number": commit.number,
         "token": commit.token,
         "application": list(commit.application) if commit.application else None,
+        "partition_key": commit.partition_key,
         "epoch": commit.epoch,
         "changes_view": commit.changes_view,
         "result": dict(commit.result),
@@ -111,6 +113,7 @@ def decode_commit(data: bytes, path: str) -> Commit:
             number=body["number"],
             token=body["token"],
             application=(application[0], application[1]) if application else None,
+            partition_key=body["partition_key"],
             epoch=body["epoch"],
             changes_view=body["changes_view"],
             result=body["result"],

@@ -24,6 +24,7 @@ from opal_lake.errors import (
 )
 from opal_lake.ids import IdSource
 from opal_lake.job import JobResult
+from opal_lake.results import write_result
 from opal_lake.snapshot import Snapshot, first_root
 from opal_lake.storage.protocol import Storage
 
@@ -55,6 +56,7 @@ class Proposal:
     started_us: int
     token: str | None = None
     application: tuple[str, int] | None = None
+    partition_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +204,7 @@ class CommitLog:
             number=proposal.number,
             token=proposal.token,
             application=proposal.application,
+            partition_key=proposal.partition_key,
             epoch=head.root.epoch,
             changes_view=draft.changes_view,
             result=result.to_dict(),
@@ -231,7 +234,7 @@ class CommitLog:
         self._check_not_below_expired_log(link)
         try:
             if link.token is not None:
-                self.storage.put_if_absent(layout.result_path(link.token), result_of(link).to_json().encode())
+                write_result(self.storage, result_of(link))
             if link.version % head.spec.integer("checkpoint_commits") == 0:
                 write_checkpoint(self.storage, head.followed_by([link]))
         except (StorageError, FormatError, NotFoundError) as error:

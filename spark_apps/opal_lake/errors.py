@@ -35,6 +35,10 @@ class NoRowsError(InvalidInputError):
     """A source has nothing to read, which some callers expect."""
 
 
+class FunctionError(OpalError):
+    """A user's own function failed; it may succeed when it is called again."""
+
+
 class FormatError(OpalError):
     """Bytes of a table are damaged or of an unknown format. Names the file."""
 

@@ -1,6 +1,14 @@
 """Exit codes of the command and of the apps: they tell a scheduler whether trying again can help."""
 
-from opal_lake.errors import CommitUnknownError, ConflictError, FormatError, InvalidInputError, NotFoundError, StorageError
+from opal_lake.errors import (
+    CommitUnknownError,
+    ConflictError,
+    FormatError,
+    FunctionError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
 
 OK = 0
 FINDINGS = 1
@@ -14,7 +22,7 @@ MEANINGS = {
     OK: "done",
     FINDINGS: "check found something",
     INPUT: "wrong input, or nothing there: trying again unchanged fails again",
-    RETRY: "the store, Spark or another writer was in the way: try again, with the same token",
+    RETRY: "the store, Spark, another writer or a function of your own was in the way: try again, with the same token",
     DAMAGE: "bytes of the table are damaged: opal check names them",
     BUG: "a bug in this program",
 }
@@ -25,6 +33,7 @@ _OF_ERROR: tuple[tuple[type[Exception], int], ...] = (
     (StorageError, RETRY),
     (ConflictError, RETRY),
     (CommitUnknownError, RETRY),
+    (FunctionError, RETRY),
     (FormatError, DAMAGE),
 )
 

@@ -31,6 +31,7 @@ class IngestRun:
     started_us: int
     token: str | None = None
     application: tuple[str, int] | None = None
+    partition_key: str | None = None
     quarantine: bool = False
     refuse_empty: bool = False
 
@@ -78,6 +79,7 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
         started_us=run.started_us,
         token=run.token,
         application=run.application,
+        partition_key=run.partition_key,
     )
     return log.commit(run.base, proposal)
 

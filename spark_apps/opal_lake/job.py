@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from opal_lake.errors import InvalidInputError
 
-OPERATIONS = ("create", "ingest", "metagen", "read")
+OPERATIONS = ("create", "ingest", "metagen", "read", "consume")
 
 
 class _Json:

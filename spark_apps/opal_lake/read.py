@@ -7,11 +7,13 @@ from decimal import Decimal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyroaring import BitMap
 
 from opal_lake.bitmap import Bitmaps, offsets_of
 from opal_lake.columns import physical_schema, to_logical
 from opal_lake.data_file import decode_file
-from opal_lake.errors import NotFoundError
+from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.ids import segment_part
 from opal_lake.ordering import encode_order, from_order, to_order
 from opal_lake.prune import Predicate, may_match
 from opal_lake.schema import OFFSET, SEGMENT, Atomic, decimal_parts
@@ -21,6 +23,8 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
 from opal_lake.table_spec import TableSpec
 from opal_lake.visibility import invalid_rows
+
+_KEYS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,31 @@ def event_time_of(snapshot: Snapshot, event_time: object | None) -> int | None:
     if floor is not None and until < floor:
         raise NotFoundError(f"event time {event_time} is beyond the window; the oldest readable one is {from_order(floor, delta.type)}")
     return until
+
+
+def segments_of_partition(snapshot: Snapshot, partition_key: str) -> frozenset[int]:
+    """The segments of the ingests that carry a partition key. A key that none carries is an error: it is more likely a slip than empty."""
+    numbers = snapshot.partitions.get(partition_key)
+    if numbers is None:
+        known = sorted(snapshot.partitions)
+        have = f"the newest are {', '.join(map(repr, known[-_KEYS_SHOWN:]))}" if known else "no ingest gave one"
+        uri, version = snapshot.storage.uri, snapshot.version
+        raise NotFoundError(f"{uri} has no ingest of partition key {partition_key!r} up to version {version}; {have}")
+    return frozenset(segment for segment in snapshot.segments if segment_part(segment) in numbers)
+
+
+def segments_after(snapshot: Snapshot, earlier: Snapshot) -> frozenset[int]:
+    """The segments whose rows became visible after an earlier version."""
+    if earlier.version > snapshot.version:
+        raise InvalidInputError(f"after={earlier.version} is beyond version {snapshot.version}; give an earlier version")
+    before = earlier.segments.keys() - earlier.pending
+    return frozenset(snapshot.segments.keys() - snapshot.pending - before)
+
+
+def narrowed(snapshot: Snapshot, only: frozenset[int], invalid: Bitmaps) -> Bitmaps:
+    """The bitmaps of a read that wants the rows of some segments only: to it, all rows of the others are invalid."""
+    others = {number: BitMap(range(segment.rows)) for number, segment in snapshot.segments.items() if number not in only}
+    return {**invalid, **others}
 
 
 def plan_read(snapshot: Snapshot, until: int | None, predicate: Predicate | None = None, invalid: Bitmaps | None = None) -> ReadPlan:

@@ -1,4 +1,4 @@
-"""The long lists of a table's state: files, segments, logs, runs, tokens, bitmap bases. Lines of JSON, as in a commit, under zstd."""
+"""The long lists of a table's state: files, segments, logs, runs, tokens and so on. Lines of JSON, as in a commit, under zstd."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping

@@ -164,6 +164,17 @@ class Snapshot:
         return dict(list(found.items())[-keep:])
 
     @functools.cached_property
+    def partitions(self) -> dict[str, frozenset[int]]:
+        """The numbers of the ingests that carry each partition key."""
+        found: dict[str, set[int]] = {}
+        for key, number in self._section("partitions", list):
+            found.setdefault(key, set()).add(number)
+        for commit in self.commits:
+            if commit.partition_key is not None and commit.number is not None:
+                found.setdefault(commit.partition_key, set()).add(commit.number)
+        return {key: frozenset(numbers) for key, numbers in found.items()}
+
+    @functools.cached_property
     def bases(self) -> dict[int, BitmapBase]:
         """The checkpoint's bitmap bases by group."""
         return {base.group: base for base in self._section("bases", base_from_json)}
@@ -221,6 +232,7 @@ SECTION_WRITERS: dict[str, tuple[Callable[[Snapshot], Iterable[Any]], Callable[[
     "pending": (lambda snapshot: sorted(snapshot.pending), int),
     "logs": (lambda snapshot: snapshot.logs.values(), log_to_json),
     "runs": (lambda snapshot: snapshot.runs.values(), run_to_json),
+    "partitions": (lambda snapshot: [(key, number) for key in snapshot.partitions for number in sorted(snapshot.partitions[key])], list),
     "tokens": (lambda snapshot: snapshot.tokens.items(), list),
     "bases": (lambda snapshot: snapshot.bases.values(), base_to_json),
 }

@@ -1,12 +1,13 @@
 """A table without Spark: open, create, look at it, and carry a small one's whole life over Arrow in one process."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
 
 from opal_lake import layout
+from opal_lake.bitmap import Bitmaps
 from opal_lake.claim import claim_number
 from opal_lake.clock import Clock, SystemClock
 from opal_lake.commit import Actions, Commit
@@ -23,7 +24,7 @@ from opal_lake.key_store.entries import concat_entries
 from opal_lake.metagen import entries_of_rows, rule_columns
 from opal_lake.metagen_job import MetaGenPlan, commit_metagen, plan_metagen, slot_writer
 from opal_lake.ordering import encode_order
-from opal_lake.read import event_time_of, plan_read, read_rows
+from opal_lake.read import event_time_of, narrowed, plan_read, read_rows, segments_after, segments_of_partition
 from opal_lake.schema import DELETED, Atomic
 from opal_lake.segment import DataFile
 from opal_lake.slot import SlotOutput, process_slot
@@ -31,6 +32,7 @@ from opal_lake.snapshot import Snapshot
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.verified import read_verified
 from opal_lake.table_spec import TableLayout, TableSpec, plan_spec
+from opal_lake.visibility import invalid_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +98,19 @@ class Table:
                 return
 
     def ingest(
-        self, rows: pa.Table, deleted: Sequence[bool] | None = None, *, token: str | None = None, on_bad_rows: str = "fail"
+        self,
+        rows: pa.Table,
+        deleted: Sequence[bool] | None = None,
+        *,
+        token: str | None = None,
+        on_bad_rows: str = "fail",
+        partition_key: str | None = None,
     ) -> JobResult:
         """Append rows, pending until a MetaGen. `deleted` marks the rows that delete their key."""
         run = self.start_ingest(token, on_bad_rows)
         if isinstance(run, JobResult):
             return run
+        run = replace(run, partition_key=partition_key)
         task = IngestTask(storage=self.storage, spec=run.base.spec, number=run.number, task=0, attempt="0", quarantine=run.quarantine)
         output = ingest_rows(_marked(rows, deleted, run.base.spec).to_batches(), task)
         return commit_ingest(self.log, run, [output])
@@ -145,11 +154,28 @@ class Table:
         return decode_file(read_verified(self.storage, file), base.spec, rule_columns(base.spec), file.path)
 
     def read(
-        self, version: int | None = None, timestamp: object = None, event_time: object = None, columns: Sequence[str] | None = None
+        self,
+        version: int | None = None,
+        timestamp: object = None,
+        event_time: object = None,
+        columns: Sequence[str] | None = None,
+        *,
+        partition_key: str | None = None,
+        after: int | None = None,
     ) -> pa.Table:
-        """The visible rows, into memory."""
+        """The visible rows, into memory. Of the ingests of one partition key, or of those that became visible after a version."""
         snapshot = self.snapshot_at(version, timestamp)
-        return read_rows(plan_read(snapshot, event_time_of(snapshot, event_time)), columns)
+        until = event_time_of(snapshot, event_time)
+        invalid = self.narrow(snapshot, invalid_rows(snapshot, until), partition_key, after)
+        return read_rows(plan_read(snapshot, until, invalid=invalid), columns)
+
+    def narrow(self, snapshot: Snapshot, invalid: Bitmaps, partition_key: str | None, after: int | None) -> Bitmaps:
+        """The bitmaps of a read that wants only what came with a partition key, or after a version."""
+        if partition_key is not None:
+            invalid = narrowed(snapshot, segments_of_partition(snapshot, partition_key), invalid)
+        if after is not None:
+            invalid = narrowed(snapshot, segments_after(snapshot, self.log.at(after)), invalid)
+        return invalid
 
 
 def table_on(storage: Storage, clock: Clock | None = None, ids: IdSource | None = None) -> Table:

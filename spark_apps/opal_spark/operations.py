@@ -16,6 +16,8 @@ from opal_lake.source import Files, Jdbc, source_from_json
 from opal_lake.table_spec import TableLayout, plan_spec, spec_differences
 from opal_spark.arguments import checked_arguments
 from opal_spark.columns import arrow_of_spark, spark_schema
+from opal_spark.consume import Change
+from opal_spark.consume import consume as call_consumer
 from opal_spark.shown import json_rows
 from opal_spark.sources import source_schema
 from opal_spark.table import OpalTable
@@ -91,6 +93,7 @@ def ingest(
     on_bad_rows: str = "fail",
     on_empty: str = "fail",
     create: dict[str, Any] | None = None,
+    partition_key: str | None = None,
 ) -> JobResult:
     """Append the rows of files or of a database: `source` is `{"files": {...}}` or `{"jdbc": {...}}`.
 
@@ -106,17 +109,36 @@ def ingest(
         _create(spark, wanted, **checked_arguments(_create, wanted))
     table = OpalTable.for_path(spark, spec.table)
     try:
-        return table.ingest(rows, token=spec.token, on_bad_rows=on_bad_rows, refuse_empty=on_empty == "fail")
+        return table.ingest(rows, token=spec.token, on_bad_rows=on_bad_rows, refuse_empty=on_empty == "fail", partition_key=partition_key)
     except NoRowsError:
         if on_empty == "fail":
             raise
         nothing = spark.createDataFrame([], spark_schema(table.table.snapshot_at().spec, physical=False))
-        return table.ingest(nothing, token=spec.token)
+        return table.ingest(nothing, token=spec.token, partition_key=partition_key)
 
 
 def metagen(spark: SparkSession, spec: JobSpec) -> JobResult:
     """Make all pending rows visible."""
     return OpalTable.for_path(spark, spec.table).metagen(token=spec.token)
+
+
+def consume(
+    spark: SparkSession,
+    spec: JobSpec,
+    *,
+    function: str,
+    partition_key: str | None = None,
+    after: int | None = None,
+    version: int | None = None,
+    arguments: dict[str, Any] | None = None,
+) -> JobResult:
+    """Call a function with what came under a partition key, or after a version."""
+    if (partition_key is None) == (after is None):
+        raise InvalidInputError("consume needs one of: partition_key='2026-11-01', or after=7, the last version that was seen")
+    table = OpalTable.for_path(spark, spec.table)
+    at = table.table.snapshot_at(version).version
+    change = Change(spark=spark, table=table, version=at, partition_key=partition_key, after=after, arguments=arguments or {})
+    return call_consumer(change, function, spec.token)
 
 
 def read(

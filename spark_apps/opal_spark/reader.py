@@ -48,6 +48,8 @@ class View:
     event_time: object = None
     columns: Sequence[str] | None = None
     where: str | None = None
+    partition_key: str | None = None
+    after: int | None = None
 
 
 def read(spark: SparkSession, table: Table, view: View) -> DataFrame:
@@ -56,7 +58,8 @@ def read(spark: SparkSession, table: Table, view: View) -> DataFrame:
     spec = snapshot.spec
     predicate = parse_predicate(view.where, spec, session_zone=session_zone(spark)) if view.where else None
     until = event_time_of(snapshot, view.event_time)
-    plan = plan_read(snapshot, until, predicate, invalid=_cached_invalid(snapshot, until))
+    invalid = table.narrow(snapshot, _cached_invalid(snapshot, until), view.partition_key, view.after)
+    plan = plan_read(snapshot, until, predicate, invalid)
     verify_files(spark, table, snapshot, plan.files)
     rows = visible_rows(spark, plan)
     if view.where:

@@ -83,18 +83,21 @@ class OpalTable:
         application: tuple[str, int] | None = None,
         on_bad_rows: str = "fail",
         refuse_empty: bool = False,
+        partition_key: str | None = None,
     ) -> JobResult:
         """Append the rows of a DataFrame, of files or of a database; they become visible by the next `metagen`.
 
-        The same token twice applies once. `refuse_empty` makes a source without a row an error.
+        The same token twice applies once. `refuse_empty` makes a source without a row an error. By its `partition_key` (a day, say) what
+        was ingested can be read again, whatever columns it has.
         """
         if metadata != "batch":
             raise InvalidInputError(f"metadata={metadata!r} is unknown; use 'batch'")
         run = self.table.start_ingest(token, on_bad_rows, application)
         if isinstance(run, JobResult):
             return run
+        run = replace(run, refuse_empty=refuse_empty, partition_key=partition_key)
         with source_errors(self.spark, rows, run.base.spec):
-            return ingest(self.table, source_rows(self.spark, rows, run.base.spec), replace(run, refuse_empty=refuse_empty))
+            return ingest(self.table, source_rows(self.spark, rows, run.base.spec), run)
 
     def metagen(self, *, token: str | None = None) -> JobResult:
         """Apply the rule to all pending rows and make them visible."""
@@ -107,9 +110,23 @@ class OpalTable:
         event_time: object = None,
         columns: Sequence[str] | None = None,
         where: str | None = None,
+        *,
+        partition_key: str | None = None,
+        after: int | None = None,
     ) -> DataFrame:
-        """The visible rows: now, or as of a version or commit time, and as of an event time; both axes may be combined."""
-        view = View(version=version, timestamp=timestamp, event_time=event_time, columns=columns, where=where)
+        """The visible rows: now, or as of a version or commit time, and as of an event time; both axes may be combined.
+
+        With `partition_key` only those that were ingested under it, with `after` only those that became visible after that version.
+        """
+        view = View(
+            version=version,
+            timestamp=timestamp,
+            event_time=event_time,
+            columns=columns,
+            where=where,
+            partition_key=partition_key,
+            after=after,
+        )
         return read(self.spark, self.table, view)
 
     def describe(self) -> dict[str, Any]:

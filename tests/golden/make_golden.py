@@ -60,7 +60,8 @@ def build(file_format: str) -> Storage:
     table = Table(log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage))
     for batch in range(4):
         rows = [row_of(batch, place) for place in range(3 + batch % 2 * 2)]
-        table.ingest(pa.Table.from_pylist(rows, SCHEMA), [row["price"] is None for row in rows], token=f"day/{batch}")
+        deleted = [row["price"] is None for row in rows]
+        table.ingest(pa.Table.from_pylist(rows, SCHEMA), deleted, token=f"day/{batch}", partition_key=f"2026-11-{batch:02}")
         table.metagen()
     table.ingest(pa.Table.from_pylist([row_of(9, 0)], SCHEMA), [False])
     return storage

@@ -29,7 +29,7 @@ KINDS = {
     "last commit": lambda path: path == layout.commit_path(13),
     "root": lambda path: layout.checkpoint_version(path) == 12,
     **{f"section {name}": lambda path, name=name: f"-{name}." in path for name in
-       ("files", "segments", "pending", "logs", "runs", "tokens", "bases")},
+       ("files", "segments", "pending", "logs", "runs", "partitions", "tokens", "bases")},
     "segment log": lambda path: path.startswith(layout.SEGMENT_LOGS),
     "bitmap base": lambda path: path.startswith(layout.BITMAPS),
     "run": lambda path: path.startswith(layout.KEY_STORE),

@@ -76,6 +76,7 @@ def compare_reads(replay: Replay, choose: Callable[[int], int]) -> None:
     """Through the public face: now, at a version, at an event time, at both, and at a commit's moment."""
     moments, last = replay.moments(), len(replay.versions) - 1
     version, moment = replay.versions[choose(last)], moments[choose(len(moments) - 1)]
+    replay.compare_narrowed(version, replay.versions[choose(replay.versions.index(version))], ("2026-11-01", "2026-11-02")[choose(1)])
     replay.compare_read(None, None)
     replay.compare_read(version, None)
     replay.compare_read(None, moment)

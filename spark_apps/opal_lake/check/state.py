@@ -23,6 +23,7 @@ _LISTS: dict[str, Callable[[Snapshot], Any]] = {
     "pending": lambda snapshot: snapshot.pending,
     "logs": lambda snapshot: snapshot.logs,
     "runs": lambda snapshot: snapshot.runs,
+    "partitions": lambda snapshot: snapshot.partitions,
     "tokens": lambda snapshot: [*snapshot.tokens.items()],
 }
 

@@ -122,8 +122,10 @@ def _stored(path: str, entry: "os.DirEntry[str]") -> StoredObject | None:
 def _hard_links(options: Mapping[str, str]) -> bool:
     unknown = sorted(set(options) - {"hard_links"})
     value = options.get("hard_links", "true")
-    if unknown or value not in ("true", "false"):
-        raise InvalidInputError(f"a local store was given the options {dict(options)}: it takes only hard_links, 'true' or 'false'")
+    if unknown:  # their values may be secrets
+        raise InvalidInputError(f"a local store was given the options {', '.join(unknown)}: it takes only hard_links, 'true' or 'false'")
+    if value not in ("true", "false"):
+        raise InvalidInputError(f"hard_links={value!r}: use 'true' or 'false'")
     return value == "true"
 
 

@@ -21,6 +21,7 @@ class ModelRow:
     row_id: RowId
     deleted: bool
     processed: int | None = None
+    partition_key: str | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -24,6 +24,8 @@ from opal_lake.table import Table
 from opal_lake.testing.model import ModelRow, RowId, visible
 from opal_lake.testing.strategies import DELTA, SERIAL, Put, Shape, Step, neighbours_of
 
+_KEYS = ("2026-11-01", None, "2026-11-02")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hand:
@@ -44,6 +46,7 @@ class Replay:
     table: Table = field(init=False)
     rows: dict[int, ModelRow] = field(default_factory=dict)
     taken: dict[int, Put] = field(default_factory=dict)
+    keys: dict[int, str | None] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
     versions: list[int] = field(default_factory=lambda: [0])
     hands: list[Hand] = field(default_factory=list)
@@ -82,7 +85,9 @@ class Replay:
         serials = tuple(range(self.next_serial, self.next_serial + len(step.puts)))
         self.next_serial += len(serials)
         self.taken.update(zip(serials, step.puts, strict=True))
+        run = replace(run, partition_key=_KEYS[run.number % len(_KEYS)])
         log, outputs = self.table.log, [ingest_rows(batches, task) for task, batches in self._tasks(run, serials, step.tasks)]
+        self.keys.update(dict.fromkeys(serials, run.partition_key))
         return Hand(commit=lambda: commit_ingest(log, run, outputs), token=step.token, serials=serials, is_ingest=True)
 
     def _tasks(self, run: IngestRun, serials: tuple[int, ...], tasks: int) -> Iterator[tuple[IngestTask, list[pa.RecordBatch]]]:
@@ -128,7 +133,7 @@ class Replay:
             return
         assert not result.repeated
         new = [serial for serial in hand.serials if hand.is_ingest or self.rows[serial].processed is None]
-        if not new and (hand.serials or (hand.is_ingest and hand.token is None)):
+        if not new and hand.token is None and (hand.serials or hand.is_ingest):
             assert result.version is None, f"{result} says that something was done, but nothing was left to do"
             return
         assert result.version == self.versions[-1] + 1
@@ -160,6 +165,7 @@ class Replay:
                 ties=tuple(put.values[name] for name in self.shape.ties),
                 row_id=given[serial],
                 deleted=put.deleted,
+                partition_key=self.keys[serial],
                 values={**put.values, SERIAL: serial},
             )
 
@@ -212,6 +218,18 @@ class Replay:
         by_serial = {row[SERIAL]: row for row in found}
         assert len(by_serial) == len(found)
         assert by_serial == {row[SERIAL]: row for row in wanted}
+
+    def compare_narrowed(self, version: int, after: int, partition_key: str) -> None:
+        """Only what came under a partition key, and only what came after a version."""
+        rows = visible(self.rows.values(), version)
+        later = [row for row in rows if row.processed is not None and row.processed > after]
+        self._compare_serials(self.table.read(version=version, after=after), later)
+        if partition_key in self.table.snapshot_at(version).partitions:
+            ours = [row for row in rows if row.partition_key == partition_key]
+            self._compare_serials(self.table.read(version=version, partition_key=partition_key), ours)
+
+    def _compare_serials(self, found: pa.Table, wanted: Iterable[ModelRow]) -> None:
+        assert sorted(found[SERIAL].to_pylist()) == sorted(row.values[SERIAL] for row in wanted)
 
 
 def _part_of(plan: MetaGenPlan, part: int) -> MetaGenPlan:
