@@ -23,10 +23,10 @@ HISTORIES ?= 2000
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-all check format bench lock clean
+.PHONY: help venv demo demo-table test test-slow test-all check format bench bench-parse lock clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 venv: $(VENV)/.installed  ## make or renew .venv; every target below does it by itself
 
@@ -70,8 +70,14 @@ test-slow: venv  ## the longer suites: HISTORIES (2000) random histories, crashe
 
 test-all: test test-slow  ## every test
 
-demo: venv  ## a table from its first row to time travel, on this machine
+demo: venv  ## a shop's lake under a real Airflow; EXIT=1 ends by itself, PORT=8080
+	@$(ENVIRONMENT) "$(PY)" -m airflow_provider_opal.demo $(if $(EXIT),--exit) $(if $(PORT),--port $(PORT))
+
+demo-table: venv  ## a table from its first row to time travel, without Airflow
 	@$(ENVIRONMENT) "$(PY)" -m opal_spark.demo
+
+bench-parse: venv  ## what a DAG file pays for importing the operators
+	@"$(PY)" tests/bench/parse_bench.py
 
 bench: venv  ## upserts and scans on BENCH_ROWS (10000000) rows
 	@$(ENVIRONMENT) "$(PY)" tests/bench/table_bench.py --rows $(BENCH_ROWS)

@@ -10,34 +10,52 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_provider_opal.assets import opal_asset
     from airflow_provider_opal.hooks.opal import OpalHook
+    from airflow_provider_opal.operators.consume import ConsumeOperator
     from airflow_provider_opal.operators.ingest import IngestOperator, Table
     from airflow_provider_opal.operators.metagen import MetaGenOperator
+    from airflow_provider_opal.operators.reconcile import ReconcileOperator
     from airflow_provider_opal.operators.spark import OpalSparkOperator
     from airflow_provider_opal.sensors.snapshot import SnapshotTriggerSensor
+    from airflow_provider_opal.templates.pipeline import Consumer, OpalTaskGroup, opal_dag, reconcile_dag
+    from airflow_provider_opal.templates.yaml.loader import load_yaml_dags
     from opal_lake.source import Files, Jdbc
 
 __all__ = [
+    "ConsumeOperator",
+    "Consumer",
     "Files",
     "IngestOperator",
     "Jdbc",
     "MetaGenOperator",
     "OpalHook",
     "OpalSparkOperator",
+    "OpalTaskGroup",
+    "ReconcileOperator",
     "SnapshotTriggerSensor",
     "Table",
+    "load_yaml_dags",
     "opal_asset",
+    "opal_dag",
+    "reconcile_dag",
 ]
 
 _PLACES = {
+    "ConsumeOperator": "airflow_provider_opal.operators.consume",
+    "Consumer": "airflow_provider_opal.templates.pipeline",
     "Files": "opal_lake.source",
     "IngestOperator": "airflow_provider_opal.operators.ingest",
     "Jdbc": "opal_lake.source",
     "MetaGenOperator": "airflow_provider_opal.operators.metagen",
     "OpalHook": "airflow_provider_opal.hooks.opal",
     "OpalSparkOperator": "airflow_provider_opal.operators.spark",
+    "OpalTaskGroup": "airflow_provider_opal.templates.pipeline",
+    "ReconcileOperator": "airflow_provider_opal.operators.reconcile",
     "SnapshotTriggerSensor": "airflow_provider_opal.sensors.snapshot",
     "Table": "airflow_provider_opal.operators.ingest",
+    "load_yaml_dags": "airflow_provider_opal.templates.yaml.loader",
     "opal_asset": "airflow_provider_opal.assets",
+    "opal_dag": "airflow_provider_opal.templates.pipeline",
+    "reconcile_dag": "airflow_provider_opal.templates.pipeline",
 }
 
 

@@ -28,6 +28,11 @@ def asset_uri(table: str, opal_conn_id: str = DEFAULT_CONN_ID, *, versions: bool
     return f"{SCHEME}://{opal_conn_id}/{'/'.join(parts)}{'/versions' if versions else ''}"
 
 
+def version_key(version: int) -> str:
+    """A version as a partition key: sorted as text it is sorted by number."""
+    return f"{version:020d}"
+
+
 def normalised(uri: SplitResult) -> SplitResult:
     """Airflow's check of an `opal:` URI that somebody wrote by hand."""
     if not uri.netloc or not uri.path.strip("/"):

@@ -16,7 +16,7 @@ def get_provider_info() -> dict[str, Any]:
         "source-date-epoch": 1763683200,
         "versions": ["0.1.0"],
         "integrations": [{"integration-name": NAME, "external-doc-url": _HOME, "tags": ["service"]}],
-        "operators": [_modules("operators.spark", "operators.ingest", "operators.metagen")],
+        "operators": [_modules("operators.spark", "operators.ingest", "operators.metagen", "operators.consume", "operators.reconcile")],
         "sensors": [_modules("sensors.snapshot")],
         "hooks": [_modules("hooks.opal")],
         "triggers": [_modules("triggers.snapshot")],

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID
+from opal_lake.ids import segment_part
 
 if TYPE_CHECKING:
     from opal_lake.job import JobResult
@@ -40,6 +42,10 @@ class Lake:
         if not self.root:
             raise ValueError(f"table {table!r} is relative, but the connection has no root; set its root, or give the table's whole path")
         return f"{self.root.rstrip('/')}/{table.replace('.', '/')}"
+
+    def options_for(self, uri: str) -> Mapping[str, str]:
+        """What the store of this address has to know; a path of this machine needs nothing."""
+        return self.options if uri.startswith(("s3://", "s3a://")) else {}
 
     def spark_conf(self) -> dict[str, str]:
         """The same store for Spark; holds secrets."""
@@ -87,7 +93,8 @@ class OpalHook(BaseHook):
         """An open table. NotFoundError when there is none."""
         from opal_lake.table import Table
 
-        return Table.open(self.lake.uri(table), self.lake.options)
+        uri = self.lake.uri(table)
+        return Table.open(uri, self.lake.options_for(uri))
 
     def head(self, table: str) -> int:
         """The newest version's number."""
@@ -100,6 +107,23 @@ class OpalHook(BaseHook):
         if not changed:
             return None
         return seen, changed[-1] if most is None else changed[:most][-1]
+
+    def settled(self, table: str, since: datetime, until: datetime) -> tuple[dict[str, int], int | None]:
+        """What became visible in a span of time: the last version that brought rows of each partition key, and the last of all."""
+        found = self.table(table)
+        keys = {number: key for key, numbers in found.snapshot_at().partitions.items() for number in numbers}
+        partitions: dict[str, int] = {}
+        newest: int | None = None
+        for commit in found.history():
+            made = datetime.fromtimestamp(commit.timestamp_us / 1e6, UTC)
+            if made < since:
+                break
+            if made > until or not commit.changes_view:
+                continue
+            newest = commit.version if newest is None else newest
+            for key in {keys[number] for number in map(segment_part, commit.actions.processed) if number in keys}:
+                partitions.setdefault(key, commit.version)
+        return partitions, newest
 
     def find_result(self, table: str, operation: str, token: str) -> "JobResult | None":
         """What a job with this token did, if it did it; also when nobody heard of it."""
@@ -122,7 +146,7 @@ class OpalHook(BaseHook):
         try:
             if not self.lake.root:
                 return True, "The connection has no root: every table has to be named by its whole path"
-            next(iter(open_storage(self.lake.root, self.lake.options).list("")), None)
+            next(iter(open_storage(self.lake.root, self.lake.options_for(self.lake.root)).list("")), None)
         except (OpalError, OSError, ValueError) as error:
             return False, str(error)
         return True, f"{self.lake.root} can be listed"

@@ -12,11 +12,30 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_opal.secrets import mask, redacted
 
 _UI = re.compile(r"^Spark UI: (\S+)")
+_MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|k8s://.+|spark://[^/]+:\d+")
+# How YARN's and Kubernetes' reports name the exit code of an app that ran elsewhere
+_APP_STATUS = re.compile(r"User application exited with (?:status )?(\d+)|phase=Failed exit_code=(\d+)")
+_PYTHON = "spark.pyspark.python"
+# With one of them an app may find its packages on a cluster
+_PACKAGES = (
+    _PYTHON,
+    "spark.archives",
+    "spark.submit.pyFiles",
+    "spark.yarn.appMasterEnv.PYSPARK_PYTHON",
+    "spark.yarn.dist.archives",
+    "spark.kubernetes.container.image",
+    "spark.kubernetes.driver.container.image",
+)
+_UPLOAD = "spark.kubernetes.file.upload.path"
 _GRACE_S = 3.0  # Airflow itself waits five seconds between SIGTERM and SIGKILL
 
 
@@ -27,25 +46,128 @@ class OpalSubmitHook(SparkSubmitHook):
     on_started: Callable[[dict[str, Any]], None] = staticmethod(lambda process: None)
     on_ui: Callable[[str], None] = staticmethod(lambda url: None)
 
-    @property
-    def exit_status(self) -> int | None:
-        """Of spark-submit, which in client mode is the app's."""
-        return None if self._submit_sp is None else self._submit_sp.returncode
+    # What is shown nowhere; see `hiding`
+    _secrets: tuple[str, ...] = ()
+    _hidden_environment: Mapping[str, str] = MappingProxyType({})
 
     @property
     def is_client(self) -> bool:
         """Whether the driver runs beside spark-submit, on this machine."""
         return bool(self._connection["deploy_mode"] != "cluster")
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the workers run on this machine, too."""
+        return str(self._connection["master"]).startswith("local")
+
+    @property
+    def is_yarn_cluster(self) -> bool:
+        """Whether the driver runs in YARN."""
+        return bool(self._is_yarn_cluster_mode)
+
+    def app_status(self, failure: Exception | None) -> int | None:
+        """The app's exit code, as far as Spark tells it: of a driver elsewhere it is only in what is said."""
+        if self.is_client:
+            return None if self._submit_sp is None else self._submit_sp.returncode
+        found = _APP_STATUS.findall("\n".join([*self._last_submit_log_lines, str(failure or "")]))
+        return int("".join(found[-1])) if found else self._spark_exit_code
+
+    @property
+    def log_command(self) -> str | None:
+        """How to read what a driver elsewhere says."""
+        if not self.is_client and self._yarn_application_id:
+            return f"yarn logs -applicationId {self._yarn_application_id}"
+        if not self.is_client and self._kubernetes_driver_pod:
+            return f"kubectl logs {self._kubernetes_driver_pod} --namespace {self._connection['namespace'] or 'default'}"
+        return None
+
+    def check_master(self) -> None:
+        """Refuse what spark-submit would refuse, or take for something else, with a stack trace."""
+        master = self._connection["master"]
+        if not _MASTER.fullmatch(master):
+            raise AirflowFailException(
+                f"the Spark connection {self._conn_id!r} leads to the master {master!r}, which Spark does not know. Write as its host "
+                "local[2], spark://host:7077, yarn or k8s://https://host:6443, with nothing before it"
+            )
+        if not self.is_client and (self.is_local or master.startswith("spark://")):
+            raise AirflowFailException(
+                f"Spark runs no Python driver in the cluster of {master!r}: give the Spark connection {self._conn_id!r} "
+                "the deploy mode client, and the driver runs beside the Airflow worker"
+            )
+
+    def doubts(self, application: str) -> Iterator[str]:
+        """What the cluster may lack. Its nodes may have all, or Spark's own settings say it, so that these are no errors."""
+        if self.is_local or self._properties_file:
+            return
+        if not (self._archives or self._py_files or any(name in self._conf for name in _PACKAGES)):
+            yield (
+                "nothing says where the Python workers of the cluster find opal_lake and pyarrow. Unless they are installed there, build "
+                "an archive with `opal pack`, and give what it prints: archives='environment.tar.gz#environment', and in conf "
+                f"{_PYTHON}='./environment/bin/python'"
+            )
+        if self._is_kubernetes and not self.is_client and "://" not in application and _UPLOAD not in self._conf:
+            yield (
+                f"the driver's pod cannot see {application}. Give {_UPLOAD} in conf, or where the apps lie in the image: "
+                "apps_folder='local:///path/to/opal_spark/apps'"
+            )
+
+    def track_on_yarn(self) -> bool:
+        """Have the resource manager tell how an application does, if the connection says where it is."""
+        extra = self.get_connection(self._conn_id).extra_dejson
+        self._yarn_track_via_rm_api = self._yarn_track_via_rm_api or bool(extra.get(self._YARN_RM_WEBAPP_ADDRESS_EXTRA_KEY))
+        return self._yarn_track_via_rm_api
+
+    def find_modules_in(self, folders: Iterable[str]) -> None:
+        """Let the driver, and local workers, import what lies in these folders; a cluster has to be given it."""
+        if self.is_client:
+            path = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
+            self._env_vars = {"PYTHONPATH": path, **(self._env_vars or {})}
+
     def follow(self, external_id: str) -> None:
         """Know the application of an earlier try, so that a kill reaches it."""
         if self._is_yarn_cluster_mode:
             self._yarn_application_id = external_id
 
+    @contextmanager
+    def hiding(self, conf: Mapping[str, str], environment: Mapping[str, str]) -> Iterator[None]:
+        """While the block runs, give Spark these settings, and its driver these variables, and show them nowhere."""
+        given = self._properties_file
+        self._hidden_environment = environment
+        self._secrets = mask([*conf.items(), *environment.items()])
+        try:
+            with properties_file({**conf, **self._as_conf(environment)}, given) as self._properties_file:
+                yield
+        finally:
+            self._properties_file = given
+
+    def redacted(self, text: str) -> str:
+        """A text without what is hidden."""
+        return redacted(text, self._secrets)
+
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """As Airflow's, in a session of its own, and with the Java and the Python that Spark is installed with."""
-        self._env = {**java_environment(), **(self._env or {})}
+        """As Airflow's, in a session of its own."""
         return super().submit(application, start_new_session=True, **kwargs)
+
+    def _build_spark_submit_command(self, application: str) -> list[str]:
+        if self.is_client and not self.is_local and _PYTHON in self._conf:  # a path on the cluster, and the driver runs here
+            self._conf = {"spark.pyspark.driver.python": os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable), **self._conf}
+        command: list[str] = super()._build_spark_submit_command(application)
+        # Here and no earlier: Airflow's method replaces the environment by `env_vars`
+        self._env = {**self._own_environment(), **(self._env or {}), **self._hidden_environment}
+        return command
+
+    def _own_environment(self) -> dict[str, str]:
+        """The Java that Spark is installed with, and this Python for what runs on this machine; YARN would carry it to the cluster."""
+        names = ["PYSPARK_DRIVER_PYTHON"] if self.is_client else []
+        names += ["PYSPARK_PYTHON"] if self.is_local else []
+        return {**java_environment(), **{name: sys.executable for name in names if name not in os.environ}}
+
+    def _as_conf(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Variables of a driver elsewhere are settings."""
+        if self.is_client:
+            return {}
+        prefix = "spark.yarn.appMasterEnv" if self._is_yarn else "spark.kubernetes.driverEnv"
+        return {f"{prefix}.{name}": value for name, value in environment.items()}
 
     def _get_spark_binary_path(self) -> list[str]:
         [binary] = super()._get_spark_binary_path()
@@ -62,22 +184,28 @@ class OpalSubmitHook(SparkSubmitHook):
         for line in lines:
             if found := _UI.match(line):
                 self.on_ui(found[1])
-            yield line
+            yield self.redacted(line)
 
     def on_kill(self) -> None:
-        """Ends the whole group, then what Airflow's hook knows to end."""
-        if self._submit_sp is not None and self._submit_sp.poll() is None:
-            end_group(self._submit_sp.pid, lambda: self._submit_sp is None or self._submit_sp.poll() is not None)
-        super().on_kill()
+        """Ends the whole group, and what Airflow's hook knows to end.
+
+        A driver on a cluster comes first: Airflow's hook asks for its end only while spark-submit runs.
+        """
+        running = self._submit_sp if self._submit_sp is not None and self._submit_sp.poll() is None else None
+        if not self.is_client:
+            super().on_kill()
+        if running is not None:
+            end_group(running.pid, lambda: running.poll() is not None)
+        if self.is_client:
+            super().on_kill()
 
 
 def java_environment() -> dict[str, str]:
-    """Where no Java is, the one of the `java` extra; and this Python for the driver and local workers, unless others are set."""
-    found = {name: sys.executable for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON") if name not in os.environ}
+    """Where no Java is, the one of the `java` extra."""
     if "JAVA_HOME" in os.environ or shutil.which("java"):
-        return found
+        return {}
     answer = subprocess.run([sys.executable, "-m", "opal_spark.java"], capture_output=True, text=True, check=False)
-    return {**found, "JAVA_HOME": answer.stdout.strip()} if answer.returncode == 0 else found
+    return {"JAVA_HOME": answer.stdout.strip()} if answer.returncode == 0 else {}
 
 
 @contextmanager

@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.operators.spark import OpalSparkOperator
 from opal_lake.source import Files, Jdbc, source_to_json
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,7 @@ class IngestOperator(OpalSparkOperator):
 
     `create` makes the table if it is not there, and fails with the differences if it was made otherwise. `on_bad_rows="quarantine"` lets
     the good rows in and puts the bad ones aside; `on_empty="accept"` takes a source without files or rows for no change. Rows are visible
-    after the table's MetaGenOperator.
+    after the table's MetaGenOperator. They are known to consumers by the run's partition key, or by `partition` (a template).
     """
 
     operation = "ingest"
@@ -46,6 +49,7 @@ class IngestOperator(OpalSparkOperator):
         metadata: str = "batch",
         on_bad_rows: str = "fail",
         on_empty: str = "fail",
+        partition: str | None = None,
         **kwargs: Any,
     ) -> None:
         if metadata != "batch":
@@ -57,4 +61,11 @@ class IngestOperator(OpalSparkOperator):
         }
         if create is not None:
             arguments["create"] = create.to_arguments() if isinstance(create, Table) else dict(create)
+        if partition is not None:
+            arguments["partition_key"] = partition
         super().__init__(table=table, arguments=arguments, **kwargs)
+
+    def job_arguments(self, context: "Context") -> dict[str, Any]:
+        """With the partition key, where there is one."""
+        key = context.get("partition_key")
+        return {**({} if key is None else {"partition_key": key}), **self.arguments}

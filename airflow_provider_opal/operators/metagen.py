@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_opal.assets import opal_asset
+from airflow_provider_opal.assets import opal_asset, version_key
 from airflow_provider_opal.operators.spark import OpalSparkOperator
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 class MetaGenOperator(OpalSparkOperator):
     """Decides which row of each key is the valid one. The table's asset is its outlet: ingested rows alone are not visible yet.
 
+    A second outlet, the asset of the table's versions, gets an event keyed by the version, for consumers that go by versions.
     It never skips: with nothing to do it says so and emits all the same, or a cascade of keyed runs would stop.
     """
 
@@ -22,10 +23,13 @@ class MetaGenOperator(OpalSparkOperator):
     def __init__(self, *, table: str, outlets: Any = None, **kwargs: Any) -> None:
         super().__init__(table=table, **kwargs)
         self.asset = opal_asset(table, opal_conn_id=self.opal_conn_id)
-        self.outlets = [self.asset, *(outlets or [])]
+        self.versions = opal_asset(table, opal_conn_id=self.opal_conn_id, versions=True)
+        self.outlets = [self.asset, self.versions, *(outlets or [])]
 
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
-        """The event carries the version."""
+        """The events carry the version."""
         told = super().finish(context, result)
-        context["outlet_events"][self.asset].extra = {"version": told["version"], "counts": told["counts"]}
+        for asset in (self.asset, self.versions):
+            context["outlet_events"][asset].extra = {"version": told["version"], "counts": told["counts"]}
+        context["outlet_events"][self.versions].add_partitions(version_key(told["version"]))
         return told

@@ -5,18 +5,21 @@ failed after its commit has succeeded, and one without a result has not, whateve
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import CronPartitionTimetable, PartitionedAssetTimetable
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID
 from airflow_provider_opal.hooks.opal import OpalHook
-from airflow_provider_opal.hooks.submit import OpalSubmitHook, end_left_over, properties_file
+from airflow_provider_opal.hooks.submit import OpalSubmitHook, end_left_over
 from airflow_provider_opal.links import SparkUILink
+from airflow_provider_opal.secrets import mask, secret_arguments, without_secrets
 from opal_lake.exit_codes import BUG, DAMAGE, INPUT, MEANINGS
 from opal_lake.job import JobResult, JobSpec
 
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
 
 FINAL = (INPUT, DAMAGE, BUG)
 PROCESS_KEY = "opal_driver"
+KEY_HINT = (
+    "Trigger the DAG with one (in the UI: Trigger, field 'Partition key'), run a backfill, or clear a keyed run: "
+    "airflow dags clear DAG_ID --partition-key KEY"
+)
+_KEY_ASKED_FOR = re.compile(r"\{[{%][^}]*\bpartition_key\b")
 RETRIED = "a retry goes on with the same token, so that nothing is applied twice"
 
 
@@ -32,6 +40,18 @@ class OpalSparkOperator(SparkSubmitOperator):
     """One operation on one table. Subclasses name the operation and give its arguments.
 
     `spark_submit_kwargs` are those of SparkSubmitOperator: conf, packages, executor_memory, archives and so on.
+
+    On a cluster the Python workers need opal_lake and pyarrow: installed on the nodes, in the image, or in an archive by `opal pack`. A
+    driver in a pod needs its app, too: from `apps_folder` in the image, or uploaded through spark.kubernetes.file.upload.path.
+
+    The connection's keys, and what looks like a secret in `conf` and `env_vars`, reach spark-submit by a file that only the worker's user
+    can read. How safe they are from there on is the cluster's affair:
+
+    - client mode, everywhere: they stay in the driver's memory, and go to executors over Spark's RPC; spark.authenticate with
+      spark.network.crypto.enabled encrypts that.
+    - YARN, cluster mode: Spark puts them into the application's staging folder, which only its user can read.
+    - Kubernetes, cluster mode: Spark puts them into a ConfigMap and the pod's environment, in clear. Where others may read those, leave
+      the keys out of the connection: spark.kubernetes.driver.secretKeyRef.AWS_ACCESS_KEY_ID='name:key', or the pod's service account.
     """
 
     operation: ClassVar[str]
@@ -47,25 +67,33 @@ class OpalSparkOperator(SparkSubmitOperator):
         opal_conn_id: str = DEFAULT_CONN_ID,
         spark_conn_id: str | None = None,
         name: str = "{{ dag.dag_id }}.{{ task.task_id }}",
+        apps_folder: str | None = None,
         **spark_submit_kwargs: Any,
     ) -> None:
         if "application" in spark_submit_kwargs or "application_args" in spark_submit_kwargs or "conn_id" in spark_submit_kwargs:
             raise ValueError(f"{type(self).__name__} chooses application and arguments itself; the connection is spark_conn_id=")
+        if secret := secret_arguments(arguments):
+            raise ValueError(
+                f"{', '.join(secret)} would be shown with the task: put it into a connection, conf or env_vars, and name it here"
+            )
         conf = {"spark.log.level": "WARN", **(spark_submit_kwargs.pop("conf", None) or {})}  # else the job's progress drowns in Spark's own
+        conf, self._hidden_conf = without_secrets(conf)
+        spark_submit_kwargs["env_vars"], self._hidden_environment = without_secrets(spark_submit_kwargs.get("env_vars") or {})
+        self._may_lose_track = spark_submit_kwargs.get("durable") is not True
         super().__init__(name=name, conf=conf, **spark_submit_kwargs)
         self.table = table
         self.arguments = dict(arguments or {})
         self.opal_conn_id = opal_conn_id
         self.spark_conn_id = spark_conn_id
-        self._needs_key = "partition_key" in json.dumps([table, self.arguments], default=str)
+        self.apps_folder = apps_folder
+        self._needs_key = bool(_KEY_ASKED_FOR.search(json.dumps([table, self.arguments], default=str)))
 
     def render_template_fields(self, context: "Context", jinja_env: Any = None) -> None:
-        """Not without a partition key where one is asked for: `None` would be rendered into paths."""
-        if self._needs_key and context.get("partition_key") is None:
-            raise AirflowFailException(
-                f"task {self.task_id!r} works on one partition, and this run has no partition key. Trigger the DAG with one (in the UI: "
-                "Trigger, field 'Partition key'), run a backfill, or clear a keyed run: airflow dags clear DAG_ID --partition-key KEY"
-            )
+        """Not without a partition key where one is asked for, since `None` would be rendered into paths, or where the DAG's runs have one,
+        since no consumer by partition would hear of the rows.
+        """
+        if context.get("partition_key") is None and (self._needs_key or is_keyed(getattr(context.get("dag"), "timetable", None))):
+            raise AirflowFailException(f"task {self.task_id!r} works on one partition, and this run has no partition key. {KEY_HINT}")
         super().render_template_fields(context, jinja_env)
 
     def job(self, context: "Context") -> JobSpec:
@@ -84,20 +112,24 @@ class OpalSparkOperator(SparkSubmitOperator):
     def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # Airflow's operator has no result
         """Returns the JobResult as a plain dict."""
         spec, opal = self.job(context), self.opal
+        connection_conf = opal.lake.spark_conf()
+        mask(connection_conf.items())  # first of all: at DEBUG the store's client logs its requests
         self._end_left_over(context)
         if (done := self._result(opal, spec)) is not None:
             self.log.info("done before, as version %s; not submitted again", done.version)
             return self.finish(context, done)
         self._conn_id = self._checked_spark_conn_id(opal)
-        self.application = app_path(self.operation)
+        self.application = f"{self.apps_folder.rstrip('/')}/{self.operation}.py" if self.apps_folder else app_path(self.operation)
         self.application_args = ["--spec", spec.to_json()]
-        self.external_id_key = f"spark_job_id:{spec.token}"  # a clear has another token, and must not find the job of the run before
-        failure = self._submitted(opal.lake.spark_conf(), context)
+        # A clear has another token, and must find neither the job of the run before nor what became of it
+        self.external_id_key, self._K8S_DRIVER_STATUS_KEY = f"spark_job_id:{spec.token}", f"k8s_driver_status:{spec.token}"
+        failure = self._submitted(connection_conf, context)
         found = self._result(opal, spec)
         if found is None:
             raise self._verdict(failure)
         if failure is not None:
-            self.log.warning("Spark reported a failure after the commit of version %s, which stands: %s", found.version, failure)
+            said = self._hook.redacted(str(failure)) if isinstance(self._hook, OpalSubmitHook) else failure
+            self.log.warning("Spark reported a failure after the commit of version %s, which stands: %s", found.version, said)
         return self.finish(context, found)
 
     def finish(self, context: "Context", result: JobResult) -> dict[str, Any]:
@@ -107,29 +139,49 @@ class OpalSparkOperator(SparkSubmitOperator):
         self.log.info("%s of %s: version %s, %s", result.operation, result.table, result.version, dict(result.counts))
         return json.loads(result.to_json())  # type: ignore[no-any-return]  # lists and dicts alone, as another task gets them
 
-    def _submitted(self, secret_conf: Mapping[str, str], context: "Context") -> Exception | None:
+    def _submitted(self, connection_conf: Mapping[str, str], context: "Context") -> Exception | None:
         """Run the job to its end; what went wrong, if something did."""
-        own = self.properties_file
-        with properties_file(secret_conf, own) as self.properties_file:
+        hook = self._hook = self._watched_hook(context)
+        hook.check_master()
+        for doubt in hook.doubts(self.application):
+            self.log.warning("%s", doubt)
+        conf = {**connection_conf, **self.render_template(self._hidden_conf, context)}
+        with hook.hiding(conf, self.render_template(self._hidden_environment, context)):
             try:
-                hook = self._hook = self._watched_hook(context)
                 if hook.is_client:
                     hook.submit(self.application)  # never resumable: the driver dies with this machine, and the token is its fence
                 else:
-                    super().execute(context)
-            except (AirflowException, RuntimeError) as error:
+                    self._submit_to_cluster(hook, context)
+            except Exception as error:  # noqa: BLE001  # whatever it was, the table says how the job ended
                 return error
-            finally:
-                self.properties_file = own
         return None
 
+    def _submit_to_cluster(self, hook: OpalSubmitHook, context: "Context") -> None:
+        if hook.is_yarn_cluster and not hook.track_on_yarn() and self._may_lose_track:
+            self.durable = False  # else Airflow's operator refuses; a lost driver may end beside its successor, and one of them commits
+        super().execute(context)
+
     def _watched_hook(self, context: "Context") -> OpalSubmitHook:
-        hook = self._get_hook()
+        try:
+            hook = self._get_hook()
+        except (NameError, RuntimeError) as error:  # NameError: Airflow's hook looks for what was not imported
+            raise AirflowFailException(
+                "a Kubernetes master needs Airflow's provider for it: pip install apache-airflow-providers-cncf-kubernetes"
+            ) from error
         hook.__class__ = OpalSubmitHook  # Airflow's own method gives it its forty arguments
         assert isinstance(hook, OpalSubmitHook)
         hook.on_started = lambda process: _remember(context, process)
         hook.on_ui = lambda url: context["ti"].xcom_push(key=SparkUILink().xcom_key, value=url)
         return hook
+
+    def is_job_succeeded(self, status: str) -> bool:
+        """Never: it is only asked about a job of an earlier try without a result, which has to run again."""
+        return False
+
+    def on_kill(self) -> None:
+        """As Airflow's hook ends it; its operator asks YARN's resource manager alone, which need not be known."""
+        if self._hook is not None:
+            self._hook.on_kill()
 
     def poll_until_complete(self, external_id: Any, context: "Context") -> None:
         """As Airflow's; on a reconnect to YARN its hook does not know the application, and a kill would do nothing."""
@@ -154,12 +206,19 @@ class OpalSparkOperator(SparkSubmitOperator):
 
     def _verdict(self, failure: Exception | None) -> Exception:
         """What a job without a result ends with; what cannot succeed by trying again fails at once."""
-        status = self._hook.exit_status if isinstance(self._hook, OpalSubmitHook) else None
-        said = _last_error(self._hook) or str(failure or "")
+        hook = self._hook
+        assert isinstance(hook, OpalSubmitHook)
+        where = f"\nthe driver's log: {hook.log_command}" if hook.log_command else ""
         if failure is None:
-            return AirflowException(f"Spark said nothing against {self.operation} of {self.table}, but the table has no result; {RETRIED}")
+            return AirflowException(
+                f"Spark said nothing against {self.operation} of {self.table}, but the table has no result; {RETRIED}{where}"
+            )
+        said = hook.redacted(_last_error(hook) or str(failure)) + where
+        status = hook.app_status(failure)
         if status in FINAL:
             return AirflowFailException(f"{self.operation} of {self.table}: {MEANINGS[status]}\n{said}")
+        if isinstance(failure, ValueError):  # Airflow's operator and hook raise it for settings that do not go together
+            return AirflowFailException(f"{self.operation} of {self.table} was not submitted: {said}")
         return AirflowException(f"{self.operation} of {self.table} failed; {RETRIED}\n{said}")
 
     def _end_left_over(self, context: "Context") -> None:
@@ -168,6 +227,11 @@ class OpalSparkOperator(SparkSubmitOperator):
         process = store.get(PROCESS_KEY) if store is not None else None
         if isinstance(process, dict) and end_left_over(process):
             self.log.warning("ended the driver of an earlier try, process group %s", process["pid"])
+
+
+def is_keyed(timetable: Any) -> bool:
+    """Whether the scheduler gives every run of such a DAG a partition key."""
+    return isinstance(timetable, CronPartitionTimetable | PartitionedAssetTimetable)
 
 
 def token_of(context: "Context") -> str:

@@ -2,19 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
-from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, opal_asset
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.triggers.snapshot import SnapshotTrigger
+from airflow_provider_opal.watermark import Start, Watermark, checked_start, default_consumer, first_version
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-RANGE_KEY = "opal_range"
 
 
 class SnapshotTriggerSensor(BaseSensorOperator):
@@ -33,18 +32,16 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         *,
         table: str,
         consumer: str | None = None,
-        start: str | int = "head",
+        start: Start = "head",
         max_versions: int | None = None,
         opal_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not (start in ("head", "all") or (isinstance(start, int) and start >= 0)):
-            raise ValueError(f"start={start!r} is unknown; use 'head', 'all' or the number of the last version that counts as seen")
         self.table = table
         self.consumer = consumer
-        self.start = start
+        self.start = checked_start(start)
         self.max_versions = max_versions
         self.opal_conn_id = opal_conn_id
         self.deferrable = conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
@@ -61,7 +58,7 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         trigger = SnapshotTrigger(
             table=self.table,
             opal_conn_id=self.opal_conn_id,
-            after=self._watermark(context),
+            after=self._seen(context),
             poke_interval_s=self.poke_interval,
             max_versions=self.max_versions,
         )
@@ -73,33 +70,21 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         return self._taken(context, event)
 
     def poke(self, context: "Context") -> PokeReturnValue:
-        kept = context["task_state_store"].get(RANGE_KEY)
-        if isinstance(kept, dict):
+        if (kept := self._watermark(context).kept()) is not None:
             return PokeReturnValue(is_done=True, xcom_value=kept)
-        found = OpalHook(self.opal_conn_id).versions_after(self.table, self._watermark(context), self.max_versions)
+        found = OpalHook(self.opal_conn_id).versions_after(self.table, self._seen(context), self.max_versions)
         if found is None:
             return PokeReturnValue(is_done=False)
         return PokeReturnValue(is_done=True, xcom_value={"from": found[0], "to": found[1]})
 
-    def _watermark(self, context: "Context") -> int:
-        """The last version that was seen; fixed at the first look of a new consumer, so that what comes meanwhile is new."""
-        store, key = context["asset_state_store"][self.asset], self._key(context)
-        seen = store.get(key)
-        if isinstance(seen, int):
-            return seen
-        first = OpalHook(self.opal_conn_id).head(self.table) if self.start == "head" else 0 if self.start == "all" else int(self.start)
-        store.set(key, first)
-        return first
+    def _watermark(self, context: "Context") -> Watermark:
+        return Watermark(context=context, asset=self.asset, consumer=self.consumer or default_consumer(context))
+
+    def _seen(self, context: "Context") -> int:
+        return self._watermark(context).seen(partial(first_version, self.start, self.opal_conn_id, self.table))
 
     def _taken(self, context: "Context", found: Mapping[str, int]) -> dict[str, int]:
-        taken: dict[str, Any] = {"from": int(found["from"]), "to": int(found["to"])}
-        context["task_state_store"].set(RANGE_KEY, taken, retention=NEVER_EXPIRE)
-        store, key = context["asset_state_store"][self.asset], self._key(context)
-        seen = store.get(key)
-        if not isinstance(seen, int) or seen < taken["to"]:
-            store.set(key, taken["to"])
+        watermark = self._watermark(context)
+        taken = watermark.keep(found)
+        watermark.advance(taken["to"])
         return taken
-
-    def _key(self, context: "Context") -> str:
-        ti = context["ti"]
-        return f"seen/{self.consumer or f'{ti.dag_id}.{ti.task_id}'}"

@@ -1,72 +1,271 @@
-"""The example of a shop under a real Airflow: real scheduler, real spark-submit."""
+"""Pipelines under a real Airflow: real scheduler, real spark-submit, real backfills; what the UI's buttons do goes through the same API.
 
+The tests share one Airflow and go on from what those before left; each begins by looking at it.
+"""
+
+import json
+import os
+import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
+from airflow_provider_opal.demo.local_airflow import LocalAirflow, local_airflow
+from opal_lake.check import check_table
 from opal_lake.table import Table
-from tests.airflow_provider_opal.cluster import Cluster, running_airflow
 
-DAGS = Path(__file__).parents[2] / "dags"
-ANN, ANNA = '{"id": 1, "at": 1, "name": "Ann", "op": "I"}\n', '{"id": 1, "at": 1, "name": "Anna", "op": "I"}\n'
-BOB, NO_BOB = '{"id": 2, "at": 1, "name": "Bob", "op": "I"}\n', '{"id": 2, "at": 2, "name": "Bob", "op": "D"}\n'
+pytestmark = pytest.mark.slow
+
+DAGS = Path(__file__).parent / "lake_dags"
+HEADS = ("orders", "orders.copy", "orders.follow", "tell_again", "ticks", "ticks.follow", "burst")
+DONE = ("success", "failed")
+
+
+class Lake:
+    """The folders that all tests share, and what is in them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source, self.root, self.out = folder / "source", folder / "lake", folder / "out"
+        for made in (self.source, self.root, self.out):
+            made.mkdir()
+
+    def put(self, key: str, *rows: tuple[int, int, str, str]) -> None:
+        """The source of a partition key: rows of (id, at, name, op)."""
+        folder = self.source / key
+        folder.mkdir(exist_ok=True)
+        lines = [json.dumps(dict(zip(("id", "at", "name", "op"), row, strict=True))) for row in rows]
+        (folder / "rows.json").write_text("\n".join(lines) + "\n")
+
+    def table(self, name: str = "orders") -> Table:
+        return Table.open(str(self.root / "shop" / name))
+
+    def names(self) -> dict[int, str]:
+        return {row["id"]: row["name"] for row in self.table().read().to_pylist()}
+
+    def notes(self, consumer: str) -> list[dict[str, Any]]:
+        """What a consumer's calls wrote down, oldest first."""
+        found = sorted(self.out.glob(f"{consumer}-*.json"), key=lambda path: path.stat().st_mtime_ns)
+        return [json.loads(path.read_text()) for path in found]
+
+    def expect_no_gap(self, consumer: str, name: str, *, up_to: int | None = None) -> None:
+        """The ranges of a consumer by version follow on from each other, and reach the newest version that changed anything."""
+        ranges = sorted({(note["from"], note["to"]) for note in self.notes(consumer)})
+        assert ranges[0][0] == 0
+        assert [begin for begin, _ in ranges[1:]] == [end for _, end in ranges[:-1]], ranges
+        changed = [commit.version for commit in self.table(name).history() if commit.changes_view]
+        assert ranges[-1][1] == (up_to or changed[0])
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("source")
-    (folder / "users.json").write_text(ANN + BOB)
-    return folder
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return Lake(tmp_path_factory.mktemp("shop"))
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("lake")
+def airflow(tmp_path_factory: pytest.TempPathFactory, lake: Lake) -> Iterator[LocalAirflow]:
+    settings = {
+        "AIRFLOW_CONN_OPAL_DEFAULT": json.dumps({"conn_type": "opal", "host": str(lake.root)}),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+        "AIRFLOW_VAR_SHOP_SOURCE": str(lake.source),
+        "AIRFLOW_VAR_SHOP_OUT": str(lake.out),
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
+    }
+    with local_airflow(tmp_path_factory.mktemp("airflow"), DAGS, settings) as airflow:
+        airflow.wait_until(lambda: set(HEADS) <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]})
+        for dag_id in HEADS:
+            pause(airflow, dag_id, paused=False)
+        yield airflow
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, source: Path, lake: Path) -> Iterator[Cluster]:
-    connections = {"opal_default": {"conn_type": "opal", "host": str(lake)}, "spark_default": {"conn_type": "spark", "host": "local[2]"}}
-    with running_airflow(tmp_path_factory.mktemp("airflow"), DAGS, connections, {"shop_source": str(source)}) as cluster:
-        wanted = {"shop_users", "shop_report"}
-        wait_until(lambda: wanted <= {dag["dag_id"] for dag in cluster.listed("dags", "list")}, cluster)
-        for dag_id in wanted:
-            cluster.airflow("dags", "unpause", dag_id)
-        yield cluster
+def pause(airflow: LocalAirflow, dag_id: str, *, paused: bool) -> None:
+    airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": paused})
 
 
-def wait_until(holds: Callable[[], bool], cluster: Cluster, most_s: float = 300) -> None:
-    end = time.monotonic() + most_s
-    while not holds():
-        assert time.monotonic() < end, cluster.logs()
-        time.sleep(2)
+def backfill(airflow: LocalAirflow, first: str, last: str) -> None:
+    airflow.cli("backfill", "create", "--dag-id", "orders", "--from-date", first, "--to-date", last, "--max-active-runs", "1")
 
 
-def table(lake: Path) -> Table:
-    return Table.open(str(lake / "shop" / "users"))
+def trigger(airflow: LocalAirflow, dag_id: str, **body: Any) -> str:
+    return str(airflow.api("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, **body})["dag_run_id"])
 
 
-def names(lake: Path) -> dict[int, str]:
-    return {row["id"]: row["name"] for row in table(lake).read().to_pylist()}
+def keyed(airflow: LocalAirflow, dag_id: str) -> list[tuple[str, str]]:
+    """Key and state of a DAG's runs, oldest first."""
+    return [(run["partition_key"], run["state"]) for run in airflow.runs(dag_id) if run["partition_key"]]
 
 
-def metagens(lake: Path) -> int:
-    return [commit.operation for commit in table(lake).history()].count("metagen")
+def ended(airflow: LocalAirflow, dag_id: str, run_id: str) -> str:
+    """The state that a run ends in."""
+    state: list[str] = []
+
+    def is_over() -> bool:
+        state[:] = [run["state"] for run in airflow.runs(dag_id) if run["dag_run_id"] == run_id]
+        return bool(state) and state[0] in DONE
+
+    airflow.wait_until(is_over)
+    return state[0]
 
 
-@pytest.mark.slow
-def test_a_run_a_cascade_and_a_clear_after_the_source_was_corrected(cluster: Cluster, source: Path, lake: Path) -> None:
-    cluster.airflow("dags", "trigger", "shop_users", "--run-id", "first")
-    assert cluster.wait_for_run("shop_users", "first") == "success", cluster.logs()
-    assert names(lake) == {1: "Ann", 2: "Bob"}
-    assert [commit.operation for commit in table(lake).history()] == ["metagen", "ingest", "create"]
-    wait_until(lambda: any(run["state"] == "success" for run in cluster.runs("shop_report")), cluster)
+def settle(airflow: LocalAirflow, *dag_ids: str) -> None:
+    """Until nothing of these DAGs runs or waits any more; a cascade needs a moment to begin."""
+    quiet: list[float] = []
 
-    for number, (text, expected) in enumerate([(ANN + BOB, {1: "Ann", 2: "Bob"}), (ANNA + NO_BOB, {1: "Anna"})], start=2):
-        (source / "users.json").write_text(text)
-        cluster.airflow("tasks", "clear", "shop_users", "--yes")
-        wait_until(lambda number=number: metagens(lake) == number, cluster)  # a clear really ingests again
-        assert cluster.wait_for_run("shop_users", "first") == "success", cluster.logs()
-        assert names(lake) == expected
+    def is_quiet() -> bool:
+        states = [run["state"] for dag_id in dag_ids for run in airflow.runs(dag_id)]
+        quiet[:] = [*quiet, time.monotonic()] if all(state in DONE for state in states) else []
+        return bool(quiet) and quiet[-1] - quiet[0] > 8
+
+    airflow.wait_until(is_quiet)
+
+
+def log_of(airflow: LocalAirflow, dag_id: str, task_id: str) -> str:
+    files = (airflow.home / "logs" / f"dag_id={dag_id}").rglob("*.log")
+    return "\n".join(path.read_text(errors="replace") for path in files if f"task_id={task_id}" in str(path))
+
+
+def clear(airflow: LocalAirflow, key: str) -> None:
+    """As README says it."""
+    before = [task["try_number"] for task in of_key(airflow, key)]
+    airflow.cli("dags", "clear", "orders", "--partition-key", key, "--yes")
+    airflow.wait_until(lambda: sum(task["try_number"] for task in of_key(airflow, key)) >= sum(before) + 2)
+    airflow.wait_until(lambda: dict(keyed(airflow, "orders"))[key] == "success")
+
+
+def of_key(airflow: LocalAirflow, key: str) -> list[dict[str, Any]]:
+    run = next(run for run in airflow.runs("orders") if run["partition_key"] == key)
+    return airflow.tasks("orders", run["dag_run_id"])
+
+
+def days(first: int, last: int) -> list[str]:
+    return [str(date(2026, 11, 1) + timedelta(days=day - 1)) for day in range(first, last + 1)]
+
+
+def test_a_backfill_cascades_to_the_consumers_one_run_a_key(airflow: LocalAirflow, lake: Lake) -> None:
+    lake.put("2026-11-01", (1, 1, "Ann", "I"), (2, 1, "Bob", "I"))
+    lake.put("2026-11-02", (1, 2, "Anna", "U"), (3, 2, "Cid", "I"))
+    lake.put("2026-11-03", (2, 3, "Bob", "D"))
+    backfill(airflow, "2026-11-01", "2026-11-03")
+    airflow.wait_until(lambda: keyed(airflow, "orders") == [(key, "success") for key in days(1, 3)])
+    airflow.wait_until(lambda: sorted(keyed(airflow, "orders.copy")) == [(key, "success") for key in days(1, 3)])
+    settle(airflow, *HEADS)
+    assert lake.names() == {1: "Anna", 3: "Cid"}
+    assert {note["key"]: note["rows"] for note in lake.notes("copy")}["2026-11-02"] == [[1, "Anna"], [3, "Cid"]]
+    lake.expect_no_gap("follow-orders", "orders")
+
+
+def test_a_keyless_run_of_a_keyed_dag_fails_with_a_hint(airflow: LocalAirflow, lake: Lake) -> None:
+    head = lake.table().snapshot_at().version
+    run_id = trigger(airflow, "orders")
+    assert ended(airflow, "orders", run_id) == "failed"
+    assert "airflow dags clear DAG_ID --partition-key KEY" in log_of(airflow, "orders", "ingest")
+    assert lake.table().snapshot_at().version == head
+
+
+def test_a_clear_really_runs_again_and_takes_up_what_was_corrected(airflow: LocalAirflow, lake: Lake) -> None:
+    names, head = lake.names(), lake.table().snapshot_at().version
+    clear(airflow, "2026-11-02")
+    assert lake.names() == names
+    assert lake.table().snapshot_at().version == head + 2
+    lake.put("2026-11-02", (1, 2, "Hannah", "U"), (3, 2, "Cid", "I"))
+    clear(airflow, "2026-11-02")
+    assert lake.names() == {1: "Hannah", 3: "Cid"}
+    settle(airflow, *HEADS)
+    last = [note for note in lake.notes("copy") if note["key"] == "2026-11-02"][-1]
+    assert last["rows"] == [[1, "Hannah"], [3, "Cid"]]
+
+
+def test_a_worker_killed_in_a_metagen_is_followed_by_a_retry_that_applies_once(airflow: LocalAirflow, lake: Lake) -> None:
+    lake.put("2026-11-04", (4, 4, "Dora", "I"))
+    versions = lake.table().snapshot_at().version
+    backfill(airflow, "2026-11-04", "2026-11-04")
+    drivers: list[psutil.Process] = []
+
+    def is_submitted() -> bool:
+        drivers[:] = drivers_of("metagen")
+        return bool(drivers)
+
+    airflow.wait_until(is_submitted, pause_s=0.1)
+    driver = drivers[0]
+    time.sleep(1)  # well within its start
+    for worker in driver.parents()[:2]:  # the process of the task, and the executor's worker that watches it
+        os.kill(worker.pid, signal.SIGKILL)
+    assert driver.is_running(), "the kill of a worker reached its Spark driver; the test shows nothing"
+    airflow.wait_until(lambda: dict(keyed(airflow, "orders")).get("2026-11-04") == "success")
+    metagen = next(task for task in of_key(airflow, "2026-11-04") if task["task_id"] == "metagen")
+    assert metagen["try_number"] == 2
+    told = airflow.api("GET", f"/dags/orders/dagRuns/{metagen['dag_run_id']}/taskInstances/metagen/xcomEntries/return_value")["value"]
+    told = json.loads(told) if isinstance(told, str) else told
+    settle(airflow, *HEADS)
+    assert not drivers_of("metagen")
+    assert lake.table().snapshot_at().version == versions + 2, "the MetaGen was applied more than once"
+    assert told["version"] == versions + 2
+    assert lake.names() == {1: "Hannah", 3: "Cid", 4: "Dora"}
+
+
+def drivers_of(operation: str) -> list[psutil.Process]:
+    """The spark-submits of an operation that run now."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if any(word.endswith(f"apps/{operation}.py") for word in words) and any("SparkSubmit" in word for word in words):
+            found.append(process)
+    return found
+
+
+def test_a_consumer_that_was_paused_gets_every_version_and_every_key_later(airflow: LocalAirflow, lake: Lake) -> None:
+    seen = len(lake.notes("copy"))
+    for dag_id in ("orders.copy", "orders.follow"):
+        pause(airflow, dag_id, paused=True)
+    lake.put("2026-11-05", (5, 5, "Eve", "I"))
+    lake.put("2026-11-06", (6, 6, "Fay", "I"))
+    backfill(airflow, "2026-11-05", "2026-11-06")
+    airflow.wait_until(lambda: dict(keyed(airflow, "orders")).get("2026-11-06") == "success")
+    for dag_id in ("orders.copy", "orders.follow"):
+        pause(airflow, dag_id, paused=False)
+    settle(airflow, "orders.copy", "orders.follow")
+    assert len(lake.notes("copy")) == seen, "Airflow kept the events of a paused DAG: README and the reconcile DAG say that it drops them"
+    run_id = trigger(airflow, "tell_again")
+    assert ended(airflow, "tell_again", run_id) == "success"
+    airflow.wait_until(lambda: {"2026-11-05", "2026-11-06"} <= {note["key"] for note in lake.notes("copy")})
+    settle(airflow, *HEADS)
+    assert len(lake.notes("copy")) == seen + 2
+    lake.expect_no_gap("follow-orders", "orders")
+    run_id = trigger(airflow, "tell_again")
+    assert ended(airflow, "tell_again", run_id) == "success"
+    assert {task["state"] for task in airflow.tasks("tell_again", run_id)} == {"skipped"}
+
+
+def test_a_scheduler_that_dies_in_the_middle_of_a_cascade_is_no_loss(airflow: LocalAirflow, lake: Lake) -> None:
+    lake.put("2026-11-07", (7, 7, "Gus", "I"))
+    backfill(airflow, "2026-11-07", "2026-11-07")
+    airflow.wait_until(lambda: [task["state"] for task in of_key(airflow, "2026-11-07") if task["task_id"] == "ingest"] == ["success"])
+    scheduler = airflow.processes.pop("scheduler")
+    os.kill(scheduler.pid, signal.SIGKILL)
+    scheduler.wait()
+    airflow.start("scheduler")
+    airflow.wait_until(lambda: dict(keyed(airflow, "orders.copy")).get("2026-11-07") == "success")
+    settle(airflow, *HEADS)
+    assert lake.names()[7] == "Gus"
+    lake.expect_no_gap("follow-orders", "orders")
+
+
+def test_a_burst_of_commits_reaches_a_consumer_that_runs_one_at_a_time_without_a_gap(airflow: LocalAirflow, lake: Lake) -> None:
+    (lake.source / "ticks").mkdir()
+    (lake.source / "ticks" / "first.json").write_text('{"id": 1, "at": 1}\n')
+    assert ended(airflow, "ticks", trigger(airflow, "ticks")) == "success"
+    assert ended(airflow, "burst", trigger(airflow, "burst")) == "success"
+    settle(airflow, "ticks.follow")
+    lake.expect_no_gap("follow-ticks", "ticks")
+    ids = [number for note in lake.notes("follow-ticks") for number in note["ids"]]
+    assert sorted(ids) == [1, *range(100, 120)]
+
+
+def test_what_all_this_left_is_sound(lake: Lake) -> None:
+    for name in ("orders", "ticks"):
+        assert check_table(lake.table(name)) == []

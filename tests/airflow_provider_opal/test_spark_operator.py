@@ -2,7 +2,6 @@
 
 import json
 import os
-import stat
 import subprocess
 import sys
 import time
@@ -16,12 +15,10 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider_opal import Files, IngestOperator, MetaGenOperator, Table
 from airflow_provider_opal.hooks.submit import OpalSubmitHook, end_left_over, process_identity, properties_file
 from airflow_provider_opal.operators.spark import app_path, token_of
-from opal_lake.exit_codes import INPUT, RETRY
+from opal_lake.exit_codes import INPUT
 from opal_lake.job import JobSpec
 from opal_lake.storage.open import open_storage
 from tests.opal_lake.shop import create, rows
-
-SECRETS = {"login": "AKIAEXAMPLE", "password": "s3cr3t/key", "extra": {"session_token": "t0k3n", "endpoint_url": "http://store:9000"}}
 
 
 @pytest.fixture(autouse=True)
@@ -68,35 +65,6 @@ def test_the_job_is_json_and_says_all() -> None:
     assert spec.table.endswith("/shop/users")
     assert spec.arguments["create"] == {"keys": ["id"], "delta": "at", "file_format": "parquet"}
     assert Path(app_path("ingest")).name == "ingest.py"
-
-
-def test_no_secret_is_on_the_command_line_or_in_what_is_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """spark-submit is a script that keeps what it was given."""
-    told = tmp_path / "told.json"
-    script = tmp_path / "spark-submit"
-    script.write_text(
-        f"#!{sys.executable}\nimport json, os, sys\n"
-        "path = sys.argv[sys.argv.index('--properties-file') + 1]\n"
-        f"json.dump([sys.argv, open(path).read(), os.stat(path).st_mode], open({str(told)!r}, 'w'))\nsys.exit({RETRY})\n"
-    )
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    create(open_storage(str(tmp_path / "t")))
-    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path), **SECRETS}))
-    task = MetaGenOperator(task_id="m", table="t", conf={"spark.x": "1"})
-    with caplog.at_level("DEBUG"), pytest.raises(AirflowException) as caught:
-        task.execute(context(task))
-    assert not isinstance(caught.value, AirflowFailException)
-    argv, properties, mode = json.loads(told.read_text())
-    assert stat.S_IMODE(mode) == 0o600
-    assert "--load-spark-defaults" in argv
-    assert "spark.hadoop.fs.s3a.session.token=t0k3n" in properties
-    rendered = {name: getattr(task, name) for name in task.template_fields}
-    seen = " ".join([*argv, caplog.text, str(caught.value), json.dumps(rendered, default=str)])
-    assert not [secret for secret in ("AKIAEXAMPLE", "s3cr3t/key", "t0k3n") if secret in seen]
-    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("opal-submit-*/spark.properties"))
 
 
 def test_what_cannot_succeed_by_trying_again_fails_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

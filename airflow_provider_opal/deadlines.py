@@ -1,0 +1,11 @@
+"""What happens when a DAG run misses its deadline and nobody said what should."""
+
+import logging
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+async def log_missed(*, dag_id: str, after: str, **_: Any) -> None:
+    """An error in the triggerer's log; Airflow's UI shows the missed deadline on the run."""
+    log.error("a run of DAG %s did not finish within %s of being queued", dag_id, after)

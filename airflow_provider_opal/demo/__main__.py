@@ -1,0 +1,181 @@
+"""The demo: a shop's lake under a real Airflow, from a YAML file to a backfill of three days and to time travel.
+
+    python -m airflow_provider_opal.demo [--exit] [--port 8080]
+
+All of it lies in a folder of its own, which goes when the demo ends. Airflow stays up until Ctrl-C; with `--exit` it ends by itself.
+"""
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_opal.demo.local_airflow import USER, LocalAirflow, free_port, local_airflow
+from airflow_provider_opal.demo.shop import DAYS, write_shop
+from opal_lake.cli.progress import ProgressLine, Step
+from opal_lake.cli.render import Column, Style, duration_text, text_table
+from opal_lake.table import Table
+
+DAGS = Path(__file__).parents[2] / "dags"
+PORT = 8080
+SHOWN = ("shop_orders", "shop_orders.revenue")
+ENDED = ("success", "failed", "upstream_failed")
+END_OF_DAY = "T23:59:59Z"
+
+
+@dataclass(slots=True, kw_only=True)
+class Demo:
+    """Where it is told, and how it looks."""
+
+    airflow: LocalAirflow
+    folder: Path
+    style: Style
+    told: dict[str, str] = field(default_factory=dict)
+    began_s: float = field(default_factory=time.monotonic)
+
+    def say(self, line: str) -> None:
+        print(f"\n{self.style.strong('>')} {self.style.strong(line)}\n", flush=True)
+
+    def show(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        names = list(rows[0])
+        columns = [Column(key=name, title=name, right=all(isinstance(row[name], int | Decimal) for row in rows)) for name in names]
+        for line in text_table(columns, rows, self.style):
+            print(f"    {line}", flush=True)
+
+    @property
+    def orders(self) -> Table:
+        return Table.open(str(self.folder / "lake" / "shop" / "orders"))
+
+    def backfill(self) -> None:
+        """Three days, one after the other; what each task did is said as soon as it has ended."""
+        airflow = self.airflow
+        for dag_id in SHOWN:
+            airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": False})
+        window = {"from_date": f"{DAYS[0]}T00:00:00Z", "to_date": f"{DAYS[-1]}T00:00:00Z"}
+        airflow.api("POST", "/backfills", {"dag_id": "shop_orders", **window, "max_active_runs": 1})
+        wanted = len(DAYS) * 3
+        with ProgressLine("backfill", lambda: Step(name="waiting for the scheduler", done=len(self.told), total=wanted)) as line:
+            airflow.wait_until(lambda: self._follow(line) >= wanted, 900)
+
+    def _follow(self, line: ProgressLine) -> int:
+        for dag_id in SHOWN:
+            for run in self.airflow.runs(dag_id):
+                for task in self.airflow.tasks(dag_id, run["dag_run_id"]):
+                    if task["state"] in ENDED and task["id"] not in self.told:
+                        self.told[task["id"]] = task["state"]
+                        self._tell(run["partition_key"], task, line)
+        return len(self.told)
+
+    def _tell(self, key: str, task: Mapping[str, Any], line: ProgressLine) -> None:
+        if line.painted:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        state = self.style.good("done") if task["state"] == "success" else self.style.bad(task["state"])
+        passed = duration_text(time.monotonic() - self.began_s)
+        print(f"    {self.style.faint(passed)}  {key}  {task['task_display_name']:<8}  {state}  {task['duration'] or 0:.0f} s", flush=True)
+        if task["state"] != "success":
+            raise RuntimeError(f"{task['task_display_name']} of {key} failed; its log is in the folder airflow/logs")
+
+    def tell(self) -> None:
+        """The table now, and as of the end of each day."""
+        orders = self.orders
+        self.say('Read the table now: OpalTable.for_path(spark, ".../shop/orders").read(). Four of its orders:')
+        self.show(followed(orders, None))
+        for day in DAYS[:-1]:
+            self.say(f'Read it as of the end of {day}: read(event_time="{day}{END_OF_DAY}"). What came late is in its place.')
+            self.show(followed(orders, f"{day}{END_OF_DAY}"))
+        self.say("All orders, as of the end of each day:")
+        self.show([totals(orders, day) for day in DAYS])
+        self.say("The log: each key was ingested, and made visible by a MetaGen.")
+        self.show([logged(commit) for commit in reversed([*orders.history()])])
+
+
+def followed(orders: Table, event_time: str | None) -> list[dict[str, Any]]:
+    """The orders whose life the demo follows."""
+    found = [row for row in orders.read(event_time=event_time).to_pylist() if row["order_id"] < 1_000]
+    names = ("order_id", "country", "status", "total")
+    return [{name: row[name] for name in names} | {"updated_at": f"{row['updated_at']:%d %b %H:%M}"} for row in sorted(found, key=_number)]
+
+
+def _number(row: Mapping[str, Any]) -> int:
+    return int(row["order_id"])
+
+
+def totals(orders: Table, day: str) -> dict[str, Any]:
+    rows = orders.read(event_time=f"{day}{END_OF_DAY}", columns=["status", "total"]).to_pylist()
+    paid = [row["total"] for row in rows if row["status"] == "paid"]
+    return {"as of": day, "orders": len(rows), "paid": len(paid), "revenue": sum(paid, Decimal(0))}
+
+
+def logged(commit: Any) -> dict[str, Any]:
+    counts = commit.result["counts"]
+    row = {"version": commit.version, "operation": commit.operation, "partition key": commit.partition_key or ""}
+    return row | {name: counts.get(name, "") for name in ("rows", "updates", "deletes", "late")}
+
+
+def prepare(airflow: LocalAirflow, folder: Path) -> None:
+    """Connections and variables, where the UI shows them; and the DAGs of the YAML file, parsed."""
+    lake = {"connection_id": "opal_default", "conn_type": "opal", "host": str(folder / "lake"), "description": "The shop's lake"}
+    spark = {"connection_id": "spark_default", "conn_type": "spark", "host": "local[2]", "description": "Spark on this machine"}
+    for connection in (lake, spark):
+        airflow.api("POST", "/connections", connection)
+    for name, value in (("shop_source", folder / "in"), ("shop_reports", folder / "reports")):
+        airflow.api("POST", "/variables", {"key": name, "value": str(value)})
+    airflow.wait_until(lambda: set(SHOWN) <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]})
+
+
+def run(folder: Path, port: int, *, stays: bool) -> None:
+    """Start, fill, show; then stay until Ctrl-C, if it shall."""
+    style = Style.of(sys.stdout)
+    (folder / "lake").mkdir()
+    write_shop(folder / "in")
+    chosen = free_port(port)
+    if chosen != port:
+        print(f"Port {port} is taken; Airflow gets {chosen}.")
+    print("Starting Airflow: scheduler, dag-processor, triggerer, api-server ...", flush=True)
+    settings = {"AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "60"}
+    with local_airflow(folder / "airflow", DAGS, settings, chosen) as airflow:
+        prepare(airflow, folder)
+        demo = Demo(airflow=airflow, folder=folder, style=style)
+        demo.say(f"Airflow is up at {airflow.url}: user {USER}, password {airflow.password}")
+        print(f"    dags/shop.opal.yaml makes the DAGs; the lake lies in {folder / 'lake'}")
+        demo.say(f"Backfill shop_orders from {DAYS[0]} to {DAYS[-1]}; every key cascades to shop_orders.revenue.")
+        demo.backfill()
+        demo.tell()
+        if stays:
+            demo.say(f"Look around: {airflow.url} (user {USER}, password {airflow.password}). Ctrl-C ends it and removes all of it.")
+            while True:
+                time.sleep(3600)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0 when all was shown; Ctrl-C is the usual end."""
+    parser = argparse.ArgumentParser(prog="python -m airflow_provider_opal.demo", description="A shop's lake under a real Airflow.")
+    parser.add_argument("--exit", action="store_true", help="end when all is shown, instead of keeping Airflow up")
+    parser.add_argument("--port", type=int, default=PORT, help="of Airflow's UI; another one if it is taken (default: %(default)s)")
+    args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupted)
+    folder = Path(tempfile.mkdtemp(prefix="opal-demo-"))
+    try:
+        run(folder, args.port, stays=not args.exit)
+    except (RuntimeError, TimeoutError) as error:
+        print(f"the demo failed: {error}\nwhat it left is in {folder}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nended", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

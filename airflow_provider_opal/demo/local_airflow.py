@@ -1,0 +1,194 @@
+"""A real Airflow in a folder: scheduler, dag-processor, triggerer and api-server on SQLite, each in a process of its own."""
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+START_S, GRACE_S = 240.0, 15.0
+USER = "admin"
+_PASSWORDS = "simple_auth_manager_passwords.json.generated"  # Airflow makes it at its first start
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalAirflow:
+    """Where it lives, and how to speak to it: by its command line and its REST API, as a user would."""
+
+    home: Path
+    port: int
+    environment: Mapping[str, str]
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _token: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://localhost:{self.port}"
+
+    @property
+    def password(self) -> str:
+        """Of the user `admin`; nobody gets in without it."""
+        return str(json.loads((self.home / _PASSWORDS).read_text())[USER])
+
+    def cli(self, *arguments: str) -> str:
+        """What `airflow ...` prints. RuntimeError with its last words when it fails."""
+        done = subprocess.run(
+            [_airflow(), *arguments], check=False, env=dict(self.environment), capture_output=True, text=True, timeout=180
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"airflow {' '.join(arguments)}: {(done.stdout + done.stderr)[-3000:]}")
+        return done.stdout
+
+    def api(self, method: str, path: str, body: Any = None) -> Any:
+        """An answer of the REST API, below /api/v2."""
+        for attempt in (1, 2):
+            if not self._token:
+                login = {"username": USER, "password": self.password}
+                self._token = _request("POST", f"{self.url}/auth/token", login, {})["access_token"]
+            try:
+                return _request(method, f"{self.url}/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
+            except urllib.error.HTTPError as error:
+                if error.code != 401 or attempt == 2:
+                    raise RuntimeError(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:2000]}") from error
+                self._token = ""  # it has run out
+        raise AssertionError("unreachable")
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        """Runs of a DAG, oldest first."""
+        return list(self.api("GET", f"/dags/{dag_id}/dagRuns?limit=100&order_by=id")["dag_runs"])
+
+    def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        return list(self.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"])
+
+    def start(self, component: str) -> None:
+        """Start one of its processes; what it says goes to a log in the home."""
+        with (self.home / f"{component}.log").open("a") as log:
+            self.processes[component] = subprocess.Popen(
+                [_airflow(), component],
+                env=dict(self.environment),
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def stop(self, component: str) -> None:
+        """End a process with all that it started, the drivers of its tasks too."""
+        process = self.processes.pop(component)
+        end_tree(process.pid)
+        process.wait()
+
+    def wait_until(self, holds: Callable[[], bool], most_s: float = 300, pause_s: float = 1) -> None:
+        """Look until it holds; TimeoutError, or RuntimeError as soon as a component has died."""
+        end = time.monotonic() + most_s
+        while not _holds(holds):
+            for name, process in self.processes.items():
+                if process.poll() is not None:
+                    raise RuntimeError(f"Airflow's {name} has ended: {(self.home / f'{name}.log').read_text(errors='replace')[-2000:]}")
+            if time.monotonic() > end:
+                raise TimeoutError(f"nothing came of it in {most_s:.0f} s; the logs are in {self.home}")
+            time.sleep(pause_s)
+
+    def is_up(self) -> bool:
+        """Whether all components say that they are well."""
+        health = _request("GET", f"{self.url}/api/v2/monitor/health", None, {})
+        return all(health[name]["status"] == "healthy" for name in ("metadatabase", "scheduler", "dag_processor", "triggerer"))
+
+
+@contextmanager
+def local_airflow(home: Path, dags: Path, settings: Mapping[str, str], port: int | None = None) -> Iterator[LocalAirflow]:
+    """It is up within the block, and gone after it. `settings` are environment variables: connections, variables, configuration."""
+    chosen = port or free_port()
+    home.mkdir(parents=True, exist_ok=True)
+    airflow = LocalAirflow(home=home, port=chosen, environment={**os.environ, **_configuration(home, dags, chosen), **settings})
+    try:
+        airflow.cli("db", "migrate")
+        for component in COMPONENTS:
+            airflow.start(component)
+        airflow.wait_until(airflow.is_up, START_S)
+        yield airflow
+    finally:
+        for component in list(airflow.processes):
+            airflow.stop(component)
+
+
+def _configuration(home: Path, dags: Path, port: int) -> dict[str, str]:
+    return {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PARALLELISM": "2",
+        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "AIRFLOW__CORE__FERNET_KEY": "",
+        "AIRFLOW__API__BASE_URL": f"http://localhost:{port}",
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__API__SECRET_KEY": secrets.token_hex(32),
+        "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+        "AIRFLOW__TRIGGERER__TRIGGER_LOG_SERVER_PORT": str(free_port()),
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+
+
+def end_tree(pid: int) -> None:
+    """Ask a process and all below it to end, then insist. Drivers of Spark have sessions of their own, so groups do not tell."""
+    with suppress(psutil.NoSuchProcess):
+        leader = psutil.Process(pid)
+        family = [*leader.children(recursive=True), leader]
+        for member in family:
+            with suppress(psutil.NoSuchProcess):
+                member.send_signal(signal.SIGTERM)
+        _, left = psutil.wait_procs(family, timeout=GRACE_S)
+        for member in left:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+
+
+def free_port(wanted: int | None = None) -> int:
+    """A port of this machine that nobody listens on; the wanted one if that is free."""
+    with socket.socket() as found:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind(("127.0.0.1", wanted or 0))
+        except OSError:
+            return free_port()
+        return int(found.getsockname()[1])
+
+
+def _airflow() -> str:
+    return str(Path(sys.executable).with_name("airflow"))
+
+
+def _request(method: str, url: str, body: Any, headers: Mapping[str, str]) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers}, method=method)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        text = answer.read()
+    return json.loads(text) if text else None
+
+
+def _holds(holds: Callable[[], bool]) -> bool:
+    """Not while Airflow is still coming up, or restarting."""
+    try:
+        return holds()
+    except (OSError, KeyError, RuntimeError):  # URLError is an OSError
+        return False

@@ -1,0 +1,71 @@
+"""What must not be seen: which settings are secret, and how to take their values out of a text."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from airflow.sdk.log import mask_secret
+
+from opal_lake.source import has_secret
+
+# Spark's own spark.redaction.regex, and what other stores call theirs
+_NAME = r"pass(?:word|wd|phrase)|pwd|secret|token|credential|(?:access|account|private|encryption|api)[._-]?key"
+_SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
+_SECRET_INSIDE = re.compile(rf"(?:{_NAME})[\w.-]*\s*=", re.IGNORECASE)  # as -Djavax.net.ssl.keyStorePassword=...
+_ONLY_NAMED = re.compile(r"_(?:env|file|path|provider)$", re.IGNORECASE)
+_SHORTEST = 5  # as Airflow's own masking: shorter ones would take words out of every line
+_NO_SECRETS = {"false"}
+MASK = "***"
+
+
+def is_secret(name: str, value: object) -> bool:
+    """Whether a setting is not to be shown, by its name or by what its value looks like."""
+    return bool(_SECRET_NAME.search(name)) or _is_telling(str(value))
+
+
+def without_secrets(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that may be shown, and those that may not."""
+    hidden = {name: value for name, value in settings.items() if is_secret(name, value)}
+    return {name: value for name, value in settings.items() if name not in hidden}, hidden
+
+
+def secret_values(settings: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
+    """Every form in which the secret ones of the settings may turn up in a line, the longest first."""
+    parts = {part for name, value in settings if is_secret(name, value) for part in str(value).splitlines()}
+    parts |= {part.replace("\\", "\\\\") for part in parts}
+    return tuple(sorted((part for part in parts if len(part) >= _SHORTEST and part.lower() not in _NO_SECRETS), key=len, reverse=True))
+
+
+def mask(settings: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
+    """Have Airflow mask the secret ones of the settings in whatever it logs; returns them."""
+    secrets = secret_values(settings)
+    for secret in secrets:
+        mask_secret(secret)
+    return secrets
+
+
+def redacted(text: str, secrets: Collection[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return text
+
+
+def secret_arguments(arguments: object, name: str = "arguments") -> list[str]:
+    """Where a job's arguments hold a secret: they are on a command line, and in what Airflow shows of a task."""
+    if isinstance(arguments, Mapping):
+        return [found for key, value in arguments.items() for found in _named(f"{name}.{key}", str(key), value)]
+    if isinstance(arguments, list | tuple):
+        return [found for value in arguments for found in secret_arguments(value, name)]
+    if isinstance(arguments, str) and (arguments.startswith("jdbc:") or "://" in arguments) and has_secret(arguments):
+        return [name]
+    return []
+
+
+def _named(path: str, name: str, value: object) -> list[str]:
+    if isinstance(value, str) and _SECRET_NAME.search(name) and not _ONLY_NAMED.search(name):
+        return [path]
+    return secret_arguments(value, path)
+
+
+def _is_telling(value: str) -> bool:
+    return has_secret(value) or bool(_SECRET_INSIDE.search(value))

@@ -1,0 +1,1 @@
+"""DAGs from few words: in Python, and in YAML."""

@@ -1,0 +1,219 @@
+"""The pipeline ingest -> MetaGen -> consumers as a DAG, or as a group of tasks in a DAG of one's own. Both go through one converter."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.sdk import DAG, TaskGroup
+from airflow.sdk.definitions.callback import AsyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+
+from airflow_provider_opal.assets import DEFAULT_CONN_ID, opal_asset
+from airflow_provider_opal.operators.consume import BY, ConsumeOperator
+from airflow_provider_opal.operators.ingest import IngestOperator, Table
+from airflow_provider_opal.operators.metagen import MetaGenOperator
+from airflow_provider_opal.operators.reconcile import GRACE, LOOK_BACK, ReconcileOperator
+from airflow_provider_opal.operators.spark import is_keyed
+from airflow_provider_opal.templates.schedule import timetable_of
+from opal_lake.source import Files, Jdbc
+
+MISSED = "airflow_provider_opal.deadlines.log_missed"
+RETRIES, RETRY_DELAY = 2, timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumer:
+    """A function that gets what came to the table. `own_dag` puts it into a DAG that can be paused, cleared and backfilled by itself."""
+
+    name: str
+    function: str
+    by: str = "partition"
+    own_dag: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.by not in BY:
+            raise ValueError(f"consumer {self.name!r}: by={self.by!r} is unknown; use one of {', '.join(BY)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """What all of its tasks are made from. `task` are arguments of every one of them: connections, retries, pool, Spark's settings."""
+
+    table: str
+    ingest: Mapping[str, Any]
+    consumers: Sequence[Consumer]
+    opal_conn_id: str
+    task: Mapping[str, Any]
+
+    def consume(self, consumer: Consumer, name: str) -> ConsumeOperator:
+        """A consumer's task."""
+        return ConsumeOperator(
+            task_id=consumer.name,
+            table=self.table,
+            function=consumer.function,
+            by=consumer.by,
+            consumer=name,
+            arguments=consumer.arguments,
+            **({"max_active_tis_per_dag": 1} if consumer.by == "version" else {}),
+            **self.task,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks:
+    """What the converter has made, wired."""
+
+    ingest: IngestOperator
+    metagen: MetaGenOperator
+    consumers: Mapping[str, ConsumeOperator]
+
+
+def pipeline_of(
+    *,
+    table: str,
+    source: Files | Jdbc | Mapping[str, Any],
+    create: Table | Mapping[str, Any] | None = None,
+    maintenance: Any = None,
+    consumers: Sequence[Consumer] = (),
+    metadata: str = "batch",
+    on_bad_rows: str = "fail",
+    on_empty: str = "fail",
+    opal_conn_id: str = DEFAULT_CONN_ID,
+    spark_conn_id: str | None = None,
+    spark: Mapping[str, Any] | None = None,
+    retries: int = RETRIES,
+    retry_delay: timedelta = RETRY_DELAY,
+    pool: str | None = None,
+) -> Pipeline:
+    """The arguments that `opal_dag` and `OpalTaskGroup` share.
+
+    `spark` are arguments of SparkSubmitOperator (conf, packages, executor_memory, ...) for all tasks.
+    """
+    if maintenance is not None:
+        raise ValueError("maintenance= is kept for compaction and Z-order, which this version does not have yet; leave it out")
+    names = [consumer.name for consumer in consumers]
+    if twice := sorted({name for name in names if names.count(name) > 1} | ({"ingest", "metagen"} & set(names))):
+        raise ValueError(f"the name {', '.join(twice)} is given to more than one task; rename the consumer")
+    ingest = {"source": source, "create": create, "metadata": metadata, "on_bad_rows": on_bad_rows, "on_empty": on_empty}
+    task = {"opal_conn_id": opal_conn_id, "spark_conn_id": spark_conn_id, "retries": retries, "retry_delay": retry_delay, **(spark or {})}
+    return Pipeline(
+        table=table,
+        ingest=ingest,
+        consumers=tuple(consumers),
+        opal_conn_id=opal_conn_id,
+        task=task if pool is None else {**task, "pool": pool},
+    )
+
+
+def add_tasks(pipeline: Pipeline, name: str) -> Tasks:
+    """The pipeline's tasks, in the DAG or group that is open. `name` goes before the names of its consumers."""
+    ingest = IngestOperator(task_id="ingest", table=pipeline.table, **pipeline.ingest, **pipeline.task)
+    metagen = MetaGenOperator(task_id="metagen", table=pipeline.table, **pipeline.task)
+    ingest >> metagen
+    made = {}
+    for consumer in pipeline.consumers:
+        if not consumer.own_dag:
+            made[consumer.name] = pipeline.consume(consumer, f"{name}.{consumer.name}")
+            metagen >> made[consumer.name]
+    return Tasks(ingest=ingest, metagen=metagen, consumers=made)
+
+
+class OpalTaskGroup(TaskGroup):
+    """The pipeline within a DAG of one's own: `.metagen` is what to put tasks behind, `.asset` what others can wait for."""
+
+    def __init__(self, group_id: str, *, table: str, source: Files | Jdbc | Mapping[str, Any], **options: Any) -> None:
+        known = {name: options.pop(name) for name in list(options) if name in _SHARED}
+        pipeline = pipeline_of(table=table, source=source, **known)
+        if own := [consumer.name for consumer in pipeline.consumers if consumer.own_dag]:
+            raise ValueError(f"consumer {', '.join(own)} has own_dag=True, which only opal_dag makes; write its DAG beside this one")
+        super().__init__(group_id=group_id, **options)
+        with self:
+            tasks = add_tasks(pipeline, f"{self.dag.dag_id}.{self.group_id}")
+        self.ingest, self.metagen, self.consumers = tasks.ingest, tasks.metagen, tasks.consumers
+        self.asset = tasks.metagen.asset
+
+
+_SHARED = tuple(name for name in pipeline_of.__annotations__ if name != "return")
+
+
+def opal_dag(
+    dag_id: str,
+    *,
+    table: str,
+    source: Files | Jdbc | Mapping[str, Any],
+    schedule: Any,
+    start_date: datetime,
+    timezone: str = "UTC",
+    key_format: str | None = None,
+    deadline: timedelta | None = None,
+    reconcile: str | None = "@hourly",
+    **options: Any,
+) -> DAG:
+    """A DAG of the pipeline; with it the DAGs of consumers that have their own, and one that tells those what they missed.
+
+    A scheduled run works on the partition that just ended (`{{ partition_key }}`). `deadline` counts from when a run was queued.
+    `options` are those of `pipeline_of` and of `DAG`; one run at a time unless `max_active_runs` says otherwise.
+    """
+    pipeline = pipeline_of(table=table, source=source, **{name: options.pop(name) for name in list(options) if name in _SHARED})
+    timetable = timetable_of(schedule, timezone, key_format)
+    if schedule is not None and not is_keyed(timetable) and (late := [one.name for one in pipeline.consumers if one.by == "partition"]):
+        raise ValueError(f"consumer {', '.join(late)} goes by partition, and runs of {timetable!r} have no partition key; use by='version'")
+    common = {"start_date": start_date, "tags": ["opal"], "catchup": False, "max_active_runs": 1, **options}
+    with DAG(dag_id, schedule=timetable, deadline=_deadline(dag_id, deadline), **common) as dag:
+        add_tasks(pipeline, dag_id)
+    own = [consumer for consumer in pipeline.consumers if consumer.own_dag]
+    for consumer in own:
+        _consumer_dag(pipeline, consumer, dag_id, common)
+    if own and reconcile is not None:
+        reconcile_dag(
+            f"{dag_id}.reconcile",
+            table=table,
+            consumers={f"{dag_id}.{consumer.name}": consumer.by for consumer in own},
+            schedule=reconcile,
+            start_date=start_date,
+            opal_conn_id=pipeline.opal_conn_id,
+        )
+    return dag
+
+
+def _deadline(dag_id: str, deadline: timedelta | None) -> DeadlineAlert | None:
+    if deadline is None:
+        return None
+    missed = AsyncCallback(MISSED, kwargs={"dag_id": dag_id, "after": str(deadline)})
+    return DeadlineAlert(reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=deadline, callback=missed)
+
+
+def _consumer_dag(pipeline: Pipeline, consumer: Consumer, dag_id: str, common: Mapping[str, Any]) -> None:
+    """By version it runs once for every version, one at a time; a run that finds its versions taken by the one before does nothing."""
+    asset = opal_asset(pipeline.table, opal_conn_id=pipeline.opal_conn_id, versions=consumer.by == "version")
+    one_by_one = {"max_active_runs": 1} if consumer.by == "version" else {}
+    with DAG(f"{dag_id}.{consumer.name}", schedule=timetable_of(asset, "UTC", None), **{**common, **one_by_one}):
+        pipeline.consume(consumer, f"{dag_id}.{consumer.name}")
+
+
+def reconcile_dag(
+    dag_id: str,
+    *,
+    table: str,
+    consumers: Mapping[str, str],
+    start_date: datetime,
+    schedule: str | None = "@hourly",
+    look_back: timedelta = LOOK_BACK,
+    grace: timedelta = GRACE,
+    opal_conn_id: str = DEFAULT_CONN_ID,
+    **dag_kwargs: Any,
+) -> DAG:
+    """A DAG that tells consumers again what they missed: Airflow drops events for paused DAGs.
+
+    `consumers` says by what each goes, 'partition' or 'version'. A ConsumeOperator's name is its `consumer=`, by default `<dag>.<task>`.
+    """
+    common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, **dag_kwargs}
+    with DAG(dag_id, schedule=schedule, start_date=start_date, **common) as dag:
+        for by in BY:
+            names = [name for name, kind in consumers.items() if kind == by]
+            if names:
+                span = {"look_back": look_back, "grace": grace}
+                ReconcileOperator(task_id=f"{by}s", table=table, by=by, consumers=names, opal_conn_id=opal_conn_id, **span)
+    return dag

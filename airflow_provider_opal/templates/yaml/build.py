@@ -1,0 +1,59 @@
+"""A pipeline of a YAML file as DAGs: the arguments of `opal_dag`."""
+
+from datetime import datetime
+from typing import Any
+
+import pendulum
+from airflow.sdk import DAG
+
+from airflow_provider_opal.assets import opal_asset
+from airflow_provider_opal.operators.ingest import Table
+from airflow_provider_opal.templates.pipeline import Consumer, opal_dag
+from airflow_provider_opal.templates.yaml.models import DagModel, Options, TableModel, TableSchedule
+from opal_lake.source import source_from_json
+
+
+def build_dag(dag_id: str, dag: DagModel) -> DAG:
+    """Makes and registers the pipeline's DAGs; returns the main one."""
+    consumers = [Consumer(name=name, **consumer.model_dump()) for name, consumer in dag.consumers.items()]
+    return opal_dag(
+        dag_id,
+        table=dag.table_name,
+        source=source_from_json(dag.source.to_json()),
+        schedule=_schedule(dag),
+        create=_create(dag.table),
+        consumers=consumers,
+        **_options(dag),
+    )
+
+
+def derived_ids(dag_id: str, dag: DagModel) -> list[str]:
+    """The ids of all DAGs that a pipeline becomes, its own first."""
+    own = [f"{dag_id}.{name}" for name, consumer in dag.consumers.items() if consumer.own_dag]
+    return [dag_id, *own, *([f"{dag_id}.reconcile"] if own and dag.reconcile is not None else [])]
+
+
+def _schedule(dag: DagModel) -> Any:
+    if isinstance(dag.schedule, TableSchedule):
+        return opal_asset(dag.schedule.table, opal_conn_id=dag.schedule.opal_conn_id or dag.opal_conn_id)
+    return dag.schedule
+
+
+def _create(table: str | TableModel) -> Table | None:
+    if isinstance(table, str) or table.keys is None or table.delta is None:
+        return None
+    return Table(**table.model_dump(by_alias=True, exclude={"name"}, exclude_none=True))
+
+
+def _options(dag: DagModel) -> dict[str, Any]:
+    """What is left out says nothing, so that Airflow's own settings count."""
+    found = {name: getattr(dag, name) for name in Options.model_fields}
+    given = {name: value for name, value in found.items() if value is not None or name == "reconcile"}
+    for name in ("spark", "default_args"):
+        if name in given:
+            given[name] = given[name].model_dump(exclude_none=True)
+    return given | {name: _in_zone(given[name], dag.timezone) for name in ("start_date", "end_date") if name in given}
+
+
+def _in_zone(moment: datetime, zone: str) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=pendulum.timezone(zone))

@@ -1,0 +1,219 @@
+"""What pydantic found, as problems with their places, the fact and what to write."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from airflow_provider_opal.templates.yaml.models import DagModel, FileModel
+from airflow_provider_opal.templates.yaml.problem import Keys, Problem, advice, listed, shown
+from airflow_provider_opal.templates.yaml.reader import Document
+from airflow_provider_opal.templates.yaml.values import type_name
+
+_KEY = "[key]"  # pydantic's mark of a mapping's key
+_WORDS = {
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+_TRUTHS = {"yes": "true", "on": "true", "y": "true", "true": "true", "no": "false", "off": "false", "n": "false", "false": "false"}
+
+
+def explained(error: ValidationError, document: Document, model: type[BaseModel] = FileModel, at: Keys = ()) -> list[Problem]:
+    """All of them, in the order of the file."""
+    details = error.errors(include_url=False)
+    found = (_problem(one, document, model, at) for one in details if not _is_echo(one, details))
+    return sorted(set(found), key=lambda problem: (problem.place, problem.at, problem.what))
+
+
+def _is_echo(one: ErrorDetails, details: list[ErrorDetails]) -> bool:
+    """A key that is missing because it was misspelt is one finding, not two."""
+    if one["type"] != "missing":
+        return False
+    around, name = one["loc"][:-1], str(one["loc"][-1])
+    misspelt = [other for other in details if other["type"] == "extra_forbidden" and other["loc"][:-1] == around]
+    return any(advice(str(other["loc"][-1]), [name]).startswith("did you mean") for other in misspelt)
+
+
+def _problem(one: ErrorDetails, document: Document, model: type[BaseModel], base: Keys) -> Problem:
+    at = base + tuple(part for part in one["loc"] if not str(part).startswith(("(", _KEY)))
+    kind = one["type"]
+    if kind == "extra_forbidden":
+        return Problem("", document.key_place(at), at, _unknown(str(at[-1]), known_names(model, one["loc"][:-1])))
+    if kind == "missing":
+        return Problem("", _owner_place(document, at), at, f"is missing; add {example(one['loc'])}")
+    place = document.key_place(at) if one["loc"][-1:] == (_KEY,) else document.place(at)
+    return Problem("", place, at, _fact(one))
+
+
+def _owner_place(document: Document, at: Keys) -> Any:
+    """Where somebody would write what is missing: at the key of what it belongs to."""
+    return document.key_place(at[:-1])
+
+
+def _fact(one: ErrorDetails) -> str:
+    kind, value, context = one["type"], one["input"], one.get("ctx", {})
+    if "error" in context:
+        return str(context["error"])
+    if kind == "literal_error":
+        known = [part.strip(" '") for part in str(context["expected"]).replace(" or ", ",").split(",")]
+        return f"{_value_text(value)} is unknown here; {_choice(value, known)}"
+    if kind in _WORDS:
+        return _wrong_type(kind, value, one["loc"])
+    if kind in ("too_short", "string_too_short"):
+        return f"it is empty; write {example(one['loc'], value_only=True)}"
+    if kind in ("too_long", "string_too_long"):
+        return f"it is longer than {context.get('max_length')}; write less"
+    if kind in ("greater_than_equal", "less_than_equal"):
+        bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']:,}"
+        return f"{_value_text(value)} is out of reach; write {bound}"
+    return f"{one['msg']}; look it up with `opal dag schema`"
+
+
+def _wrong_type(kind: str, value: Any, loc: Keys) -> str:
+    need = _WORDS[kind]
+    if value is None:
+        return f"{need} is needed, and there is nothing; write {example(loc, value_only=True)}, or take the key out"
+    fact = f"{need} is needed, not {_value_text(value)}"
+    if kind == "bool_type":
+        truth = _TRUTHS.get(str(value).casefold())
+        return f"{fact}; write {f'{truth} without quotes' if truth else 'true or false'}"
+    if kind == "string_type" and isinstance(value, bool | int | float):
+        return f"{fact}; put it into quotes: '{json.dumps(value)}'"
+    if kind == "list_type" and isinstance(value, str):
+        return f"{fact}; write [{value}]"
+    if kind == "int_type" and isinstance(value, str) and value.replace("_", "").isdecimal():
+        return f"{fact}; write {int(value)} without quotes"
+    return f"{fact}; write {example(loc, value_only=True)}"
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "a mapping"
+    if value is None:
+        return "nothing"
+    return f"{type_name(value)} {shown(json.dumps(value, ensure_ascii=False), 40)}"
+
+
+def _choice(value: Any, known: list[str]) -> str:
+    if len(known) == 1:
+        return f"write {known[0]}"
+    hint = advice(value, known) if isinstance(value, str) else ""
+    return hint if hint.startswith("did you mean") else f"use one of {listed(known)}"
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = advice(name, known)
+    if near.startswith("did you mean"):
+        return f"there is no {shown(name)!r} here; {near}"
+    places = [f"'{place}:'" if place else "a pipeline" for place, model in _elsewhere() if name in _fields(model)]
+    if places:
+        return f"there is no {shown(name)!r} here; it belongs under {places[0]}"
+    return f"there is no {shown(name)!r} here; {near if len(known) <= _MANY else 'take it out; `opal dag schema` lists what there is'}"
+
+
+def _elsewhere() -> Iterator[tuple[str, type[BaseModel]]]:
+    yield "", DagModel
+    for name, field in DagModel.model_fields.items():
+        for model in _models(field.annotation):
+            yield name, model
+
+
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def known_names(model: type[BaseModel], loc: Keys) -> list[str]:
+    """What may stand at a place."""
+    return [name for one in _reached(model, loc) for name in _fields(one)]
+
+
+def _reached(start: Any, loc: Keys) -> list[type[BaseModel]]:
+    """The models that a way of pydantic's leads to."""
+    kinds: list[Any] = [start]
+    for part in loc:
+        if str(part).startswith("("):
+            continue
+        kinds = [inner for kind in kinds for inner in _step(kind, part)]
+    return [model for kind in kinds for model in _models(kind)]
+
+
+def _step(kind: Any, part: str | int) -> list[Any]:
+    models = _models(kind)
+    named = [_fields(model)[str(part)].annotation for model in models if str(part) in _fields(model)]
+    if named:
+        return named
+    return [inner for inner in _parts(kind) if get_args(inner) or isinstance(inner, type)]
+
+
+def _parts(kind: Any) -> list[Any]:
+    """What a mapping, a list or a union holds, however deep it is annotated."""
+    found = []
+    for inner in get_args(kind):
+        if isinstance(inner, type) or get_args(inner):
+            found += [inner, *_parts(inner)]
+    return found
+
+
+def _models(kind: Any) -> list[type[BaseModel]]:
+    return [one for one in [kind, *_direct(kind)] if isinstance(one, type) and issubclass(one, BaseModel)]
+
+
+def _direct(kind: Any) -> list[Any]:
+    """The members of a union or an annotation, not what a mapping or a list holds."""
+    if getattr(kind, "__origin__", None) in (dict, list):
+        return []
+    return [found for inner in get_args(kind) for found in (inner, *_direct(inner))]
+
+
+_EXAMPLES = {
+    "version": "1",
+    "dags": "{orders: {...}}",
+    "table": "shop.orders",
+    "name": "shop.orders",
+    "keys": "[order_id]",
+    "delta": "updated_at",
+    "source": '{files: "s3a://in/orders/{{ partition_key }}/*.json"}',
+    "files": '"s3a://in/orders/{{ partition_key }}/*.json"',
+    "paths": '["s3a://in/orders/*.json"]',
+    "url": "jdbc:postgresql://host:5432/database",
+    "schedule": '"@daily"',
+    "start_date": "2026-11-01",
+    "consumers": '{revenue: {function: "shop.jobs:revenue"}}',
+    "function": '"shop.jobs:revenue"',
+    "defaults": "{retries: 3}",
+    "spark": "{executor_memory: 4g}",
+    "conf": "{spark.sql.shuffle.partitions: 200}",
+    "tags": "[shop]",
+    "retries": "3",
+}
+
+
+_WHOLE = {"schedule": '"@daily", null or {table: shop.raw}', "table": "shop.orders or {name: shop.orders, ...}"}
+_MANY = 12
+
+
+def example(loc: Keys, *, value_only: bool = False) -> str:
+    """What could stand there."""
+    names = [str(part) for part in loc if isinstance(part, str) and not part.startswith(("(", _KEY))]
+    name = names[-1] if names else "version"
+    value = _EXAMPLES.get(name, "...")
+    if value_only:
+        around = names[-2:-1]
+        if around == ["dags"]:
+            return "a pipeline: {table: ..., source: ..., schedule: ..., start_date: ...}"
+        if around == ["consumers"]:
+            return "{function: shop.jobs:revenue}"
+        if isinstance(loc[-1], int):
+            return "a name"
+        return _WHOLE.get(name) or _EXAMPLES.get(name, "a value")
+    return f"'{name}: {value}'"

@@ -1,0 +1,165 @@
+"""The `*.opal.yaml` files below a folder, and what each of them says."""
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from airflow_provider_opal.templates.yaml.explain import explained
+from airflow_provider_opal.templates.yaml.models import MODELS, DagModel, DefaultArgs, FileModel, Options, SparkModel
+from airflow_provider_opal.templates.yaml.problem import START, Keys, Place, Problem, YamlError, advice
+from airflow_provider_opal.templates.yaml.reader import MAX_BYTES, Document, read_document
+from airflow_provider_opal.templates.yaml.rules import findings
+from opal_lake.errors import NotFoundError
+
+SUFFIX = ".opal.yaml"
+_NEARLY = (".opal.yml", ".opal.json", ".opal.yaml.txt")
+M = TypeVar("M", bound=BaseModel)
+_MINE = "x-"  # keys at the top for the writer's own anchors
+
+
+@dataclass(slots=True)
+class YamlFile:
+    """A file: its sound pipelines, and what is wrong with the others."""
+
+    path: Path
+    name: str
+    document: Document = field(default_factory=Document)
+    dags: dict[str, DagModel] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def place(self, dag_id: str, *keys: str | int) -> Place:
+        """Of a pipeline, or of a value in it."""
+        return self.document.key_place(("dags", dag_id, *keys))
+
+    def problem(self, dag_id: str, what: str, *keys: str | int) -> Problem:
+        """A finding in one of its pipelines."""
+        at: Keys = ("dags", dag_id, *keys)
+        return Problem(self.name, self.document.key_place(at) if not keys else self.document.place(at), at, what)
+
+
+def yaml_files(path: Path) -> list[YamlFile]:
+    """A file, or all below a folder in the order of their names, read."""
+    if path.is_file():
+        return [read_yaml(path, path.parent, shown_in=path.parent)]
+    if not path.is_dir():
+        raise NotFoundError(f"{path} is not there; name a folder of *{SUFFIX} files, or one of them")
+    return [read_yaml(found, path) for found in found_files(path)]
+
+
+def found_files(folder: Path) -> Iterator[Path]:
+    """In the order of their names. Links to folders are not followed, and what begins with a dot is left out."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+        yield from (Path(place, name) for name in sorted(names) if name.endswith(SUFFIX) and not name.startswith("."))
+
+
+def nearly_found(folder: Path) -> Iterator[Path]:
+    """Files whose endings are nearly right."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+        yield from (Path(place, name) for name in sorted(names) if name.endswith(_NEARLY))
+
+
+def read_yaml(path: Path, folder: Path, shown_in: Path | None = None) -> YamlFile:
+    """Never fails: what is wrong is in it."""
+    file = YamlFile(path=path, name=os.path.relpath(path, shown_in or folder))
+    try:
+        file.document = read_document(_bytes(path, folder))
+    except YamlError as error:
+        file.problems = [Problem(file.name, error.place, (), str(error))]
+        return file
+    problems = _checked(file)
+    file.problems = sorted(problem.of(file.name) for problem in set(problems))
+    if any(problem.dag_id is None for problem in file.problems):
+        file.dags = {}
+    for problem in file.problems:
+        file.dags.pop(problem.dag_id or "", None)
+    return file
+
+
+def _bytes(path: Path, folder: Path) -> bytes:
+    real = Path(os.path.realpath(path))
+    if not real.is_relative_to(os.path.realpath(folder)):
+        raise YamlError(START, "this is a link to a file outside of the folder; copy the file into it")
+    try:
+        if not stat.S_ISREG(os.stat(real).st_mode):
+            raise YamlError(START, "this is no file; put a YAML file in its place")
+        with real.open("rb") as stream:
+            return stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise YamlError(START, f"the file cannot be read ({error.strerror}); give Airflow's user the right to") from error
+
+
+def _checked(file: YamlFile) -> list[Problem]:
+    document = file.document
+    value = document.value
+    if value is None:
+        return [Problem("", START, (), "the file is empty; `opal dag new orders` writes one to begin with")]
+    if not isinstance(value, dict):
+        return [Problem("", document.place(()), (), "a mapping is needed; begin with 'version: 1' and 'dags:'")]
+    value = {key: inner for key, inner in value.items() if not key.startswith(_MINE)}
+    model = _model_of(value, document)
+    if isinstance(model, Problem):
+        return [*document.problems, model]
+    problems = list(document.problems)
+    try:
+        model.model_validate(value)
+    except ValidationError as error:
+        problems += [found for found in explained(error, document, model) if not _known(found, document.problems)]
+    whole = [problem for problem in problems if problem.dag_id is None]
+    if whole or not isinstance(value.get("dags"), dict):
+        return problems
+    defaults = Options.model_validate(value.get("defaults") or {})
+    broken = {problem.dag_id for problem in problems}
+    for dag_id, body in value["dags"].items():
+        if dag_id not in broken:
+            dag = with_defaults(DagModel.model_validate(body), defaults)
+            file.dags[dag_id] = dag
+            problems += [_finding(document, ("dags", dag_id, *way), what) for way, what in findings(dag)]
+    return problems
+
+
+def _known(found: Problem, before: list[Problem]) -> bool:
+    """What the reader refused is not refused again for what was put in its place."""
+    return any(found.at[: len(problem.at)] == problem.at for problem in before if problem.at)
+
+
+def _finding(document: Document, at: Keys, what: str) -> Problem:
+    place = document.place(at) if at in document.values else document.key_place(at[:2])
+    return Problem("", place, at, what)
+
+
+def _model_of(value: dict[str, Any], document: Document) -> type[FileModel] | Problem:
+    newest = max(MODELS)
+    if "version" not in value:
+        near = [key for key in value if advice(key, ["version"]).startswith("did you mean")]
+        hint = f"rename {near[0]!r} to 'version'" if near else f"add 'version: {newest}' as the first line"
+        return Problem("", document.key_place((near[0],)) if near else document.place(()), ("version",), f"is missing; {hint}")
+    version = value["version"]
+    if isinstance(version, bool) or not isinstance(version, int) or version not in MODELS:
+        what = f"version {version!r} is not known; write 'version: {newest}', or install a newer airflow-provider-opal"
+        return Problem("", document.place(("version",)), ("version",), what)
+    return MODELS[version]
+
+
+def with_defaults(dag: DagModel, defaults: Options) -> DagModel:
+    """What the pipeline says counts. `spark` (and its settings) and `default_args` are joined by name, everything else is replaced."""
+    return _joined(dag, defaults)
+
+
+def _joined(own: M, base: BaseModel) -> M:
+    update: dict[str, Any] = {}
+    for name in base.model_fields_set:
+        theirs, ours = getattr(base, name), getattr(own, name)
+        if name not in own.model_fields_set:
+            update[name] = theirs
+        elif isinstance(ours, SparkModel | DefaultArgs) and isinstance(theirs, SparkModel | DefaultArgs):
+            update[name] = _joined(ours, theirs)
+        elif isinstance(ours, dict) and isinstance(theirs, dict):
+            update[name] = theirs | ours
+    return own.model_copy(update=update)

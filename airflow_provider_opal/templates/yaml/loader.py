@@ -1,0 +1,102 @@
+"""`load_yaml_dags(__file__)`: a DAG file of one line that makes the DAGs of all `*.opal.yaml` files beside it and below.
+
+Of a file that can be read to its end only the faulty pipelines are missing, and the others live on. What is wrong becomes an import error
+of the YAML file, one a file with all its problems. Of two pipelines with one id the first counts, in the order of the files' names.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from airflow.sdk import DAG, get_parsing_context
+from airflow.sdk.definitions._internal.contextmanager import DagContext
+
+from airflow_provider_opal.templates.yaml.broken import register_broken
+from airflow_provider_opal.templates.yaml.build import build_dag, derived_ids
+from airflow_provider_opal.templates.yaml.files import YamlFile, found_files, read_yaml
+from airflow_provider_opal.templates.yaml.problem import Problem, shown
+
+SILENT = "_OPAL_YAML_LOADER_SILENT"  # set while `opal dag lint` looks at the Python files of a folder
+
+
+def load_yaml_dags(place: str | os.PathLike[str]) -> list[DAG]:
+    """The DAGs of a folder, or of the folder that a file lies in; all are registered with Airflow.
+
+    A worker that needs one DAG gets its pipeline only.
+    """
+    if os.environ.get(SILENT):
+        return []
+    folder = Path(os.path.abspath(place))
+    folder = folder.parent if folder.is_file() else folder
+    wanted = get_parsing_context().dag_id
+    files = distinct(read_yaml(path, folder) for path in found_files(folder))
+    if wanted is not None:
+        return _one(files, wanted)
+    made, broken = [], []
+    for file in files:
+        made += built(file)
+        if file.problems:
+            broken.append(file)
+    everything = [problem for file in broken for problem in file.problems]
+    for file in broken:
+        register_broken(file.path, file.problems, everything)
+    return made
+
+
+def distinct(files: Iterable[YamlFile]) -> Iterator[YamlFile]:
+    """The files, without pipelines whose ids were taken before."""
+    taken: dict[str, str] = {}
+    for file in files:
+        for dag_id, dag in list(file.dags.items()):
+            ids = derived_ids(dag_id, dag)
+            here = f"{shown(file.name)}:{file.place(dag_id).line}"
+            if clash := [one for one in ids if one in taken]:
+                what = f"the DAG {clash[0]!r} is made in {taken[clash[0]]} already; choose another id, and it will run"
+                file.problems.append(file.problem(dag_id, what))
+                del file.dags[dag_id]
+            else:
+                taken |= dict.fromkeys(ids, here)
+        yield file
+
+
+def _one(files: Iterable[YamlFile], wanted: str) -> list[DAG]:
+    for file in files:
+        for dag_id, dag in file.dags.items():
+            if wanted in derived_ids(dag_id, dag):
+                return built(file, only=dag_id)
+    return []
+
+
+def built(file: YamlFile, only: str | None = None) -> list[DAG]:
+    """The main DAGs of a file's pipelines; those that Airflow does not take become problems."""
+    made = []
+    for dag_id, dag in file.dags.items():
+        if only is not None and dag_id != only:
+            continue
+        before = set(DagContext.autoregistered_dags)
+        try:
+            made.append(build_dag(dag_id, dag))
+        except Exception as error:  # noqa: BLE001  # whatever Airflow has against one pipeline must not hide the others
+            DagContext.autoregistered_dags.intersection_update(before)  # a DAG is registered even when its body fails
+            file.problems.append(_refused(file, dag_id, error))
+    return made
+
+
+@contextmanager
+def registered() -> Iterator[set[DAG]]:
+    """All DAGs that are made meanwhile, as Airflow's importer finds them."""
+    found: set[DAG] = set()
+    before = DagContext.autoregistered_dags, DagContext.current_autoregister_module_name
+    DagContext.autoregistered_dags, DagContext.current_autoregister_module_name = set(), __name__
+    try:
+        yield found
+        found |= {dag for dag, _ in DagContext.autoregistered_dags}
+    finally:
+        DagContext.autoregistered_dags, DagContext.current_autoregister_module_name = before
+
+
+def _refused(file: YamlFile, dag_id: str, error: Exception) -> Problem:
+    return file.problem(
+        dag_id, f"Airflow does not take it: {shown(str(error) or type(error).__name__, 500)}; mend it, or leave that argument out"
+    )

@@ -1,0 +1,42 @@
+"""The demo, whole: it runs the shop of dags/shop.opal.yaml."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from airflow_provider_opal.demo.shop import DAYS, write_shop
+
+
+@pytest.mark.slow
+def test_the_demo_runs_beside_a_busy_port_and_leaves_nothing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        command = [sys.executable, "-m", "airflow_provider_opal.demo", "--exit", "--port", str(port)]
+        environment = {"TMPDIR": str(tmp_path)}
+        done = subprocess.run(command, env={**_environment(), **environment}, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert f"Port {port} is taken" in done.stdout
+    shown = done.stdout[done.stdout.index("Read the table now") :]
+    now = shown[: shown.index("Read it as of")]
+    assert re.findall(r"^    (\d+)  \w\w  +(\w+)", now, re.MULTILINE) == [("1", "paid"), ("3", "paid"), ("4", "paid")]
+    assert len(re.findall(r"^    2026-11-0\d +\d+ +\d+ +\d+\.00$", shown, re.MULTILINE)) == len(DAYS)
+    assert not list(tmp_path.glob("opal-demo-*"))
+    assert not [process for process in psutil.process_iter(["environ"]) if str(tmp_path) in str(process.info["environ"])]
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+
+
+def test_the_demo_s_shop_is_the_same_each_time(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_shop(tmp_path / name)
+    for path in (tmp_path / "a").rglob("*.json"):
+        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
+    assert len(list((tmp_path / "a" / "orders").iterdir())) == len(DAYS)

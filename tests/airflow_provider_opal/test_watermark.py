@@ -1,0 +1,165 @@
+"""What consumers have seen: ranges without a gap, kept for a run's later tries, and what a ReconcileOperator finds missing."""
+
+import json
+from collections import defaultdict
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_provider_opal import ConsumeOperator, MetaGenOperator, ReconcileOperator, SnapshotTriggerSensor
+from airflow_provider_opal.assets import version_key
+from airflow_provider_opal.operators.consume import is_meant
+from opal_lake.job import JobResult
+from opal_lake.results import write_result
+from opal_lake.storage.open import open_storage
+from opal_lake.table import Table
+from tests.opal_lake.shop import create, rows
+
+
+class Store(dict[str, Any]):
+    """Airflow's state store of a task or of an asset, as far as it is used."""
+
+    def set(self, key: str, value: Any, **_: Any) -> None:
+        self[key] = value
+
+
+class Events(defaultdict[Any, Any]):
+    """A task's outlet events."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: SimpleNamespace(extra={}, keys=[], add_partitions=None))
+
+    def __missing__(self, key: Any) -> Any:
+        event = super().__missing__(key)
+        event.add_partitions = lambda keys: event.keys.extend([keys] if isinstance(keys, str) else keys)
+        return event
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)}))
+    return create(open_storage(str(tmp_path / "shop" / "users")))
+
+
+def put(table: Table, key: str, at: int) -> int:
+    table.ingest(*rows([(key, at, at)]), partition_key=key)
+    version = table.metagen().version
+    assert version is not None
+    return version
+
+
+class Lake:
+    """What outlives a run: the state of assets."""
+
+    def __init__(self) -> None:
+        self.assets: defaultdict[Any, Store] = defaultdict(Store)
+
+    def run(self, task: Any, run_id: str = "r", **more: Any) -> dict[str, Any]:
+        ti = SimpleNamespace(dag_id="d", run_id=run_id, task_id=task.task_id, map_index=-1, max_tries=task.retries or 0)
+        stores = {"task_state_store": Store(), "asset_state_store": self.assets}
+        return {"ti": ti, "task": task, "outlet_events": Events(), "partition_key": None, **stores, **more}
+
+
+def sensor(**more: Any) -> SnapshotTriggerSensor:
+    return SnapshotTriggerSensor(task_id="s", table="shop.users", deferrable=False, **more)
+
+
+def test_a_sensor_s_ranges_follow_on_from_each_other_and_a_run_keeps_its_own(table: Table) -> None:
+    lake, task = Lake(), sensor(start="all")
+    first = put(table, "a", 1)
+    one = lake.run(task, "one")
+    assert task.execute(one) == {"from": 0, "to": first}
+    second = put(table, "b", 2)
+    assert task.execute(one) == {"from": 0, "to": first}, "a cleared run gets what it had"
+    assert task.execute(lake.run(task, "two")) == {"from": first, "to": second}
+    assert not task.poke(lake.run(task, "three")).is_done
+
+
+def test_a_new_sensor_starts_where_it_is_told(table: Table) -> None:
+    first = put(table, "a", 1)
+    for start, after in (("head", first), ("all", 0), (1, 1)):
+        lake, task = Lake(), sensor(start=start)
+        task.poke(lake.run(task))
+        assert lake.assets[task.asset]["seen/d.s"] == after
+    with pytest.raises(ValueError, match="use 'head', 'all' or the number"):
+        sensor(start="tail")
+
+
+def consume(by: str, **more: Any) -> ConsumeOperator:
+    return ConsumeOperator(task_id="c", table="shop.users", function="m:f", by=by, **more)
+
+
+def done(table: Table, task: ConsumeOperator, run_id: str, version: int) -> None:
+    """What the Spark job of a run would have left."""
+    write_result(table.storage, JobResult(operation="consume", table=table.uri, version=version, token=f"d/{run_id}/{task.task_id}/-1/0"))
+
+
+def test_a_consumer_by_version_acknowledges_what_it_has_done_and_no_more(table: Table) -> None:
+    lake, task, first = Lake(), consume("version"), put(table, "a", 1)
+    done(table, task, "one", first)
+    one = lake.run(task, "one")
+    assert task.execute(one)["version"] == first
+    assert lake.assets[task.asset]["seen/d.c"] == first
+    assert one["task_state_store"]["opal_range"] == {"from": 0, "to": first}
+    idle = consume("version").execute(lake.run(task, "two"))
+    assert (idle["version"], idle["notes"]) == (first, [f"nothing new after version {first}"])
+    second, failing = put(table, "b", 2), lake.run(task, "three")
+    with pytest.raises(AirflowFailException, match="no Spark connection"):
+        consume("version", spark_conn_id="nowhere").execute(failing)
+    assert lake.assets[task.asset]["seen/d.c"] == first
+    assert failing["task_state_store"]["opal_range"] == {"from": first, "to": second}
+
+
+def test_a_consumer_by_partition_needs_a_key(table: Table) -> None:
+    put(table, "a", 1)
+    with pytest.raises(AirflowFailException, match=r"consumes by partition, and this run has no partition key.*--partition-key"):
+        consume("partition").execute(Lake().run(consume("partition")))
+
+
+def test_reconcile_finds_the_keys_and_the_versions_that_were_not_taken(table: Table) -> None:
+    lake, task = Lake(), consume("partition")
+    first, second = put(table, "mon", 1), put(table, "tue", 2)
+    done(table, task, "one", first)
+    task.execute(lake.run(task, "one", partition_key="mon"))
+    look = ReconcileOperator(task_id="k", table="shop.users", consumers=["d.c", "d.other"], grace=timedelta(0))
+    context = lake.run(look)
+    assert look.execute(context) == {"d.c": ["tue"], "d.other": ["mon", "tue"]}
+    assert context["outlet_events"][look.emitted].keys == ["mon", "tue"]
+    corrected = put(table, "mon", 3)
+    assert look.execute(lake.run(look))["d.c"] == ["mon", "tue"]
+
+    by_version = ReconcileOperator(task_id="v", table="shop.users", consumers=["d.v"], by="version", grace=timedelta(0))
+    assert by_version.execute(lake.run(by_version)) == {"d.v": [version_key(corrected)]}
+    lake.assets[task.asset]["seen/d.v"] = corrected
+    with pytest.raises(AirflowSkipException, match="all 1 consumers have what"):
+        by_version.execute(lake.run(by_version))
+    young = ReconcileOperator(task_id="y", table="shop.users", consumers=["d.none"], grace=timedelta(hours=1))
+    with pytest.raises(AirflowSkipException):
+        young.execute(lake.run(young))
+    assert second < corrected
+
+
+def test_what_was_told_again_for_others_is_left_alone(table: Table) -> None:
+    event = SimpleNamespace(extra={"consumers": {"d.other": ["mon"]}})
+    context = Lake().run(consume("partition"), partition_key="mon", triggering_asset_events={"asset": [event]})
+    assert is_meant(context, "d.other", "mon")
+    assert not is_meant(context, "d.other", "tue")
+    idle = consume("partition").execute(context)
+    assert idle["notes"] == ["partition key 'mon' was told again for other consumers only; nothing to do"]
+    assert is_meant({**context, "triggering_asset_events": {"asset": [event, SimpleNamespace(extra={})]}}, "d.c", "mon")
+    assert is_meant({**context, "triggering_asset_events": None}, "d.c", "mon")
+
+
+def test_a_metagen_tells_the_table_and_its_versions(table: Table) -> None:
+    table.ingest(*rows([("a", 1, 1)]))
+    task = MetaGenOperator(task_id="m", table="shop.users")
+    version = table.metagen(token="d/r/m/-1/0").version
+    context = Lake().run(task)
+    assert task.execute(context)["version"] == version
+    assert context["outlet_events"][task.versions].keys == [f"{version:020d}"]
+    assert context["outlet_events"][task.asset].keys == []
+    assert context["outlet_events"][task.asset].extra["version"] == version

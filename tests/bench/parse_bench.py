@@ -1,0 +1,57 @@
+"""What a DAG file pays for the provider: importing all of its operators, beyond Airflow and the Spark provider themselves.
+
+    python tests/bench/parse_bench.py [--rounds 15]
+
+Each round is a process of its own that imports Airflow and the Spark provider first; only then the clock runs.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+
+AIM_MS = 60
+SCRIPT = """
+import time
+from airflow.sdk import DAG, Asset, BaseSensorOperator, PartitionedAssetTimetable, CronPartitionTimetable
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.triggers.base import BaseTrigger
+started = time.perf_counter()
+import airflow_provider_opal
+for name in airflow_provider_opal.__all__:
+    if name != "load_yaml_dags":
+        getattr(airflow_provider_opal, name)
+made = time.perf_counter()
+airflow_provider_opal.load_yaml_dags
+print((made - started) * 1000, (time.perf_counter() - made) * 1000)
+"""
+AIRFLOW = """
+import time
+started = time.perf_counter()
+from airflow.sdk import DAG, Asset, BaseSensorOperator, PartitionedAssetTimetable, CronPartitionTimetable
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.triggers.base import BaseTrigger
+print((time.perf_counter() - started) * 1000, 0)
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds = parser.parse_args().rounds
+    found = [(measured(AIRFLOW)[0], *measured(SCRIPT)) for _ in range(rounds)]
+    there, here, yaml = (statistics.median(column) for column in zip(*found, strict=True))
+    print(f"all operators, sensors, templates {here:6.0f} ms   (aim: at most {AIM_MS} ms)")
+    print(f"beside them the YAML loader       {yaml:6.0f} ms   (a file that uses it)")
+    print(f"Airflow and its Spark provider    {there:6.0f} ms")
+    print(f"ratio                             {here / there:6.2f}   medians of {rounds} processes each, interleaved")
+
+
+def measured(script: str) -> tuple[float, ...]:
+    """Milliseconds that a fresh process says."""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return tuple(map(float, done.stdout.split()[-2:]))
+
+
+if __name__ == "__main__":
+    main()
