@@ -85,7 +85,7 @@ class Demo:
     def tell(self) -> None:
         """The table now, and as of the end of each day."""
         orders = self.orders
-        self.say('Read the table now: OpalTable.for_path(spark, ".../shop/orders").read(). Four of its orders:')
+        self.say('Read the table now: OpalTable.for_path(spark, ".../shop/orders").read(). The orders that the demo follows:')
         self.show(followed(orders, None))
         for day in DAYS[:-1]:
             self.say(f'Read it as of the end of {day}: read(event_time="{day}{END_OF_DAY}"). What came late is in its place.')

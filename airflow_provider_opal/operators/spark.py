@@ -76,7 +76,7 @@ class OpalSparkOperator(SparkSubmitOperator):
             raise ValueError(
                 f"{', '.join(secret)} would be shown with the task: put it into a connection, conf or env_vars, and name it here"
             )
-        conf = {"spark.log.level": "WARN", **(spark_submit_kwargs.pop("conf", None) or {})}  # else the job's progress drowns in Spark's own
+        conf = {"spark.log.level": "ERROR", **(spark_submit_kwargs.pop("conf", None) or {})}  # else the job's progress drowns in Spark's own
         conf, self._hidden_conf = without_secrets(conf)
         spark_submit_kwargs["env_vars"], self._hidden_environment = without_secrets(spark_submit_kwargs.get("env_vars") or {})
         self._may_lose_track = spark_submit_kwargs.get("durable") is not True

@@ -35,6 +35,10 @@ class NoRowsError(InvalidInputError):
     """A source has nothing to read, which some callers expect."""
 
 
+class TableExistsError(InvalidInputError):
+    """There is a table already; another writer may have made it this moment."""
+
+
 class FunctionError(OpalError):
     """A user's own function failed; it may succeed when it is called again."""
 

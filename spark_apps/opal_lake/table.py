@@ -13,7 +13,7 @@ from opal_lake.clock import Clock, SystemClock
 from opal_lake.commit import Actions, Commit
 from opal_lake.commit_log import CommitLog
 from opal_lake.data_file import decode_file
-from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
 from opal_lake.ids import IdSource, RandomIds
 from opal_lake.ingest import IngestTask, ingest_rows
 from opal_lake.ingest_job import IngestRun, check_on_bad_rows, commit_ingest
@@ -200,7 +200,7 @@ def create_on(storage: Storage, spec: TableSpec, clock: Clock | None = None, ids
     )
     if not table.log.put(commit):
         way_out = "open it with OpalTable.for_path, create it only if_absent (`opal create --if-absent`), or choose another path"
-        raise InvalidInputError(f"{storage.uri} is an Opal table already; {way_out}")
+        raise TableExistsError(f"{storage.uri} is an Opal table already; {way_out}")
     return table
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from opal_lake import layout as paths
-from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError
+from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError, TableExistsError
 from opal_lake.job import JobResult, JobSpec
 from opal_lake.schema import arrow_schema
 from opal_lake.source import Files, Jdbc, source_from_json
@@ -56,7 +56,12 @@ def create(
         return standing
     columns = _schema(spark, schema, like)
     wanted = {name: getattr(layout, name) for name in TableLayout.__dataclass_fields__}
-    table = OpalTable.create(spark, spec.table, columns, **wanted)
+    try:
+        table = OpalTable.create(spark, spec.table, columns, **wanted)
+    except TableExistsError:
+        if if_absent and (standing := _standing(spark, spec.table, schema, layout)) is not None:
+            return standing  # another job made it meanwhile
+        raise
     return JobResult(operation="create", table=table.table.uri, version=0, token=spec.token)
 
 

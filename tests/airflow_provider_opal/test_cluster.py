@@ -5,9 +5,11 @@ The tests share one Airflow and go on from what those before left; each begins b
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,14 @@ import pytest
 from airflow_provider_opal.demo.local_airflow import LocalAirflow, local_airflow
 from opal_lake.check import check_table
 from opal_lake.table import Table
+from tests.airflow_provider_opal.readme import write_examples
 
 pytestmark = pytest.mark.slow
 
-DAGS = Path(__file__).parent / "lake_dags"
+ROOT = Path(__file__).parents[2]
+FOLDERS = (Path(__file__).parent / "lake_dags", ROOT / "dags")
 HEADS = ("orders", "orders.copy", "orders.follow", "tell_again", "ticks", "ticks.follow", "burst")
+EXAMPLES = ("shop_users", "shop_report", "readme_python", "readme_python.revenue", "readme_yaml", "readme_yaml.revenue")
 DONE = ("success", "failed")
 
 
@@ -30,9 +35,14 @@ class Lake:
     """The folders that all tests share, and what is in them."""
 
     def __init__(self, folder: Path) -> None:
-        self.source, self.root, self.out = folder / "source", folder / "lake", folder / "out"
-        for made in (self.source, self.root, self.out):
+        self.source, self.root, self.out, self.dags = folder / "source", folder / "lake", folder / "out", folder / "dags"
+        for made in (self.source, self.root, self.out, self.dags):
             made.mkdir()
+        for path in (path for folder in FOLDERS for path in folder.iterdir() if path.is_file()):
+            shutil.copy(path, self.dags)
+        write_examples(
+            self.dags, {"s3a://in/orders": str(self.source / "readme"), "shop_jobs:": "readme_jobs:", "/reports/": f"{self.out}/reports/"}
+        )
 
     def put(self, key: str, *rows: tuple[int, int, str, str]) -> None:
         """The source of a partition key: rows of (id, at, name, op)."""
@@ -41,8 +51,8 @@ class Lake:
         lines = [json.dumps(dict(zip(("id", "at", "name", "op"), row, strict=True))) for row in rows]
         (folder / "rows.json").write_text("\n".join(lines) + "\n")
 
-    def table(self, name: str = "orders") -> Table:
-        return Table.open(str(self.root / "shop" / name))
+    def table(self, name: str = "orders", folder: str = "lake") -> Table:
+        return Table.open(str(self.root / folder / name))
 
     def names(self) -> dict[int, str]:
         return {row["id"]: row["name"] for row in self.table().read().to_pylist()}
@@ -71,13 +81,15 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, lake: Lake) -> Iterator[Lo
     settings = {
         "AIRFLOW_CONN_OPAL_DEFAULT": json.dumps({"conn_type": "opal", "host": str(lake.root)}),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
-        "AIRFLOW_VAR_SHOP_SOURCE": str(lake.source),
-        "AIRFLOW_VAR_SHOP_OUT": str(lake.out),
+        "AIRFLOW_VAR_LAKE_SOURCE": str(lake.source),
+        "AIRFLOW_VAR_LAKE_OUT": str(lake.out),
+        "AIRFLOW_VAR_SHOP_SOURCE": str(lake.source / "users"),
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
     }
-    with local_airflow(tmp_path_factory.mktemp("airflow"), DAGS, settings) as airflow:
-        airflow.wait_until(lambda: set(HEADS) <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]})
+    with local_airflow(tmp_path_factory.mktemp("airflow"), lake.dags, settings) as airflow:
+        airflow.wait_until(lambda: {*HEADS, *EXAMPLES} <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]})
+        assert airflow.api("GET", "/importErrors")["import_errors"] == []
         for dag_id in HEADS:
             pause(airflow, dag_id, paused=False)
         yield airflow
@@ -87,8 +99,9 @@ def pause(airflow: LocalAirflow, dag_id: str, *, paused: bool) -> None:
     airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": paused})
 
 
-def backfill(airflow: LocalAirflow, first: str, last: str) -> None:
-    airflow.cli("backfill", "create", "--dag-id", "orders", "--from-date", first, "--to-date", last, "--max-active-runs", "1")
+def backfill(airflow: LocalAirflow, first: str, last: str, dag_id: str = "orders") -> None:
+    """As README says it."""
+    airflow.cli("backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last)
 
 
 def trigger(airflow: LocalAirflow, dag_id: str, **body: Any) -> str:
@@ -246,11 +259,15 @@ def test_a_scheduler_that_dies_in_the_middle_of_a_cascade_is_no_loss(airflow: Lo
     backfill(airflow, "2026-11-07", "2026-11-07")
     airflow.wait_until(lambda: [task["state"] for task in of_key(airflow, "2026-11-07") if task["task_id"] == "ingest"] == ["success"])
     scheduler = airflow.processes.pop("scheduler")
+    orphans = psutil.Process(scheduler.pid).children(recursive=True)
     os.kill(scheduler.pid, signal.SIGKILL)
     scheduler.wait()
     airflow.start("scheduler")
     airflow.wait_until(lambda: dict(keyed(airflow, "orders.copy")).get("2026-11-07") == "success")
     settle(airflow, *HEADS)
+    for orphan in orphans:
+        with suppress(psutil.NoSuchProcess):
+            orphan.kill()
     assert lake.names()[7] == "Gus"
     lake.expect_no_gap("follow-orders", "orders")
 
@@ -266,6 +283,44 @@ def test_a_burst_of_commits_reaches_a_consumer_that_runs_one_at_a_time_without_a
     assert sorted(ids) == [1, *range(100, 120)]
 
 
+def test_a_broken_yaml_file_is_an_import_error_of_its_own_until_it_is_mended(airflow: LocalAirflow, lake: Lake) -> None:
+    good = (lake.dags / "readme.opal.yaml").read_text()
+    broken = lake.dags / "broken.opal.yaml"
+    broken.write_text(good.replace("readme_yaml", "broken_one").replace("keys:", "key:"))
+
+    def errors() -> list[tuple[str, str]]:
+        return [(error["filename"], error["stack_trace"]) for error in airflow.api("GET", "/importErrors")["import_errors"]]
+
+    airflow.wait_until(lambda: [name for name, _ in errors()] == ["broken.opal.yaml"])
+    [(_, said)] = errors()
+    assert "broken.opal.yaml:7:" in said
+    assert "did you mean 'keys'?" in said
+    assert not [dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100&exclude_stale=false")["dags"] if dag["is_stale"]]
+    broken.write_text(good.replace("readme_yaml", "broken_one").replace("readme.yaml", "readme.other"))
+    airflow.wait_until(lambda: errors() == [] and airflow.api("GET", "/dags/broken_one")["is_paused"])
+
+
+def test_the_examples_run(airflow: LocalAirflow, lake: Lake) -> None:
+    """dags/shop.py, and README's pipeline in Python and in YAML; `make demo` runs dags/shop.opal.yaml."""
+    users, orders = lake.source / "users", lake.source / "readme" / "2026-11-02"
+    users.mkdir()
+    orders.mkdir(parents=True)
+    (users / "a.json").write_text('{"id": 1, "at": 1, "name": "Ann", "op": "I"}\n')
+    (orders / "a.json").write_text('{"order_id": 1, "updated_at": 1, "country": "NL", "total": 5, "op": "I"}\n')
+    for dag_id in ("shop_users", "shop_report", "readme_python.revenue", "readme_yaml.revenue"):
+        pause(airflow, dag_id, paused=False)
+    assert ended(airflow, "shop_users", trigger(airflow, "shop_users")) == "success"
+    for name in ("readme_python", "readme_yaml"):
+        backfill(airflow, "2026-11-02", "2026-11-02", name)
+        pause(airflow, name, paused=False)
+    airflow.wait_until(lambda: [run["state"] for run in airflow.runs("shop_report")] == ["success"])
+    for name in ("readme_python", "readme_yaml"):
+        airflow.wait_until(lambda name=name: keyed(airflow, f"{name}.revenue") == [("2026-11-02", "success")])
+        assert [row["country"] for row in lake.table(name.removeprefix("readme_"), "readme").read().to_pylist()] == ["NL"]
+    [report] = (lake.out / "reports" / "2026-11-02").glob("*.json")
+    assert json.loads(report.read_text()) == {"country": "NL", "sum(total)": 5}
+
+
 def test_what_all_this_left_is_sound(lake: Lake) -> None:
-    for name in ("orders", "ticks"):
-        assert check_table(lake.table(name)) == []
+    for place in lake.root.glob("*/*"):
+        assert check_table(Table.open(str(place))) == []

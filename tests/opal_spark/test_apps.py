@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -203,6 +204,20 @@ def test_create_may_let_the_same_table_stand(spark: SparkSession, table: Path) -
     assert operations.create(spark, spec, **COLUMNS, if_absent=True).repeated
     with pytest.raises(InvalidInputError, match=r"keys is \[.id.\], not \[.name.\]"):
         operations.create(spark, spec, **{**COLUMNS, "keys": ["name"]}, if_absent=True)
+
+
+def test_of_jobs_that_make_one_table_at_once_one_makes_it_and_all_go_on(spark: SparkSession, tmp_path: Path) -> None:
+    """As the first runs of a backfill do."""
+    for turn in range(4):
+        spec = spec_of("create", tmp_path / f"t{turn}")
+        together = threading.Barrier(4)
+
+        def make(_: int, spec: JobSpec = spec, together: threading.Barrier = together) -> bool:
+            together.wait()
+            return operations.create(spark, spec, **COLUMNS, if_absent=True).repeated
+
+        with ThreadPoolExecutor(4) as pool:
+            assert sorted(pool.map(make, range(4))) == [False, True, True, True]
     with pytest.raises(InvalidInputError, match="is an Opal table already"):
         operations.create(spark, spec, **COLUMNS)
 

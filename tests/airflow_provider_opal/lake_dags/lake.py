@@ -8,12 +8,12 @@ from airflow_provider_opal import Consumer, Files, Table, opal_asset, opal_dag, 
 
 START, END = datetime(2026, 11, 1), datetime(2026, 11, 9)
 SPARK = {"conf": {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}}
-TO = {"to": "{{ var.value.shop_out }}"}
+TO = {"to": "{{ var.value.lake_out }}"}
 
 opal_dag(
     "orders",
-    table="shop.orders",
-    source=Files(paths=("{{ var.value.shop_source }}/{{ partition_key }}/*.json",)),
+    table="lake.orders",
+    source=Files(paths=("{{ var.value.lake_source }}/{{ partition_key }}/*.json",)),
     create=Table(keys=["id"], delta="at", deletes="op = 'D'"),
     schedule="@daily",
     start_date=START,
@@ -29,7 +29,7 @@ opal_dag(
 
 reconcile_dag(
     "tell_again",
-    table="shop.orders",
+    table="lake.orders",
     consumers={"orders.copy": "partition", "orders.follow": "version"},
     start_date=START,
     schedule=None,
@@ -38,8 +38,8 @@ reconcile_dag(
 
 opal_dag(
     "ticks",
-    table="shop.ticks",
-    source=Files(paths=("{{ var.value.shop_source }}/ticks/*.json",)),
+    table="lake.ticks",
+    source=Files(paths=("{{ var.value.lake_source }}/ticks/*.json",)),
     create=Table(keys=["id"], delta="at"),
     schedule=None,
     start_date=START,
@@ -50,7 +50,7 @@ opal_dag(
 
 with DAG("burst", schedule=None, start_date=START):
 
-    @task(outlets=[opal_asset("shop.ticks", versions=True)])
+    @task(outlets=[opal_asset("lake.ticks", versions=True)])
     def tick(number: int, *, outlet_events: dict) -> None:  # type: ignore[type-arg]  # Airflow's
         """A writer that is not ours alone: it commits by itself, and tells Airflow of the version."""
         import pyarrow as pa
@@ -58,9 +58,9 @@ with DAG("burst", schedule=None, start_date=START):
         from airflow_provider_opal import OpalHook
         from airflow_provider_opal.assets import version_key
 
-        table = OpalHook().table("shop.ticks")
+        table = OpalHook().table("lake.ticks")
         table.ingest(pa.table({"id": [number], "at": [number]}))
         version = table.metagen(token=f"tick {number}").version
-        outlet_events[opal_asset("shop.ticks", versions=True)].add_partitions(version_key(version))
+        outlet_events[opal_asset("lake.ticks", versions=True)].add_partitions(version_key(version))
 
     tick.expand(number=list(range(100, 120)))
