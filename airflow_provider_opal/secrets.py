@@ -12,7 +12,7 @@ from opal_lake.source import has_secret
 _NAME = r"pass(?:word|wd|phrase)|pwd|secret|token|credential|(?:access|account|private|encryption|api)[._-]?key"
 _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
 _SECRET_INSIDE = re.compile(rf"(?:{_NAME})[\w.-]*\s*=", re.IGNORECASE)  # as -Djavax.net.ssl.keyStorePassword=...
-_ONLY_NAMED = re.compile(r"_(?:env|file|path|provider)$", re.IGNORECASE)
+_ONLY_NAMED = re.compile(r"[._-](?:env|file|path|provider|class)$", re.IGNORECASE)
 _SHORTEST = 5  # as Airflow's own masking: shorter ones would take words out of every line
 _NO_SECRETS = {"false"}
 MASK = "***"
@@ -21,6 +21,11 @@ MASK = "***"
 def is_secret(name: str, value: object) -> bool:
     """Whether a setting is not to be shown, by its name or by what its value looks like."""
     return bool(_SECRET_NAME.search(name)) or _is_telling(str(value))
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether it names a secret, and not where one is to be found, as password_env does."""
+    return bool(_SECRET_NAME.search(name)) and not _ONLY_NAMED.search(name)
 
 
 def without_secrets(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -62,7 +67,7 @@ def secret_arguments(arguments: object, name: str = "arguments") -> list[str]:
 
 
 def _named(path: str, name: str, value: object) -> list[str]:
-    if isinstance(value, str) and _SECRET_NAME.search(name) and not _ONLY_NAMED.search(name):
+    if isinstance(value, str) and is_secret_name(name):
         return [path]
     return secret_arguments(value, path)
 

@@ -160,6 +160,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--exit", action="store_true", help="end when all is shown, instead of keeping Airflow up")
     parser.add_argument("--port", type=int, default=PORT, help="of Airflow's UI; another one if it is taken (default: %(default)s)")
     args = parser.parse_args(argv)
+    if not DAGS.is_dir():
+        parser.error(f"{DAGS} is not there: the demo shows the DAGs of the repository, so run it from a checkout, by `make demo`")
     signal.signal(signal.SIGTERM, _interrupted)
     folder = Path(tempfile.mkdtemp(prefix="opal-demo-"))
     try:

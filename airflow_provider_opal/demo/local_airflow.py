@@ -21,6 +21,8 @@ import psutil
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 START_S, GRACE_S = 240.0, 15.0
 USER = "admin"
+# Jobs of seconds on two cores: to compile them well costs more than it brings
+_SPARK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.sql.shuffle.partitions": "2"}
 _PASSWORDS = "simple_auth_manager_passwords.json.generated"  # Airflow makes it at its first start
 
 
@@ -112,7 +114,8 @@ class LocalAirflow:
 def local_airflow(home: Path, dags: Path, settings: Mapping[str, str], port: int | None = None) -> Iterator[LocalAirflow]:
     """It is up within the block, and gone after it. `settings` are environment variables: connections, variables, configuration."""
     chosen = port or free_port()
-    home.mkdir(parents=True, exist_ok=True)
+    (home / "spark").mkdir(parents=True)
+    (home / "spark" / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in _SPARK.items()))
     airflow = LocalAirflow(home=home, port=chosen, environment={**os.environ, **_configuration(home, dags, chosen), **settings})
     try:
         airflow.cli("db", "migrate")
@@ -145,6 +148,7 @@ def _configuration(home: Path, dags: Path, port: int) -> dict[str, str]:
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "SPARK_CONF_DIR": str(home / "spark"),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
 

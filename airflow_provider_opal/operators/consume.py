@@ -56,6 +56,10 @@ class ConsumeOperator(OpalSparkOperator):
         self.asset = opal_asset(table, opal_conn_id=self.opal_conn_id)
         self.inlets = [*(self.inlets or []), self.asset]
 
+    def needs_key(self, context: "Context") -> bool:
+        """By version a run by hand is as good as any."""
+        return self.by == "partition" and super().needs_key(context)
+
     def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # as OpalSparkOperator's
         """Fix what is new, run the function, acknowledge."""
         watermark = Watermark(context=context, asset=self.asset, consumer=self.consumer or default_consumer(context))

@@ -76,8 +76,8 @@ class OpalSparkOperator(SparkSubmitOperator):
             raise ValueError(
                 f"{', '.join(secret)} would be shown with the task: put it into a connection, conf or env_vars, and name it here"
             )
-        conf = {"spark.log.level": "ERROR", **(spark_submit_kwargs.pop("conf", None) or {})}  # else the job's progress drowns in Spark's own
-        conf, self._hidden_conf = without_secrets(conf)
+        quiet = {"spark.log.level": "ERROR"}  # else the job's progress drowns in what Spark says
+        conf, self._hidden_conf = without_secrets({**quiet, **(spark_submit_kwargs.pop("conf", None) or {})})
         spark_submit_kwargs["env_vars"], self._hidden_environment = without_secrets(spark_submit_kwargs.get("env_vars") or {})
         self._may_lose_track = spark_submit_kwargs.get("durable") is not True
         super().__init__(name=name, conf=conf, **spark_submit_kwargs)
@@ -86,15 +86,19 @@ class OpalSparkOperator(SparkSubmitOperator):
         self.opal_conn_id = opal_conn_id
         self.spark_conn_id = spark_conn_id
         self.apps_folder = apps_folder
-        self._needs_key = bool(_KEY_ASKED_FOR.search(json.dumps([table, self.arguments], default=str)))
+        self._asks_for_key = bool(_KEY_ASKED_FOR.search(json.dumps([table, self.arguments], default=str)))
 
     def render_template_fields(self, context: "Context", jinja_env: Any = None) -> None:
         """Not without a partition key where one is asked for, since `None` would be rendered into paths, or where the DAG's runs have one,
         since no consumer by partition would hear of the rows.
         """
-        if context.get("partition_key") is None and (self._needs_key or is_keyed(getattr(context.get("dag"), "timetable", None))):
+        if context.get("partition_key") is None and (self._asks_for_key or self.needs_key(context)):
             raise AirflowFailException(f"task {self.task_id!r} works on one partition, and this run has no partition key. {KEY_HINT}")
         super().render_template_fields(context, jinja_env)
+
+    def needs_key(self, context: "Context") -> bool:
+        """Whether it means nothing without a partition key, though no argument asks for one."""
+        return is_keyed(getattr(context.get("dag"), "timetable", None))
 
     def job(self, context: "Context") -> JobSpec:
         """What is to be done; rendered, and without secrets."""

@@ -7,7 +7,7 @@ from airflow.sdk import Asset, CronPartitionTimetable, PartitionedAssetTimetable
 from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.definitions.asset import BaseAsset
 
-_PRESETS = {
+PRESETS = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
     "@weekly": "0 0 * * 0",
@@ -36,9 +36,9 @@ def timetable_of(schedule: Any, timezone: str, key_format: str | None) -> Any:
         raise ValueError(
             f"schedule={schedule!r} is no schedule; give a cron expression, a preset as '@daily', an asset, a timetable or None"
         )
-    cron = _PRESETS.get(schedule, schedule)
+    cron = PRESETS.get(schedule, schedule)
     if cron.startswith("@"):
-        raise ValueError(f"schedule={schedule!r} makes no partitions; use a cron expression or one of {', '.join(_PRESETS)}")
+        raise ValueError(f"schedule={schedule!r} makes no partitions; use a cron expression or one of {', '.join(PRESETS)}")
     return CronPartitionTimetable(cron, timezone=timezone, run_offset=-1, key_format=key_format or format_of(cron))
 
 

@@ -184,11 +184,13 @@ def test_the_dag_of_a_consumer_takes_its_id_too(tmp_path: Path, monkeypatch: pyt
 def test_a_pipeline_that_an_operator_refuses_leaves_no_half_made_dag_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = '"/in/orders/{{ partition_key }}/*.json"'
     assert files in GOOD
-    telling = GOOD.replace("orders", "refused").replace(files.replace("orders", "refused"), "{paths: /in/x.json, options: {apiKey: x}}")
+    telling = GOOD.replace("orders", "refused").replace(
+        files.replace("orders", "refused"), '{paths: /in/x.json, options: {proxy: "http://me:pass@host"}}'
+    )
     folder = folder_of(tmp_path, good=GOOD, refused=telling)
     result = parsed(folder, monkeypatch)
     assert ids(result) == ["orders"]
-    assert "refused.opal.yaml:5:3: dags.refused: Airflow does not take it: arguments.source.files.options.apiKey" in said_of(
+    assert "refused.opal.yaml:5:3: dags.refused: Airflow does not take it: arguments.source.files.options.proxy" in said_of(
         result, "refused"
     )
 

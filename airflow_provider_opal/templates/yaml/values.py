@@ -8,9 +8,10 @@ from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from airflow_provider_opal.assets import asset_uri
+from airflow_provider_opal.secrets import is_secret_name
+from airflow_provider_opal.templates.schedule import PRESETS
 from airflow_provider_opal.templates.yaml.problem import advice, listed, shown
 
-PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 MAX_ID = 150  # Airflow takes 250, and derived pipelines and tasks add to it
 LONGEST = timedelta(days=3_650)
 FIRST_YEAR, LAST_YEAR = 1970, 2199
@@ -22,8 +23,6 @@ IDENTIFIER = r"^[A-Za-z0-9_][A-Za-z0-9_-]*([.][A-Za-z0-9_][A-Za-z0-9_-]*)*$"
 NAME = r"^[A-Za-z_][A-Za-z0-9_-]*$"
 TIMEZONE = r"^[A-Za-z][A-Za-z0-9_+/-]*$"
 
-_SECRET = re.compile(r"passw|pwd$|secret|token$|credential|(access|account|private)[._-]?key", re.IGNORECASE)
-_NAMES_ONE = re.compile(r"[._-](env|file|path|provider|class)$", re.IGNORECASE)
 _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 _AIRFLOW_SCHEDULES = {"@annually": "@yearly", "@midnight": "@daily", "@once": "null, and trigger it by hand", "none": "null"}
 
@@ -179,7 +178,7 @@ def plain_setting(value: Any) -> Any:
 def no_secret(values: Mapping[str, str]) -> Mapping[str, str]:
     """A file in a repository is no place for passwords."""
     for key in values:
-        if _SECRET.search(key) and not _NAMES_ONE.search(key):
+        if is_secret_name(key):
             raise ValueError(f"{shown(key)!r} is a secret by its name and does not belong into a file; put it into a connection of Airflow")
     return values
 

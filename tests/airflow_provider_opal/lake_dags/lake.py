@@ -7,7 +7,7 @@ from airflow.sdk import DAG, task
 from airflow_provider_opal import Consumer, Files, Table, opal_asset, opal_dag, reconcile_dag
 
 START, END = datetime(2026, 11, 1), datetime(2026, 11, 9)
-SPARK = {"conf": {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}}
+SPARK = {"conf": {"spark.ui.enabled": "false"}}
 TO = {"to": "{{ var.value.lake_out }}"}
 
 opal_dag(
