@@ -162,7 +162,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if not DAGS.is_dir():
         parser.error(f"{DAGS} is not there: the demo shows the DAGs of the repository, so run it from a checkout, by `make demo`")
-    signal.signal(signal.SIGTERM, _interrupted)
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell may have started us with it ignored
+        signal.signal(number, _interrupted)
     folder = Path(tempfile.mkdtemp(prefix="opal-demo-"))
     try:
         run(folder, args.port, stays=not args.exit)

@@ -84,6 +84,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, lake: Lake) -> Iterator[Lo
         "AIRFLOW_VAR_LAKE_SOURCE": str(lake.source),
         "AIRFLOW_VAR_LAKE_OUT": str(lake.out),
         "AIRFLOW_VAR_SHOP_SOURCE": str(lake.source / "users"),
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
     }
