@@ -20,7 +20,7 @@ STOPPED = 130  # as a shell says of a program that Ctrl-C ended
 
 MEANINGS = {
     OK: "done",
-    FINDINGS: "check found something",
+    FINDINGS: "check or lint found something",
     INPUT: "wrong input, or nothing there: trying again unchanged fails again",
     RETRY: "the store, Spark, another writer or a function of your own was in the way: try again, with the same token",
     DAMAGE: "bytes of the table are damaged: opal check names them",
