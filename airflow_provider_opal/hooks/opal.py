@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -102,11 +103,19 @@ class OpalHook(BaseHook):
 
     def versions_after(self, table: str, seen: int, most: int | None = None) -> tuple[int, int] | None:
         """(seen, newest that changed what can be read], None when there is none; at most so many of those that did."""
+        from opal_lake.errors import InvalidInputError
+
         found = self.table(table)
-        changed = [version for version in range(seen + 1, found.snapshot_at().version + 1) if found.log.read_commit(version).changes_view]
-        if not changed:
-            return None
-        return seen, changed[-1] if most is None else changed[:most][-1]
+        head = found.snapshot_at().version
+        if seen > head:
+            raise InvalidInputError(
+                f"version {seen} of {found.uri} was seen, and the newest is {head}: the table was made anew, or restored from a backup. "
+                "Give the consumer another name (consumer=) to begin anew"
+            )
+        new = range(seen + 1, head + 1)
+        changed = (version for version in (reversed(new) if most is None else new) if found.log.read_commit(version).changes_view)
+        taken = list(islice(changed, most or 1))
+        return (seen, taken[-1]) if taken else None
 
     def settled(self, table: str, since: datetime, until: datetime) -> tuple[dict[str, int], int | None]:
         """What became visible in a span of time: the last version that brought rows of each partition key, and the last of all."""

@@ -15,6 +15,7 @@ import airflow_provider_opal
 from airflow_provider_opal.assets import asset_uri, normalised, opal_asset
 from airflow_provider_opal.get_provider_info import get_provider_info
 from airflow_provider_opal.hooks.opal import Lake, OpalHook
+from opal_lake.errors import InvalidInputError
 from opal_lake.storage.open import open_storage
 from tests.opal_lake.shop import create, rows
 
@@ -108,6 +109,8 @@ def test_the_hook_reads_tables_without_spark(lake: Path) -> None:
     assert hook.versions_after("shop.users", 0) == (0, 4)
     assert hook.versions_after("shop.users", 0, most=1) == (0, 2)
     assert hook.versions_after("shop.users", 4) is None
+    with pytest.raises(InvalidInputError, match=r"version 5 of .* was seen, and the newest is 4: the table was made anew"):
+        hook.versions_after("shop.users", 5)
     found = hook.find_result("shop.users", "metagen", "m")
     assert found is not None
     assert (found.version, found.repeated) == (2, True)
