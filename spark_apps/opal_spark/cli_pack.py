@@ -17,7 +17,7 @@ FOLDER = "environment"
 
 def commands(verbs: Verbs) -> None:
     """Register the verb (an `opal.commands` entry point)."""
-    summary = "build the archive of Python packages that a cluster needs"
+    summary = "build the archive of packages that a cluster needs"
     parser: argparse.ArgumentParser = verbs.add_parser(
         "pack", help=summary, description=f"{summary.capitalize()}.", epilog=f"example:\n  {EXAMPLE}\n\n{exit_code_lines()}"
     )
