@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider_opal.assets import opal_asset
+    from airflow_provider_opal.assets import consumer_schedule, opal_asset, told_asset
     from airflow_provider_opal.hooks.opal import OpalHook
     from airflow_provider_opal.operators.consume import ConsumeOperator
     from airflow_provider_opal.operators.ingest import IngestOperator, Table
@@ -33,10 +33,12 @@ __all__ = [
     "ReconcileOperator",
     "SnapshotTriggerSensor",
     "Table",
+    "consumer_schedule",
     "load_yaml_dags",
     "opal_asset",
     "opal_dag",
     "reconcile_dag",
+    "told_asset",
 ]
 
 _PLACES = {
@@ -52,10 +54,12 @@ _PLACES = {
     "ReconcileOperator": "airflow_provider_opal.operators.reconcile",
     "SnapshotTriggerSensor": "airflow_provider_opal.sensors.snapshot",
     "Table": "airflow_provider_opal.operators.ingest",
+    "consumer_schedule": "airflow_provider_opal.assets",
     "load_yaml_dags": "airflow_provider_opal.templates.yaml.loader",
     "opal_asset": "airflow_provider_opal.assets",
     "opal_dag": "airflow_provider_opal.templates.pipeline",
     "reconcile_dag": "airflow_provider_opal.templates.pipeline",
+    "told_asset": "airflow_provider_opal.assets",
 }
 
 

@@ -3,7 +3,7 @@
 import re
 from urllib.parse import SplitResult
 
-from airflow.sdk import Asset
+from airflow.sdk import Asset, PartitionedAssetTimetable
 
 DEFAULT_CONN_ID = "opal_default"
 SCHEME = "opal"
@@ -17,6 +17,25 @@ def opal_asset(table: str, *, opal_conn_id: str = DEFAULT_CONN_ID, versions: boo
     """
     uri = asset_uri(table, opal_conn_id, versions=versions)
     return Asset(name=uri, uri=uri, group="opal")
+
+
+def told_asset(table: str, consumer: str, *, opal_conn_id: str = DEFAULT_CONN_ID) -> Asset:
+    """The asset by which one consumer is told again what it missed."""
+    if not _PART.match(consumer):
+        raise ValueError(f"consumer {consumer!r} has no asset; use letters, digits, '_', '.', '=' and '-' in its name")
+    uri = f"{asset_uri(table, opal_conn_id)}/told/{consumer}"
+    return Asset(name=uri, uri=uri, group="opal")
+
+
+def consumer_schedule(
+    table: str, *, consumer: str, by: str = "partition", opal_conn_id: str = DEFAULT_CONN_ID
+) -> PartitionedAssetTimetable:
+    """The schedule of a consumer's DAG: a run for each partition key, or version, of the table, and for what it is told again.
+
+    `consumer` is the name of its ConsumeOperator, by default `<dag>.<task>`.
+    """
+    asset = opal_asset(table, opal_conn_id=opal_conn_id, versions=by == "version")
+    return PartitionedAssetTimetable(assets=asset | told_asset(table, consumer, opal_conn_id=opal_conn_id))
 
 
 def asset_uri(table: str, opal_conn_id: str = DEFAULT_CONN_ID, *, versions: bool = False) -> str:

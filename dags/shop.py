@@ -14,7 +14,7 @@ with DAG("shop_users", schedule=None, start_date=datetime(2026, 11, 1), max_acti
     ingest = IngestOperator(
         task_id="ingest",
         table="shop.users",
-        source=Files(paths=("{{ var.value.shop_source }}/*.json",)),
+        source=Files("{{ var.value.shop_source }}/*.json"),
         create=Table(keys=["id"], delta="at", deletes="op = 'D'"),
         retries=2,
         retry_delay=timedelta(seconds=10),

@@ -28,6 +28,7 @@ PORT = 8080
 SHOWN = ("shop_orders", "shop_orders.revenue")
 ENDED = ("success", "failed", "upstream_failed")
 END_OF_DAY = "T23:59:59Z"
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class Demo:
     folder: Path
     style: Style
     told: dict[str, str] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
     began_s: float = field(default_factory=time.monotonic)
 
     def say(self, line: str) -> None:
@@ -62,7 +64,9 @@ class Demo:
         airflow.api("POST", "/backfills", {"dag_id": "shop_orders", **window, "max_active_runs": 1})
         wanted = len(DAYS) * 3
         with ProgressLine("backfill", lambda: Step(name="waiting for the scheduler", done=len(self.told), total=wanted)) as line:
-            airflow.wait_until(lambda: self._follow(line) >= wanted, 900)
+            airflow.wait_until(lambda: self._follow(line) >= wanted or bool(self.failed), 900)
+        if self.failed:
+            raise RuntimeError(f"{', '.join(self.failed)} failed; the logs are in the folder airflow/logs")
 
     def _follow(self, line: ProgressLine) -> int:
         for dag_id in SHOWN:
@@ -80,7 +84,7 @@ class Demo:
         passed = duration_text(time.monotonic() - self.began_s)
         print(f"    {self.style.faint(passed)}  {key}  {task['task_display_name']:<8}  {state}  {task['duration'] or 0:.0f} s", flush=True)
         if task["state"] != "success":
-            raise RuntimeError(f"{task['task_display_name']} of {key} failed; its log is in the folder airflow/logs")
+            self.failed.append(f"{task['task_display_name']} of {key}")
 
     def tell(self) -> None:
         """The table now, and as of the end of each day."""
@@ -162,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if not DAGS.is_dir():
         parser.error(f"{DAGS} is not there: the demo shows the DAGs of the repository, so run it from a checkout, by `make demo`")
-    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell may have started us with it ignored
+    for number in ENDS:  # SIGINT too: a shell may have started us with it ignored
         signal.signal(number, _interrupted)
     folder = Path(tempfile.mkdtemp(prefix="opal-demo-"))
     try:
@@ -171,12 +175,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"the demo failed: {error}\nwhat it left is in {folder}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nended", flush=True)
+        print("ended", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 
 def _interrupted(*_: object) -> None:
+    for number in ENDS:  # once is enough: what is up has to be taken down
+        signal.signal(number, signal.SIG_IGN)
+    print("\nEnding Airflow ...", flush=True)
     raise KeyboardInterrupt
 
 

@@ -26,6 +26,10 @@ _SPARK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 _PASSWORDS = "simple_auth_manager_passwords.json.generated"  # Airflow makes it at its first start
 
 
+class ApiError(RuntimeError):
+    """The REST API refused."""
+
+
 @dataclass(slots=True, kw_only=True)
 class LocalAirflow:
     """Where it lives, and how to speak to it: by its command line and its REST API, as a user would."""
@@ -64,7 +68,7 @@ class LocalAirflow:
                 return _request(method, f"{self.url}/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
             except urllib.error.HTTPError as error:
                 if error.code != 401 or attempt == 2:
-                    raise RuntimeError(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:2000]}") from error
+                    raise ApiError(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:2000]}") from error
                 self._token = ""  # it has run out
         raise AssertionError("unreachable")
 
@@ -116,7 +120,9 @@ def local_airflow(home: Path, dags: Path, settings: Mapping[str, str], port: int
     chosen = port or free_port()
     (home / "spark").mkdir(parents=True)
     (home / "spark" / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in _SPARK.items()))
-    airflow = LocalAirflow(home=home, port=chosen, environment={**os.environ, **_configuration(home, dags, chosen), **settings})
+    # Nothing of the user's own Airflow: its database, its connections and who may log in are none of ours
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW_", "_AIRFLOW_"))}
+    airflow = LocalAirflow(home=home, port=chosen, environment={**clean, **_configuration(home, dags, chosen), **settings})
     try:
         airflow.cli("db", "migrate")
         for component in COMPONENTS:
@@ -126,6 +132,7 @@ def local_airflow(home: Path, dags: Path, settings: Mapping[str, str], port: int
     finally:
         for component in list(airflow.processes):
             airflow.stop(component)
+        end_strays(home)
 
 
 def _configuration(home: Path, dags: Path, port: int) -> dict[str, str]:
@@ -166,6 +173,14 @@ def end_tree(pid: int) -> None:
                 member.kill()
 
 
+def end_strays(home: Path) -> None:
+    """What a component left behind that ended by itself."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("AIRFLOW_HOME") == str(home) and process.pid != os.getpid():
+                end_tree(process.pid)
+
+
 def free_port(wanted: int | None = None) -> int:
     """A port of this machine that nobody listens on; the wanted one if that is free."""
     with socket.socket() as found:
@@ -193,5 +208,5 @@ def _holds(holds: Callable[[], bool]) -> bool:
     """Not while Airflow is still coming up, or restarting."""
     try:
         return holds()
-    except (OSError, KeyError, RuntimeError):  # URLError is an OSError
+    except (OSError, KeyError, ApiError):  # URLError is an OSError
         return False

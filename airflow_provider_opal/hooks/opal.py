@@ -13,6 +13,7 @@ from airflow_provider_opal.assets import DEFAULT_CONN_ID
 from opal_lake.ids import segment_part
 
 if TYPE_CHECKING:
+    from opal_lake.commit import Commit
     from opal_lake.job import JobResult
     from opal_lake.table import Table
 
@@ -117,22 +118,22 @@ class OpalHook(BaseHook):
         taken = list(islice(changed, most or 1))
         return (seen, taken[-1]) if taken else None
 
-    def settled(self, table: str, since: datetime, until: datetime) -> tuple[dict[str, int], int | None]:
-        """What became visible in a span of time: the last version that brought rows of each partition key, and the last of all."""
+    def settled_partitions(self, table: str, since: datetime, until: datetime) -> dict[str, int]:
+        """Of each partition key whose rows became visible in a span of time the last version that brought some."""
         found = self.table(table)
         keys = {number: key for key, numbers in found.snapshot_at().partitions.items() for number in numbers}
-        partitions: dict[str, int] = {}
-        newest: int | None = None
+        settled: dict[str, int] = {}
         for commit in found.history():
-            made = datetime.fromtimestamp(commit.timestamp_us / 1e6, UTC)
-            if made < since:
+            if _time(commit) < since:
                 break
-            if made > until or not commit.changes_view:
-                continue
-            newest = commit.version if newest is None else newest
-            for key in {keys[number] for number in map(segment_part, commit.actions.processed) if number in keys}:
-                partitions.setdefault(key, commit.version)
-        return partitions, newest
+            if _time(commit) <= until:
+                for key in {keys[number] for number in map(segment_part, commit.actions.processed) if number in keys}:
+                    settled.setdefault(key, commit.version)
+        return settled
+
+    def settled_version(self, table: str, until: datetime) -> int | None:
+        """The last version up to a moment that changed what can be read."""
+        return next((one.version for one in self.table(table).history() if one.changes_view and _time(one) <= until), None)
 
     def find_result(self, table: str, operation: str, token: str) -> "JobResult | None":
         """What a job with this token did, if it did it; also when nobody heard of it."""
@@ -144,7 +145,7 @@ class OpalHook(BaseHook):
         except NotFoundError:
             return None
         if operation in WITHOUT_COMMIT:
-            return read_result(found.storage, operation, token)
+            return read_result(found.storage, token)
         return found.log.earlier_result(found.snapshot_at(), operation, token)
 
     def test_connection(self) -> tuple[bool, str]:
@@ -159,3 +160,7 @@ class OpalHook(BaseHook):
         except (OpalError, OSError, ValueError) as error:
             return False, str(error)
         return True, f"{self.lake.root} can be listed"
+
+
+def _time(commit: "Commit") -> datetime:
+    return datetime.fromtimestamp(commit.timestamp_us / 1e6, UTC)

@@ -120,8 +120,9 @@ class OpalSubmitHook(SparkSubmitHook):
     def find_modules_in(self, folders: Iterable[str]) -> None:
         """Let the driver, and local workers, import what lies in these folders; a cluster has to be given it."""
         if self.is_client:
-            path = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
-            self._env_vars = {"PYTHONPATH": path, **(self._env_vars or {})}
+            given = dict(self._env_vars or {})
+            before = given.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
+            self._env_vars = {**given, "PYTHONPATH": os.pathsep.join([*folders, *filter(None, [before])])}
 
     def follow(self, external_id: str) -> None:
         """Know the application of an earlier try, so that a kill reaches it."""

@@ -9,8 +9,9 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_opal.assets import opal_asset
 from airflow_provider_opal.hooks.submit import OpalSubmitHook
+from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.spark import KEY_HINT, OpalSparkOperator
-from airflow_provider_opal.watermark import Start, Watermark, checked_start, default_consumer, first_version
+from airflow_provider_opal.watermark import Start, Watermark, checked_start, first_version
 from opal_lake.job import JobResult
 
 if TYPE_CHECKING:
@@ -22,9 +23,10 @@ BY = ("partition", "version")
 class ConsumeOperator(OpalSparkOperator):
     """Calls `function` ("package.module:function") with a `Change`: the table, and the rows that are new.
 
-    By partition: the rows that were ingested under the run's partition key; idempotent, in any order. By version: all that became visible
-    since the consumer's last run, from version to version without a gap (`start`, as a SnapshotTriggerSensor's, says where a new consumer
-    begins); the range is fixed at a run's first try, and acknowledged after success, so let one run at a time (`max_active_runs=1`).
+    By partition: the rows that were ingested under the run's partition key and are visible as of the version that its event tells, the one
+    that the key's MetaGen made. By version: all that became visible since the consumer's last run, from version to version without a gap
+    (`start`, as a SnapshotTriggerSensor's, says where a new consumer begins); let one run at a time (`max_active_runs=1`). Either way what
+    a run was given is fixed at its first try: retried or cleared, it gets the same rows. It is acknowledged after success.
 
     The function is called at least once: when a worker dies right after it, a retry calls it again. In client mode its module is found
     beside the DAG file and in the DAG bundle; to a cluster it goes by `py_files=` or the archive of `opal pack`.
@@ -62,28 +64,40 @@ class ConsumeOperator(OpalSparkOperator):
 
     def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # as OpalSparkOperator's
         """Fix what is new, run the function, acknowledge."""
-        watermark = Watermark(context=context, asset=self.asset, consumer=self.consumer or default_consumer(context))
-        return self._by_partition(context, watermark) if self.by == "partition" else self._by_version(context, watermark)
-
-    def _by_partition(self, context: "Context", watermark: Watermark) -> dict[str, Any]:
         key = context.get("partition_key")
-        if key is None:
+        if self.by == "partition" and key is None:
             raise AirflowFailException(f"task {self.task_id!r} consumes by partition, and this run has no partition key. {KEY_HINT}")
-        if not is_meant(context, watermark.consumer, key):
-            return self._nothing(context, f"partition key {key!r} was told again for other consumers only; nothing to do")
-        head = self.opal.head(self.table)
-        told = self._run(context, partition_key=key, version=head)
-        watermark.did_partition(key, told["version"])
-        return told
+        watermark = Watermark.of(context, self.table, self.opal_conn_id, self.consumer)
+        return self._by_version(context, watermark) if self.by == "version" else self._by_partition(context, watermark, str(key))
+
+    def _by_partition(self, context: "Context", watermark: Watermark, key: str) -> dict[str, Any]:
+        given = watermark.given()
+        if given is None:
+            told, is_told_again = told_version(context, key)
+            if is_told_again and told is not None and watermark.taken(key) >= told:
+                return self._nothing(context, f"partition key {key!r} was taken meanwhile, as of version {watermark.taken(key)}")
+            version = told if told is not None else self._upstream_version(context)
+            given = watermark.give({"version": self.opal.head(self.table) if version is None else version})
+        told_result = self._run(context, partition_key=key, version=given["version"])
+        watermark.take(key, given["version"])
+        return told_result
+
+    def _upstream_version(self, context: "Context") -> int | None:
+        """The version of the MetaGen in front of this task, if there is one."""
+        for task in self.upstream_list:
+            if isinstance(task, MetaGenOperator) and task.table == self.table:
+                result = context["ti"].xcom_pull(task_ids=task.task_id)
+                return result["version"] if isinstance(result, dict) else None
+        return None
 
     def _by_version(self, context: "Context", watermark: Watermark) -> dict[str, Any]:
-        given = watermark.kept()
+        given = watermark.given()
         if given is None:
             seen = watermark.seen(partial(first_version, self.start, self.opal_conn_id, self.table))
             found = self.opal.versions_after(self.table, seen)
             if found is None:
                 return self._nothing(context, f"nothing new after version {seen}", seen)
-            given = watermark.keep({"from": found[0], "to": found[1]})
+            given = watermark.give({"from": found[0], "to": found[1]})
         self.log.info("consuming versions after %s, up to and with %s", given["from"], given["to"])
         told = self._run(context, after=given["from"], version=given["to"])
         watermark.advance(given["to"])
@@ -109,8 +123,9 @@ def module_folders(context: "Context") -> list[str]:
     return list(dict.fromkeys([*found, *([str(bundle.path)] if bundle is not None else [])]))
 
 
-def is_meant(context: "Context", consumer: str, partition_key: str) -> bool:
-    """Whether the events that made this run are for this consumer: those of a ReconcileOperator name who misses which keys."""
-    events = [event for found in (context.get("triggering_asset_events") or {}).values() for event in found]
-    missed = [(event.extra or {}).get("consumers") for event in events]
-    return not missed or any(keys is None or partition_key in keys.get(consumer, ()) for keys in missed)
+def told_version(context: "Context", partition_key: str) -> tuple[int | None, bool]:
+    """The version that the events of this run tell of this key, and whether all of them only tell again (ReconcileOperator's)."""
+    extras = [event.extra or {} for found in (context.get("triggering_asset_events") or {}).values() for event in found]
+    again = [extra["versions"].get(partition_key) for extra in extras if "versions" in extra]
+    versions = [version for version in [*again, *(extra.get("version") for extra in extras)] if isinstance(version, int)]
+    return max(versions, default=None), bool(extras) and len(again) == len(extras)

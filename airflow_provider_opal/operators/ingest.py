@@ -35,7 +35,8 @@ class IngestOperator(OpalSparkOperator):
 
     `create` makes the table if it is not there, and fails with the differences if it was made otherwise. `on_bad_rows="quarantine"` lets
     the good rows in and puts the bad ones aside; `on_empty="accept"` takes a source without files or rows for no change. Rows are visible
-    after the table's MetaGenOperator. They are known to consumers by the run's partition key, or by `partition` (a template).
+    after the table's MetaGenOperator. They are known to consumers by the run's partition key, or by `partition` (a template;
+    give the MetaGenOperator the same).
     """
 
     operation = "ingest"

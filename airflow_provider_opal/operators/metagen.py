@@ -1,5 +1,6 @@
 """MetaGenOperator: makes ingested rows visible, and tells those who wait for the table."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.assets import opal_asset, version_key
@@ -15,13 +16,18 @@ class MetaGenOperator(OpalSparkOperator):
     """Decides which row of each key is the valid one. The table's asset is its outlet: ingested rows alone are not visible yet.
 
     A second outlet, the asset of the table's versions, gets an event keyed by the version, for consumers that go by versions.
+    An event of the table carries the run's partition key, or `partition` (a template), as the ingest's.
+
     It never skips: with nothing to do it says so and emits all the same, or a cascade of keyed runs would stop.
     """
 
     operation = "metagen"
 
-    def __init__(self, *, table: str, outlets: Any = None, **kwargs: Any) -> None:
+    template_fields: Sequence[str] = ("partition", *OpalSparkOperator.template_fields)
+
+    def __init__(self, *, table: str, outlets: Any = None, partition: str | None = None, **kwargs: Any) -> None:
         super().__init__(table=table, **kwargs)
+        self.partition = partition
         self.asset = opal_asset(table, opal_conn_id=self.opal_conn_id)
         self.versions = opal_asset(table, opal_conn_id=self.opal_conn_id, versions=True)
         self.outlets = [self.asset, self.versions, *(outlets or [])]
@@ -31,5 +37,7 @@ class MetaGenOperator(OpalSparkOperator):
         told = super().finish(context, result)
         for asset in (self.asset, self.versions):
             context["outlet_events"][asset].extra = {"version": told["version"], "counts": told["counts"]}
+        if self.partition is not None:
+            context["outlet_events"][self.asset].add_partitions(self.partition)
         context["outlet_events"][self.versions].add_partitions(version_key(told["version"]))
         return told

@@ -1,4 +1,4 @@
-"""ReconcileOperator: tells a table's consumers again what they have not taken."""
+"""ReconcileOperator: tells a consumer again what it has not taken."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -7,65 +7,91 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_opal.assets import DEFAULT_CONN_ID, opal_asset, version_key
+from airflow_provider_opal.assets import DEFAULT_CONN_ID, opal_asset, told_asset, version_key
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.watermark import Watermark
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-LOOK_BACK, GRACE = timedelta(days=7), timedelta(minutes=30)
+LOOK_BACK, GRACE, AGAIN = timedelta(days=7), timedelta(minutes=30), timedelta(days=1)
+MOST = 50
 
 
 class ReconcileOperator(BaseOperator):
-    """An event is a hint: Airflow drops those for paused DAGs. What the table holds and what its consumers have acknowledged is the truth.
+    """An event is a hint: Airflow drops those for paused DAGs. What the table holds and what a consumer has acknowledged is the truth.
 
-    Compares both, and emits the table's asset again for the partition keys (by partition) or the version (by version) that some consumer
-    misses; the event names the consumers that it is for. Looks at the commits of the last `look_back`, and leaves those younger than
-    `grace` to the runs that are on their way. Skips when nothing is missed.
+    Compares both, and emits the consumer's own `told_asset` for the partition keys, or the version, that it misses; its DAG listens by
+    `consumer_schedule`, and no other DAG is woken. Keys that became visible within `look_back` count, and none that is younger than
+    `grace`: its run may be on its way. The same is not told again before `again` has passed, and at most `most` keys at a time, the oldest
+    first. Skips when there is nothing to tell.
     """
 
-    template_fields: Sequence[str] = ("table", "consumers")
+    template_fields: Sequence[str] = ("table", "consumer")
     ui_color = "#d8ecf3"
 
     def __init__(
         self,
         *,
         table: str,
-        consumers: Sequence[str],
+        consumer: str,
         by: str = "partition",
         look_back: timedelta = LOOK_BACK,
         grace: timedelta = GRACE,
+        again: timedelta = AGAIN,
+        most: int = MOST,
         opal_conn_id: str = DEFAULT_CONN_ID,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.table = table
-        self.consumers = list(consumers)
+        self.consumer = consumer
         self.by = by
         self.look_back = look_back
         self.grace = grace
+        self.again = again
+        self.most = most
         self.opal_conn_id = opal_conn_id
-        self.asset = opal_asset(table, opal_conn_id=opal_conn_id)  # where consumers acknowledge
-        self.emitted = opal_asset(table, opal_conn_id=opal_conn_id, versions=by == "version")
-        self.inlets = [*(self.inlets or []), self.asset]
+        self.emitted = told_asset(table, consumer, opal_conn_id=opal_conn_id)
+        self.inlets = [*(self.inlets or []), opal_asset(table, opal_conn_id=opal_conn_id)]  # where consumers acknowledge
         self.outlets = [*(self.outlets or []), self.emitted]
 
-    def execute(self, context: "Context") -> dict[str, list[str]]:
-        """Returns what each consumer missed."""
+    def execute(self, context: "Context") -> dict[str, int]:
+        """Returns the version of each key that was told again."""
         now = datetime.now(UTC)
-        partitions, version = OpalHook(self.opal_conn_id).settled(self.table, now - self.look_back, now - self.grace)
-        wanted = partitions if self.by == "partition" else {} if version is None else {version_key(version): version}
-        missed = {consumer: keys for consumer in self.consumers if (keys := self._missed(context, consumer, wanted))}
+        missed = self._missed(context, now)
         if not missed:
-            raise AirflowSkipException(f"all {len(self.consumers)} consumers have what {self.table} holds")
+            raise AirflowSkipException(f"{self.consumer} has, or was told of, what {self.table} holds")
         event = context["outlet_events"][self.emitted]
-        event.add_partitions(sorted({key for keys in missed.values() for key in keys}))
-        event.extra = {"consumers": {consumer: [*keys] for consumer, keys in missed.items()}}
-        self.log.info("told again: %s", missed)
+        event.add_partitions(list(missed))
+        event.extra = {"versions": dict(missed)}
+        self.log.info("told %s again: %s", self.consumer, missed)
         return missed
 
-    def _missed(self, context: "Context", consumer: str, wanted: Mapping[str, int]) -> list[str]:
-        watermark = Watermark(context=context, asset=self.asset, consumer=consumer)
-        taken = watermark.taken_partition if self.by == "partition" else watermark.taken_version
-        return sorted(key for key, version in wanted.items() if taken(key) < version)
+    def _missed(self, context: "Context", now: datetime) -> dict[str, int]:
+        from opal_lake.errors import NotFoundError
+
+        hook = OpalHook(self.opal_conn_id)
+        try:
+            watermark = Watermark.of(context, self.table, self.opal_conn_id, self.consumer)
+        except NotFoundError as error:
+            raise AirflowSkipException(f"{self.table} is not there yet") from error
+        if self.by == "partition":
+            settled = hook.settled_partitions(self.table, now - self.look_back, now - self.grace)
+            open_keys = {key: version for key, version in settled.items() if watermark.taken(key) < version}
+        else:
+            version = hook.settled_version(self.table, now - self.grace)
+            open_keys = {version_key(version): version} if version is not None and watermark.seen_version < version else {}
+        told = {key: value for key, value in watermark.told.items() if key in open_keys}
+        missed = self._due(open_keys, told, now)
+        watermark.tell({**told, **{key: [version, now.isoformat()] for key, version in missed.items()}})
+        return missed
+
+    def _due(self, open_keys: Mapping[str, int], told: Mapping[str, Any], now: datetime) -> dict[str, int]:
+        """Those that were not told of, or long ago, or that have a newer version since."""
+        due = [
+            (version, key)
+            for key, version in open_keys.items()
+            if key not in told or told[key][0] < version or now - datetime.fromisoformat(told[key][1]) >= self.again
+        ]
+        return {key: version for version, key in sorted(due)[: self.most]}

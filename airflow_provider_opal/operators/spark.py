@@ -39,7 +39,8 @@ RETRIED = "a retry goes on with the same token, so that nothing is applied twice
 class OpalSparkOperator(SparkSubmitOperator):
     """One operation on one table. Subclasses name the operation and give its arguments.
 
-    `spark_submit_kwargs` are those of SparkSubmitOperator: conf, packages, executor_memory, archives and so on.
+    `spark_submit_kwargs` are those of SparkSubmitOperator: conf, packages, executor_memory, archives and so on. With `keyed` a run without
+    a partition key is refused, as in every DAG whose schedule gives keys.
 
     On a cluster the Python workers need opal_lake and pyarrow: installed on the nodes, in the image, or in an archive by `opal pack`. A
     driver in a pod needs its app, too: from `apps_folder` in the image, or uploaded through spark.kubernetes.file.upload.path.
@@ -68,6 +69,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         spark_conn_id: str | None = None,
         name: str = "{{ dag.dag_id }}.{{ task.task_id }}",
         apps_folder: str | None = None,
+        keyed: bool = False,
         **spark_submit_kwargs: Any,
     ) -> None:
         if "application" in spark_submit_kwargs or "application_args" in spark_submit_kwargs or "conn_id" in spark_submit_kwargs:
@@ -86,6 +88,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         self.opal_conn_id = opal_conn_id
         self.spark_conn_id = spark_conn_id
         self.apps_folder = apps_folder
+        self.keyed = keyed
         self._asks_for_key = bool(_KEY_ASKED_FOR.search(json.dumps([table, self.arguments], default=str)))
 
     def render_template_fields(self, context: "Context", jinja_env: Any = None) -> None:
@@ -98,7 +101,7 @@ class OpalSparkOperator(SparkSubmitOperator):
 
     def needs_key(self, context: "Context") -> bool:
         """Whether it means nothing without a partition key, though no argument asks for one."""
-        return is_keyed(getattr(context.get("dag"), "timetable", None))
+        return self.keyed or is_keyed(getattr(context.get("dag"), "timetable", None))
 
     def job(self, context: "Context") -> JobSpec:
         """What is to be done; rendered, and without secrets."""

@@ -10,7 +10,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, opal_asset
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.triggers.snapshot import SnapshotTrigger
-from airflow_provider_opal.watermark import Start, Watermark, checked_start, default_consumer, first_version
+from airflow_provider_opal.watermark import Start, Watermark, checked_start, first_version
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -70,7 +70,7 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         return self._taken(context, event)
 
     def poke(self, context: "Context") -> PokeReturnValue:
-        if (kept := self._watermark(context).kept()) is not None:
+        if (kept := self._watermark(context).given()) is not None:
             return PokeReturnValue(is_done=True, xcom_value=kept)
         found = OpalHook(self.opal_conn_id).versions_after(self.table, self._seen(context), self.max_versions)
         if found is None:
@@ -78,13 +78,13 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=True, xcom_value={"from": found[0], "to": found[1]})
 
     def _watermark(self, context: "Context") -> Watermark:
-        return Watermark(context=context, asset=self.asset, consumer=self.consumer or default_consumer(context))
+        return Watermark.of(context, self.table, self.opal_conn_id, self.consumer)
 
     def _seen(self, context: "Context") -> int:
         return self._watermark(context).seen(partial(first_version, self.start, self.opal_conn_id, self.table))
 
     def _taken(self, context: "Context", found: Mapping[str, int]) -> dict[str, int]:
         watermark = self._watermark(context)
-        taken = watermark.keep(found)
+        taken = watermark.give({"from": int(found["from"]), "to": int(found["to"])})
         watermark.advance(taken["to"])
         return taken

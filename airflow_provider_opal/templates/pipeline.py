@@ -9,17 +9,18 @@ from airflow.sdk import DAG, TaskGroup
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-from airflow_provider_opal.assets import DEFAULT_CONN_ID, opal_asset
+from airflow_provider_opal.assets import DEFAULT_CONN_ID, consumer_schedule
 from airflow_provider_opal.operators.consume import BY, ConsumeOperator
 from airflow_provider_opal.operators.ingest import IngestOperator, Table
 from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.reconcile import GRACE, LOOK_BACK, ReconcileOperator
 from airflow_provider_opal.operators.spark import is_keyed
-from airflow_provider_opal.templates.schedule import timetable_of
+from airflow_provider_opal.templates.schedule import in_zone, run_bounds, timetable_of
 from opal_lake.source import Files, Jdbc
 
 MISSED = "airflow_provider_opal.deadlines.log_missed"
-RETRIES, RETRY_DELAY = 2, timedelta(minutes=1)
+DEFAULTS = {"retries": 2, "retry_delay": timedelta(minutes=1)}
+RESERVED = ("ingest", "metagen", "reconcile", "maintenance")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class Consumer:
     def __post_init__(self) -> None:
         if self.by not in BY:
             raise ValueError(f"consumer {self.name!r}: by={self.by!r} is unknown; use one of {', '.join(BY)}")
+        if self.name in RESERVED:
+            raise ValueError(f"the name {self.name!r} is taken by the pipeline itself; choose another, as '{self.name}_rows'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +47,12 @@ class Pipeline:
     table: str
     ingest: Mapping[str, Any]
     consumers: Sequence[Consumer]
-    opal_conn_id: str
     task: Mapping[str, Any]
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether rows without a partition key would reach nobody."""
+        return any(consumer.by == "partition" for consumer in self.consumers)
 
     def consume(self, consumer: Consumer, name: str) -> ConsumeOperator:
         """A consumer's task."""
@@ -80,37 +87,32 @@ def pipeline_of(
     metadata: str = "batch",
     on_bad_rows: str = "fail",
     on_empty: str = "fail",
-    opal_conn_id: str = DEFAULT_CONN_ID,
+    opal_conn_id: str | None = None,
     spark_conn_id: str | None = None,
     spark: Mapping[str, Any] | None = None,
-    retries: int = RETRIES,
-    retry_delay: timedelta = RETRY_DELAY,
+    retries: int | None = None,
+    retry_delay: timedelta | None = None,
     pool: str | None = None,
 ) -> Pipeline:
-    """The arguments that `opal_dag` and `OpalTaskGroup` share.
+    """The arguments that `opal_dag` and `OpalTaskGroup` share. What is not given is left to the DAG's `default_args`.
 
     `spark` are arguments of SparkSubmitOperator (conf, packages, executor_memory, ...) for all tasks.
     """
     if maintenance is not None:
         raise ValueError("maintenance= is kept for compaction and Z-order, which this version does not have yet; leave it out")
     names = [consumer.name for consumer in consumers]
-    if twice := sorted({name for name in names if names.count(name) > 1} | ({"ingest", "metagen"} & set(names))):
-        raise ValueError(f"the name {', '.join(twice)} is given to more than one task; rename the consumer")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"the name {', '.join(twice)} is given to more than one consumer; rename one")
     ingest = {"source": source, "create": create, "metadata": metadata, "on_bad_rows": on_bad_rows, "on_empty": on_empty}
-    task = {"opal_conn_id": opal_conn_id, "spark_conn_id": spark_conn_id, "retries": retries, "retry_delay": retry_delay, **(spark or {})}
-    return Pipeline(
-        table=table,
-        ingest=ingest,
-        consumers=tuple(consumers),
-        opal_conn_id=opal_conn_id,
-        task=task if pool is None else {**task, "pool": pool},
-    )
+    given = {"opal_conn_id": opal_conn_id, "spark_conn_id": spark_conn_id, "retries": retries, "retry_delay": retry_delay, "pool": pool}
+    task = {**{name: value for name, value in given.items() if value is not None}, **(spark or {})}
+    return Pipeline(table=table, ingest=ingest, consumers=tuple(consumers), task=task)
 
 
 def add_tasks(pipeline: Pipeline, name: str) -> Tasks:
     """The pipeline's tasks, in the DAG or group that is open. `name` goes before the names of its consumers."""
-    ingest = IngestOperator(task_id="ingest", table=pipeline.table, **pipeline.ingest, **pipeline.task)
-    metagen = MetaGenOperator(task_id="metagen", table=pipeline.table, **pipeline.task)
+    common = {"table": pipeline.table, "keyed": pipeline.needs_keys, **pipeline.task}
+    ingest, metagen = IngestOperator(task_id="ingest", **pipeline.ingest, **common), MetaGenOperator(task_id="metagen", **common)
     ingest >> metagen
     made = {}
     for consumer in pipeline.consumers:
@@ -145,6 +147,7 @@ def opal_dag(
     source: Files | Jdbc | Mapping[str, Any],
     schedule: Any,
     start_date: datetime,
+    end_date: datetime | None = None,
     timezone: str = "UTC",
     key_format: str | None = None,
     deadline: timedelta | None = None,
@@ -153,28 +156,27 @@ def opal_dag(
 ) -> DAG:
     """A DAG of the pipeline; with it the DAGs of consumers that have their own, and one that tells those what they missed.
 
-    A scheduled run works on the partition that just ended (`{{ partition_key }}`). `deadline` counts from when a run was queued.
-    `options` are those of `pipeline_of` and of `DAG`; one run at a time unless `max_active_runs` says otherwise.
+    A scheduled run works on the partition that just ended (`{{ partition_key }}`); `start_date` and `end_date` are those of the first and
+    the last partition, in `timezone` where they have none. `deadline` counts from when a run was queued. `options` are those of
+    `pipeline_of` and of `DAG`; one run at a time unless `max_active_runs` says otherwise.
     """
     pipeline = pipeline_of(table=table, source=source, **{name: options.pop(name) for name in list(options) if name in _SHARED})
     timetable = timetable_of(schedule, timezone, key_format)
     if schedule is not None and not is_keyed(timetable) and (late := [one.name for one in pipeline.consumers if one.by == "partition"]):
         raise ValueError(f"consumer {', '.join(late)} goes by partition, and runs of {timetable!r} have no partition key; use by='version'")
-    common = {"start_date": start_date, "tags": ["opal"], "catchup": False, "max_active_runs": 1, **options}
-    with DAG(dag_id, schedule=timetable, deadline=_deadline(dag_id, deadline), **common) as dag:
-        add_tasks(pipeline, dag_id)
+    defaults = {**DEFAULTS, **(options.pop("default_args", None) or {})}
+    common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, "default_args": defaults, **options}
+    first, last = run_bounds(schedule, start_date, end_date, timezone)
+    with DAG(dag_id, schedule=timetable, start_date=first, end_date=last, deadline=_deadline(dag_id, deadline), **common) as dag:
+        made = add_tasks(pipeline, dag_id)
+    begin = in_zone(start_date, timezone)
     own = [consumer for consumer in pipeline.consumers if consumer.own_dag]
     for consumer in own:
-        _consumer_dag(pipeline, consumer, dag_id, common)
+        _consumer_dag(pipeline, consumer, dag_id, {**common, "start_date": begin}, made.metagen.opal_conn_id)
     if own and reconcile is not None:
-        reconcile_dag(
-            f"{dag_id}.reconcile",
-            table=table,
-            consumers={f"{dag_id}.{consumer.name}": consumer.by for consumer in own},
-            schedule=reconcile,
-            start_date=start_date,
-            opal_conn_id=pipeline.opal_conn_id,
-        )
+        consumers = {f"{dag_id}.{consumer.name}": consumer.by for consumer in own}
+        conn_id = made.metagen.opal_conn_id
+        reconcile_dag(f"{dag_id}.reconcile", table=table, consumers=consumers, schedule=reconcile, start_date=begin, opal_conn_id=conn_id)
     return dag
 
 
@@ -185,12 +187,13 @@ def _deadline(dag_id: str, deadline: timedelta | None) -> DeadlineAlert | None:
     return DeadlineAlert(reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=deadline, callback=missed)
 
 
-def _consumer_dag(pipeline: Pipeline, consumer: Consumer, dag_id: str, common: Mapping[str, Any]) -> None:
+def _consumer_dag(pipeline: Pipeline, consumer: Consumer, dag_id: str, common: Mapping[str, Any], opal_conn_id: str) -> None:
     """By version it runs once for every version, one at a time; a run that finds its versions taken by the one before does nothing."""
-    asset = opal_asset(pipeline.table, opal_conn_id=pipeline.opal_conn_id, versions=consumer.by == "version")
+    name = f"{dag_id}.{consumer.name}"
+    schedule = consumer_schedule(pipeline.table, consumer=name, by=consumer.by, opal_conn_id=opal_conn_id)
     one_by_one = {"max_active_runs": 1} if consumer.by == "version" else {}
-    with DAG(f"{dag_id}.{consumer.name}", schedule=timetable_of(asset, "UTC", None), **{**common, **one_by_one}):
-        pipeline.consume(consumer, f"{dag_id}.{consumer.name}")
+    with DAG(name, schedule=schedule, **{**common, **one_by_one}):
+        pipeline.consume(consumer, name)
 
 
 def reconcile_dag(
@@ -198,7 +201,7 @@ def reconcile_dag(
     *,
     table: str,
     consumers: Mapping[str, str],
-    start_date: datetime,
+    start_date: datetime | None,
     schedule: str | None = "@hourly",
     look_back: timedelta = LOOK_BACK,
     grace: timedelta = GRACE,
@@ -207,13 +210,14 @@ def reconcile_dag(
 ) -> DAG:
     """A DAG that tells consumers again what they missed: Airflow drops events for paused DAGs.
 
-    `consumers` says by what each goes, 'partition' or 'version'. A ConsumeOperator's name is its `consumer=`, by default `<dag>.<task>`.
+    `consumers` says by what each goes, 'partition' or 'version'. A ConsumeOperator's name is its `consumer=`, by default `<dag>.<task>`;
+    its DAG has to listen by `consumer_schedule`.
     """
+    if unknown := sorted(set(consumers.values()) - set(BY)):
+        raise ValueError(f"consumers go by {', '.join(map(repr, unknown))}; use one of {', '.join(BY)}")
     common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, **dag_kwargs}
+    span: Any = {"look_back": look_back, "grace": grace}
     with DAG(dag_id, schedule=schedule, start_date=start_date, **common) as dag:
-        for by in BY:
-            names = [name for name, kind in consumers.items() if kind == by]
-            if names:
-                span = {"look_back": look_back, "grace": grace}
-                ReconcileOperator(task_id=f"{by}s", table=table, by=by, consumers=names, opal_conn_id=opal_conn_id, **span)
+        for name, by in consumers.items():
+            ReconcileOperator(task_id=name, table=table, consumer=name, by=by, opal_conn_id=opal_conn_id, **span)
     return dag

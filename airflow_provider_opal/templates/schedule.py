@@ -1,8 +1,10 @@
 """A pipeline's schedule as a timetable whose runs have a partition key."""
 
 import re
+from datetime import datetime, timedelta
 from typing import Any
 
+import pendulum
 from airflow.sdk import Asset, CronPartitionTimetable, PartitionedAssetTimetable, PartitionedAtRuntime
 from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.definitions.asset import BaseAsset
@@ -18,12 +20,17 @@ PRESETS = {
 _NUMBER = re.compile(r"\d+\Z")
 
 
-def timetable_of(schedule: Any, timezone: str, key_format: str | None) -> Any:
+def timetable_of(schedule: Any, timezone: str = "UTC", key_format: str | None = None) -> Any:
     """What `DAG(schedule=)` takes.
 
     A cron expression or a preset: each run has the key of the interval that just ended, written by `key_format`. Assets, one or `a & b`:
     a run a key. None: only by hand, with or without a key. A timetable is taken as it is.
     """
+    if isinstance(schedule, str):
+        cron = cron_of(schedule)
+        return CronPartitionTimetable(cron, timezone=timezone, run_offset=-1, key_format=key_format or format_of(cron, timezone))
+    if key_format is not None:
+        raise ValueError(f"key_format={key_format!r} belongs to a cron schedule, and schedule is {schedule!r}; leave it out")
     if schedule is None:
         return PartitionedAtRuntime()
     if isinstance(schedule, BaseTimetable):
@@ -32,19 +39,47 @@ def timetable_of(schedule: Any, timezone: str, key_format: str | None) -> Any:
         return PartitionedAssetTimetable(assets=schedule)
     if isinstance(schedule, list | tuple) and any(isinstance(member, Asset) for member in schedule):
         raise ValueError("schedule is a list of assets, which keyed events never wake; join them: schedule=a & b")
-    if not isinstance(schedule, str):
-        raise ValueError(
-            f"schedule={schedule!r} is no schedule; give a cron expression, a preset as '@daily', an asset, a timetable or None"
-        )
+    raise ValueError(f"schedule={schedule!r} is no schedule; give a cron expression, '@daily', an asset, a timetable or None")
+
+
+def cron_of(schedule: str) -> str:
+    """The cron expression of a preset; every other text as it is."""
     cron = PRESETS.get(schedule, schedule)
     if cron.startswith("@"):
         raise ValueError(f"schedule={schedule!r} makes no partitions; use a cron expression or one of {', '.join(PRESETS)}")
-    return CronPartitionTimetable(cron, timezone=timezone, run_offset=-1, key_format=key_format or format_of(cron))
+    return cron
 
 
-def format_of(cron: str) -> str:
-    """As much of a moment as tells the keys of a schedule apart; without colons, which paths of Hadoop cannot hold."""
+def format_of(cron: str, timezone: str = "UTC") -> str:
+    """As much of a moment as tells the keys of a schedule apart; without colons, which paths of Hadoop cannot hold.
+
+    An hour that comes twice when summer time ends has two offsets.
+    """
     minute, hour = (*cron.split(), "*", "*")[:2]
+    offset = "" if timezone == "UTC" else "%z"
     if not _NUMBER.match(minute):
-        return "%Y-%m-%dT%H-%M"
-    return "%Y-%m-%d" if _NUMBER.match(hour) else "%Y-%m-%dT%H"
+        return f"%Y-%m-%dT%H-%M{offset}"
+    return "%Y-%m-%d" if _NUMBER.match(hour) else f"%Y-%m-%dT%H{offset}"
+
+
+def in_zone(moment: datetime | None, timezone: str) -> datetime | None:
+    """A moment without a zone is one of the pipeline's."""
+    return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=pendulum.timezone(timezone))
+
+
+def run_bounds(schedule: Any, start: datetime | None, end: datetime | None, timezone: str) -> tuple[datetime | None, datetime | None]:
+    """When the runs of the partitions from `start` to `end` are due, both included: each one interval later.
+
+    Airflow's own bounds are those of the runs, so that a pipeline from the first of a month would begin with the day before.
+    """
+    start, end = in_zone(start, timezone), in_zone(end, timezone)
+    if not isinstance(schedule, str):
+        return start, end
+    from croniter import croniter
+
+    def after(moment: datetime) -> datetime:
+        found: datetime = croniter(cron_of(schedule), moment.astimezone(pendulum.timezone(timezone))).get_next(datetime)
+        return found
+
+    tick = timedelta(seconds=1)
+    return start and after(after(start - tick)), end and after(end)

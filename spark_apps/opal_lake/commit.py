@@ -113,7 +113,7 @@ def decode_commit(data: bytes, path: str) -> Commit:
             number=body["number"],
             token=body["token"],
             application=(application[0], application[1]) if application else None,
-            partition_key=body["partition_key"],
+            partition_key=body.get("partition_key"),
             epoch=body["epoch"],
             changes_view=body["changes_view"],
             result=body["result"],

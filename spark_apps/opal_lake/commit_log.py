@@ -24,7 +24,6 @@ from opal_lake.errors import (
 )
 from opal_lake.ids import IdSource
 from opal_lake.job import JobResult
-from opal_lake.results import write_result
 from opal_lake.snapshot import Snapshot, first_root
 from opal_lake.storage.protocol import Storage
 
@@ -234,7 +233,7 @@ class CommitLog:
         self._check_not_below_expired_log(link)
         try:
             if link.token is not None:
-                write_result(self.storage, result_of(link))
+                self.storage.put_if_absent(layout.result_path(link.token), result_of(link).to_json().encode())
             if link.version % head.spec.integer("checkpoint_commits") == 0:
                 write_checkpoint(self.storage, head.followed_by([link]))
         except (StorageError, FormatError, NotFoundError) as error:

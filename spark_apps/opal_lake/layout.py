@@ -13,6 +13,7 @@ BITMAPS = META + "bitmaps/"
 KEY_STORE = META + "key_store/"
 CLAIMS = META + "claims/"
 RESULTS = META + "results/"
+CONSUMED = META + "consumed/"
 REJECTED = META + "rejected/"
 SIDE = META + "side/"
 
@@ -99,11 +100,18 @@ def side_path(number: int, attempt: int) -> str:
 
 
 def result_path(token: str) -> str:
+    return f"{RESULTS}{_token_name(token)}.json"
+
+
+def consumed_path(token: str) -> str:
+    """The result of a consume, which commits nothing."""
+    return f"{CONSUMED}{_token_name(token)}.json"
+
+
+def _token_name(token: str) -> str:
     """The token itself where it is short enough for a file name; else its beginning, told apart by a checksum."""
     name = quote(token, safe="")
-    if len(name) > _MAX_TOKEN_NAME:
-        name = f"{name[:_MAX_FOLDER_VALUE]}-{sha256(token.encode()).hexdigest()}"
-    return f"{RESULTS}{name}.json"
+    return name if len(name) <= _MAX_TOKEN_NAME else f"{name[:_MAX_FOLDER_VALUE]}-{sha256(token.encode()).hexdigest()}"
 
 
 def rejected_path(stem: str) -> str:

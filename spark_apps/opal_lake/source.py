@@ -1,10 +1,10 @@
 """Where rows come from: files or a JDBC database, as a JobSpec carries it. JSON there and back, and never a secret in it."""
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opal_lake.errors import InvalidInputError
 
@@ -18,13 +18,20 @@ _URL_PARAMETER = re.compile(r"[?&;:,(]\s*([\w.-]+)\s*=")
 _ORACLE_LOGIN = re.compile(r"jdbc:oracle:\w+:[^/@]+/[^@]+@", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Files:
-    """Files by path or glob. Without a `format` their endings say it; `options` are those of Spark's reader of that format."""
+    """Files by path or glob, one or several. Without a `format` their endings say it; `options` are those of Spark's reader of it."""
 
     paths: tuple[str, ...]
+    _: KW_ONLY
     format: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, paths: str | Sequence[str], *, format: str | None = None, options: Mapping[str, str | bool | int | float] = ...
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", _paths(self.paths))

@@ -41,7 +41,7 @@ Consumer = Callable[[Change], Mapping[str, int] | None]
 def consume(change: Change, function: str, token: str | None) -> JobResult:
     """Call the function; its result is kept once it has returned, so that a repeat with the same token does not call it again."""
     table = change.table.table
-    if token is not None and (earlier := read_result(table.storage, "consume", token)) is not None:
+    if token is not None and (earlier := read_result(table.storage, token)) is not None:
         return earlier
     called = load_function(function)
     try:

@@ -3,11 +3,12 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pendulum
 import pytest
 from airflow.sdk import DAG, Asset, CronPartitionTimetable, PartitionedAssetTimetable, PartitionedAtRuntime
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_provider_opal import Consumer, Files, OpalTaskGroup, Table, opal_asset, opal_dag, reconcile_dag
+from airflow_provider_opal import Consumer, Files, OpalTaskGroup, Table, consumer_schedule, opal_asset, opal_dag, reconcile_dag
 from airflow_provider_opal.templates.schedule import format_of, timetable_of
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -55,6 +56,7 @@ def test_a_scheduled_run_works_on_the_interval_that_just_ended() -> None:
 def test_a_key_says_as_much_as_tells_the_runs_apart(cron: str, key: str) -> None:
     assert format_of(cron) == key
     assert ":" not in key
+    assert format_of(cron, "Europe/Berlin") == (key if "T" not in key else f"{key}%z"), "an hour comes twice when summer time ends"
 
 
 @pytest.mark.parametrize(
@@ -64,8 +66,8 @@ def test_a_key_says_as_much_as_tells_the_runs_apart(cron: str, key: str) -> None
         ({"schedule": "@once"}, "makes no partitions"),
         ({"schedule": 5}, "is no schedule"),
         ({"maintenance": {"zorder": ["a"]}}, "this version does not have yet"),
-        ({"consumers": [Consumer(name="a", function="m:f")] * 2}, "the name a is given to more than one task"),
-        ({"consumers": [Consumer(name="metagen", function="m:f")]}, "the name metagen is given to more than one task"),
+        ({"consumers": [Consumer(name="a", function="m:f")] * 2}, "the name a is given to more than one consumer"),
+        ({"schedule": opal_asset("a"), "key_format": "%Y"}, "belongs to a cron schedule"),
         ({"consumers": [Consumer(name="a", function="f")]}, "write it as 'package.module:function'"),
         ({"metadata": "later"}, "metadata='later' is unknown"),
     ],
@@ -75,9 +77,37 @@ def test_what_cannot_be_says_what_to_write(more: dict[str, Any], said: str) -> N
         orders(**more)
 
 
-def test_a_consumer_goes_by_what_there_is() -> None:
+def test_a_consumer_goes_by_what_there_is_and_takes_no_name_of_the_pipeline() -> None:
     with pytest.raises(ValueError, match="use one of partition, version"):
         Consumer(name="a", function="m:f", by="day")
+    with pytest.raises(ValueError, match="is taken by the pipeline itself"):
+        Consumer(name="reconcile", function="m:f")
+
+
+def test_the_first_and_the_last_partition_are_those_of_start_and_end() -> None:
+    """Airflow's bounds are those of the runs, which come a day later."""
+    dag = orders(start_date=datetime(2026, 11, 1), end_date=datetime(2026, 11, 3), timezone="Europe/Berlin")
+    zone = pendulum.timezone("Europe/Berlin")
+    assert (dag.start_date, dag.end_date) == (datetime(2026, 11, 2, tzinfo=zone), datetime(2026, 11, 4, tzinfo=zone))
+    assert orders(start_date=datetime(2026, 11, 1, 5, tzinfo=UTC)).start_date == datetime(2026, 11, 3, tzinfo=UTC)
+    assert orders(schedule=None).start_date == START
+
+
+def test_what_is_not_given_is_left_to_default_args() -> None:
+    given = {"retries": 7, "spark_conn_id": "prod", "opal_conn_id": "other"}
+    for task in orders(default_args=given).tasks:
+        assert (task.retries, task.spark_conn_id, task.opal_conn_id) == (7, "prod", "other")
+        assert task.retry_delay == timedelta(minutes=1)
+    with DAG("own", schedule=None, start_date=START, default_args=given):
+        group = OpalTaskGroup("users", table="shop.users", source=FILES)
+    assert (group.metagen.retries, group.metagen.opal_conn_id) == (7, "other")
+    assert group.asset == opal_asset("shop.users", opal_conn_id="other")
+
+
+def test_a_pipeline_whose_rows_would_reach_nobody_without_a_key_asks_for_one() -> None:
+    by_hand = orders(schedule=None, source=Files("/in/*.json"), consumers=[Consumer(name="a", function="m:f", own_dag=True)])
+    assert all(task.keyed for task in by_hand.tasks)
+    assert not any(task.keyed for task in orders(schedule=None, source=Files("/in/*.json")).tasks)
 
 
 def test_an_argument_that_nothing_takes_is_an_error() -> None:
@@ -105,5 +135,9 @@ def test_a_group_has_the_pipeline_s_tasks_and_its_asset() -> None:
 
 def test_consumers_of_their_own_come_with_a_dag_that_tells_them_again() -> None:
     dag = reconcile_dag("again", table="shop.orders", consumers={"a": "partition", "b": "version", "c": "version"}, start_date=START)
-    assert {task.task_id: task.consumers for task in dag.tasks} == {"partitions": ["a"], "versions": ["b", "c"]}
-    assert [asset.uri for asset in dag.task_dict["versions"].outlets] == ["opal://opal_default/shop.orders/versions"]
+    assert {task.task_id: task.by for task in dag.tasks} == {"a": "partition", "b": "version", "c": "version"}
+    assert [asset.uri for asset in dag.task_dict["b"].outlets] == ["opal://opal_default/shop.orders/told/b"]
+    heard = repr(consumer_schedule("shop.orders", consumer="b", by="version").asset_condition)
+    assert "opal://opal_default/shop.orders/told/b" in heard
+    with pytest.raises(ValueError, match="use one of partition, version"):
+        reconcile_dag("again", table="shop.orders", consumers={"a": "day"}, start_date=START)

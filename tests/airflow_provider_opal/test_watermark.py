@@ -1,6 +1,7 @@
 """What consumers have seen: ranges without a gap, kept for a run's later tries, and what a ReconcileOperator finds missing."""
 
 import json
+import shutil
 from collections import defaultdict
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_opal import ConsumeOperator, MetaGenOperator, ReconcileOperator, SnapshotTriggerSensor
 from airflow_provider_opal.assets import version_key
-from airflow_provider_opal.operators.consume import is_meant
+from airflow_provider_opal.operators.consume import told_version
 from opal_lake.job import JobResult
 from opal_lake.results import write_result
 from opal_lake.storage.open import open_storage
@@ -84,9 +85,13 @@ def test_a_new_sensor_starts_where_it_is_told(table: Table) -> None:
     for start, after in (("head", first), ("all", 0), (1, 1)):
         lake, task = Lake(), sensor(start=start)
         task.poke(lake.run(task))
-        assert lake.assets[task.asset]["seen/d.s"] == after
+        assert seen(lake, task, "d.s") == after
     with pytest.raises(ValueError, match="use 'head', 'all' or the number"):
         sensor(start="tail")
+
+
+def seen(lake: Lake, task: Any, consumer: str) -> int:
+    return int(lake.assets[task.asset][f"seen/{consumer}"]["version"])
 
 
 def consume(by: str, **more: Any) -> ConsumeOperator:
@@ -103,15 +108,15 @@ def test_a_consumer_by_version_acknowledges_what_it_has_done_and_no_more(table: 
     done(table, task, "one", first)
     one = lake.run(task, "one")
     assert task.execute(one)["version"] == first
-    assert lake.assets[task.asset]["seen/d.c"] == first
-    assert one["task_state_store"]["opal_range"] == {"from": 0, "to": first}
+    assert seen(lake, task, "d.c") == first
+    assert one["task_state_store"]["opal_given"] == {"from": 0, "to": first}
     idle = consume("version").execute(lake.run(task, "two"))
     assert (idle["version"], idle["notes"]) == (first, [f"nothing new after version {first}"])
     second, failing = put(table, "b", 2), lake.run(task, "three")
     with pytest.raises(AirflowFailException, match="no Spark connection"):
         consume("version", spark_conn_id="nowhere").execute(failing)
-    assert lake.assets[task.asset]["seen/d.c"] == first
-    assert failing["task_state_store"]["opal_range"] == {"from": first, "to": second}
+    assert seen(lake, task, "d.c") == first
+    assert failing["task_state_store"]["opal_given"] == {"from": first, "to": second}
 
 
 def test_a_consumer_by_partition_needs_a_key(table: Table) -> None:
@@ -120,38 +125,81 @@ def test_a_consumer_by_partition_needs_a_key(table: Table) -> None:
         consume("partition").execute(Lake().run(consume("partition")))
 
 
-def test_reconcile_finds_the_keys_and_the_versions_that_were_not_taken(table: Table) -> None:
+def told(*versions: int, again: bool = False, key: str = "mon") -> dict[str, Any]:
+    """The events that made a run: of MetaGens, or of a ReconcileOperator."""
+    extras = [{"versions": {key: version}} if again else {"version": version} for version in versions]
+    return {"partition_key": key, "triggering_asset_events": {"asset": [SimpleNamespace(extra=extra) for extra in extras]}}
+
+
+def test_a_consumer_by_partition_keeps_the_version_that_its_event_told(table: Table) -> None:
+    """Whatever came meanwhile: its rows are those of then."""
     lake, task = Lake(), consume("partition")
+    first = put(table, "mon", 1)
+    put(table, "mon", 2)
+    done(table, task, "one", first)
+    one = lake.run(task, "one", **told(first))
+    assert task.execute(one)["version"] == first
+    assert one["task_state_store"]["opal_given"] == {"version": first}
+    assert lake.assets[task.asset]["consumed/d.c/mon"]["version"] == first
+
+
+def test_what_was_taken_meanwhile_is_not_taken_again_because_it_was_told_again(table: Table) -> None:
+    lake, task, first = Lake(), consume("partition"), put(table, "mon", 1)
+    done(table, task, "one", first)
+    task.execute(lake.run(task, "one", **told(first)))
+    idle = consume("partition").execute(lake.run(task, "two", **told(first, again=True)))
+    assert idle["notes"] == [f"partition key 'mon' was taken meanwhile, as of version {first}"]
+    done(table, task, "three", first)
+    assert consume("partition").execute(lake.run(task, "three", **told(first)))["repeated"], "a MetaGen's event counts, taken or not"
+    assert told_version({"triggering_asset_events": None}, "mon") == (None, False)  # type: ignore[typeddict-item]  # as much as it looks at
+
+
+def reconcile(**more: Any) -> ReconcileOperator:
+    return ReconcileOperator(**{"task_id": "k", "table": "shop.users", "consumer": "d.c", "grace": timedelta(0), **more})
+
+
+def test_reconcile_finds_the_keys_that_were_not_taken_and_tells_of_them_once_a_day(table: Table) -> None:
+    lake, task, look = Lake(), consume("partition"), reconcile()
     first, second = put(table, "mon", 1), put(table, "tue", 2)
     done(table, task, "one", first)
-    task.execute(lake.run(task, "one", partition_key="mon"))
-    look = ReconcileOperator(task_id="k", table="shop.users", consumers=["d.c", "d.other"], grace=timedelta(0))
+    task.execute(lake.run(task, "one", **told(first)))
     context = lake.run(look)
-    assert look.execute(context) == {"d.c": ["tue"], "d.other": ["mon", "tue"]}
-    assert context["outlet_events"][look.emitted].keys == ["mon", "tue"]
+    assert look.execute(context) == {"tue": second}
+    assert context["outlet_events"][look.emitted].keys == ["tue"]
+    with pytest.raises(AirflowSkipException, match="has, or was told of"):
+        look.execute(lake.run(look))
     corrected = put(table, "mon", 3)
-    assert look.execute(lake.run(look))["d.c"] == ["mon", "tue"]
+    assert look.execute(lake.run(look)) == {"mon": corrected}
+    assert reconcile(again=timedelta(0), most=1).execute(lake.run(look)) == {"tue": second}, "the oldest first"
+    assert reconcile(consumer="d.other").execute(lake.run(look)) == {"tue": second, "mon": corrected}
 
-    by_version = ReconcileOperator(task_id="v", table="shop.users", consumers=["d.v"], by="version", grace=timedelta(0))
-    assert by_version.execute(lake.run(by_version)) == {"d.v": [version_key(corrected)]}
-    lake.assets[task.asset]["seen/d.v"] = corrected
-    with pytest.raises(AirflowSkipException, match="all 1 consumers have what"):
-        by_version.execute(lake.run(by_version))
-    young = ReconcileOperator(task_id="y", table="shop.users", consumers=["d.none"], grace=timedelta(hours=1))
+
+def test_reconcile_finds_the_version_that_was_not_taken(table: Table) -> None:
+    lake, look = Lake(), reconcile(by="version", look_back=timedelta(0))
+    version = put(table, "mon", 1)
+    assert look.execute(lake.run(look)) == {version_key(version): version}, "however long ago"
+    lake.assets[look.inlets[0]]["seen/d.c"] = {"table": table.snapshot_at().root.table_id, "version": version}
     with pytest.raises(AirflowSkipException):
-        young.execute(lake.run(young))
-    assert second < corrected
+        look.execute(lake.run(look))
 
 
-def test_what_was_told_again_for_others_is_left_alone(table: Table) -> None:
-    event = SimpleNamespace(extra={"consumers": {"d.other": ["mon"]}})
-    context = Lake().run(consume("partition"), partition_key="mon", triggering_asset_events={"asset": [event]})
-    assert is_meant(context, "d.other", "mon")
-    assert not is_meant(context, "d.other", "tue")
-    idle = consume("partition").execute(context)
-    assert idle["notes"] == ["partition key 'mon' was told again for other consumers only; nothing to do"]
-    assert is_meant({**context, "triggering_asset_events": {"asset": [event, SimpleNamespace(extra={})]}}, "d.c", "mon")
-    assert is_meant({**context, "triggering_asset_events": None}, "d.c", "mon")
+def test_reconcile_leaves_alone_what_is_young_old_or_not_there_yet(table: Table, tmp_path: Path) -> None:
+    put(table, "mon", 1)
+    for look in (reconcile(grace=timedelta(hours=1)), reconcile(look_back=timedelta(0)), reconcile(table="shop.none")):
+        with pytest.raises(AirflowSkipException):
+            look.execute(Lake().run(look))
+
+
+def test_a_table_that_was_made_anew_is_another_one(table: Table, tmp_path: Path) -> None:
+    lake, task, first = Lake(), consume("version"), put(table, "a", 1)
+    done(table, task, "one", first)
+    task.execute(lake.run(task, "one"))
+    shutil.rmtree(tmp_path / "shop" / "users")
+    anew = create(open_storage(str(tmp_path / "shop" / "users")))
+    for at in range(1, 4):
+        put(anew, "a", at)
+    with pytest.raises(AirflowFailException, match=r"has seen version 2 of a table that is gone.*\(consumer=\)"):
+        task.execute(lake.run(task, "two"))
 
 
 def test_a_metagen_tells_the_table_and_its_versions(table: Table) -> None:

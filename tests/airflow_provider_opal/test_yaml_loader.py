@@ -208,7 +208,7 @@ def test_everything_that_can_be_said_comes_out_in_the_dags(tmp_path: Path, monke
     assert str(dag.timetable.timezone) == "Europe/Berlin"
     assert dag.start_date is not None
     assert dag.end_date is not None
-    assert (dag.start_date.isoformat(), dag.end_date.isoformat()) == ("2026-03-28T23:00:00+00:00", "2027-01-01T05:00:00+00:00")
+    assert (dag.start_date.isoformat(), dag.end_date.isoformat()) == ("2026-03-30T00:30:00+00:00", "2027-01-02T01:30:00+00:00")
     assert (dag.description, sorted(dag.tags), dag.catchup, dag.max_active_runs) == ("Says all there is to say", ["a", "b"], True, 3)
     assert dag.deadline
     task: Any = dag.get_task("ingest")

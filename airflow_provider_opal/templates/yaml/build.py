@@ -1,9 +1,7 @@
 """A pipeline of a YAML file as DAGs: the arguments of `opal_dag`."""
 
-from datetime import datetime
 from typing import Any
 
-import pendulum
 from airflow.sdk import DAG
 
 from airflow_provider_opal.assets import opal_asset
@@ -52,8 +50,4 @@ def _options(dag: DagModel) -> dict[str, Any]:
     for name in ("spark", "default_args"):
         if name in given:
             given[name] = given[name].model_dump(exclude_none=True)
-    return given | {name: _in_zone(given[name], dag.timezone) for name in ("start_date", "end_date") if name in given}
-
-
-def _in_zone(moment: datetime, zone: str) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=pendulum.timezone(zone))
+    return given

@@ -131,7 +131,7 @@ class ConsumerModel(Strict):
     function: Function = Field(description="`module:function`, of a module that workers can import.")
     by: Literal["partition", "version"] = Field("partition", description="Called with the rows of a partition key, or with new versions.")
     own_dag: bool = Field(False, description="In a pipeline of its own, <pipeline>.<consumer>, that the table wakes.")
-    arguments: dict[str, Any] = Field(default_factory=dict, description="More keyword arguments of the function.")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Found in `change.arguments`; may hold templates.")
 
 
 class SparkModel(Strict):
@@ -173,8 +173,8 @@ class DefaultArgs(Strict):
 class Options(Strict):
     """What can be said for all pipelines of a file, under `defaults`, and for each."""
 
-    start_date: Moment | None = Field(None, description="The first day, as 2026-11-01; in the pipeline's time zone.")
-    end_date: Moment | None = Field(None, description="The last day.")
+    start_date: Moment | None = Field(None, description="The first partition, as 2026-11-01; in the pipeline's time zone.")
+    end_date: Moment | None = Field(None, description="The last partition.")
     timezone: Zone = Field("UTC", description="Of the schedule and of days, as Europe/Berlin.")
     key_format: Text | None = Field(None, description="How a moment becomes a partition key, as '%Y-%m-%d'.")
     catchup: bool | None = Field(None, description="Whether to run what lies between `start_date` and now.")
@@ -184,7 +184,7 @@ class Options(Strict):
     metadata: Literal["batch"] = Field("batch", description="How rows become visible: by a MetaGen after the ingest.")
     on_bad_rows: Literal["fail", "quarantine"] = Field("fail", description="Rows that do not fit: fail, or put them aside.")
     on_empty: Literal["fail", "accept"] = Field("fail", description="A source without rows: fail, or take it for no change.")
-    retries: Small = Field(2, description="How often a task tries again.")
+    retries: Small | None = Field(None, description="How often a task tries again; twice if not given.")
     retry_delay: Duration = Field(timedelta(minutes=1), description="Between two tries.")
     pool: Text | None = Field(None, description="The pool of Airflow that limits the tasks.")
     deadline: Duration | None = Field(None, description="How long a run may take before Airflow raises the alarm.")

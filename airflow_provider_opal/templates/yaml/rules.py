@@ -101,9 +101,17 @@ def _split(schema: str) -> Iterator[str]:
 def _templates(dag: DagModel) -> Iterator[Finding]:
     for way, text in _texts(dag.source.model_dump(exclude_none=True), ("source",)):
         yield from ((way, what) for what in template_faults(text, keyed=dag.schedule is not None))
+    yield from _of_consumers(dag)
     if dag.spark is not None:
         for way, text in _texts(dag.spark.model_dump(exclude_none=True), ("spark",)):
             yield from ((way, what) for what in template_faults(text, keyed=dag.schedule is not None))
+
+
+def _of_consumers(dag: DagModel) -> Iterator[Finding]:
+    for name, consumer in dag.consumers.items():
+        keyed = dag.schedule is not None or consumer.own_dag
+        for way, text in _texts(consumer.arguments, ("consumers", name, "arguments")):
+            yield from ((way, what) for what in template_faults(text, keyed=keyed))
 
 
 def _texts(value: Any, way: Keys) -> Iterator[tuple[Keys, str]]:

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from airflow_provider_opal.assets import asset_uri
 from airflow_provider_opal.secrets import is_secret_name
+from airflow_provider_opal.templates.pipeline import RESERVED
 from airflow_provider_opal.templates.schedule import PRESETS
 from airflow_provider_opal.templates.yaml.problem import advice, listed, shown
 
@@ -150,7 +151,6 @@ def name(value: str) -> str:
     return value
 
 
-RESERVED = ("ingest", "metagen", "reconcile", "maintenance")
 MAX_NAME = 60
 
 

@@ -9,7 +9,6 @@ from opal_lake.check.finding import Findings
 from opal_lake.commit import Commit, unseal
 from opal_lake.commit_log import CommitLog, result_of
 from opal_lake.ids import segment_part
-from opal_lake.results import WITHOUT_COMMIT
 from opal_lake.snapshot import ingested_files
 from opal_lake.storage.protocol import Storage
 
@@ -85,13 +84,13 @@ def check_results(storage: Storage, commits: Sequence[Commit], sizes: Sizes, fin
             continue
         try:
             copy = json.loads(storage.get(path))
-            version, commits_nothing = int(copy["version"]), copy["operation"] in WITHOUT_COMMIT
+            version = int(copy["version"])
         except (ValueError, KeyError, TypeError) as error:
             findings.add("I4", path, f"it is no result ({error!r}); delete it, the commit holds the result too")
             continue
         lost = f"it tells of version {version}, the newest is {head}: commits were lost; restore {layout.LOG} from a backup"
         came_meanwhile = version > head and any(storage.list(layout.commit_path(version)))
-        if findings.expect(version <= head or came_meanwhile, "I4", path, lost) and version in by_version and not commits_nothing:
+        if findings.expect(version <= head or came_meanwhile, "I4", path, lost) and version in by_version:
             same = copy == json.loads(result_of(by_version[version]).to_json())
             findings.expect(
                 same, "I4", path, f"it differs from the result in version {version}; delete it, the commit holds the result too"

@@ -13,7 +13,7 @@ TO = {"to": "{{ var.value.lake_out }}"}
 opal_dag(
     "orders",
     table="lake.orders",
-    source=Files(paths=("{{ var.value.lake_source }}/{{ partition_key }}/*.json",)),
+    source=Files("{{ var.value.lake_source }}/{{ partition_key }}/*.json"),
     create=Table(keys=["id"], delta="at", deletes="op = 'D'"),
     schedule="@daily",
     start_date=START,
@@ -39,7 +39,7 @@ reconcile_dag(
 opal_dag(
     "ticks",
     table="lake.ticks",
-    source=Files(paths=("{{ var.value.lake_source }}/ticks/*.json",)),
+    source=Files("{{ var.value.lake_source }}/ticks/*.json"),
     create=Table(keys=["id"], delta="at"),
     schedule=None,
     start_date=START,
