@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_opal import ConsumeOperator, MetaGenOperator, ReconcileOperator, SnapshotTriggerSensor
@@ -141,6 +142,19 @@ def test_a_consumer_by_partition_keeps_the_version_that_its_event_told(table: Ta
     assert task.execute(one)["version"] == first
     assert one["task_state_store"]["opal_given"] == {"version": first}
     assert lake.assets[task.asset]["consumed/d.c/mon"]["version"] == first
+
+
+def test_a_consumer_behind_a_metagen_keeps_the_version_of_that(table: Table) -> None:
+    lake, first = Lake(), put(table, "mon", 1)
+    put(table, "mon", 2)
+    with DAG("d", schedule=None):
+        task = consume("partition")
+        MetaGenOperator(task_id="m", table="shop.users") >> task
+    done(table, task, "one", first)
+    context = lake.run(task, "one", partition_key="mon")
+    context["ti"].xcom_pull = lambda task_ids: {"m": {"version": first}}[task_ids]
+    task.execute(context)
+    assert context["task_state_store"]["opal_given"] == {"version": first}
 
 
 def test_what_was_taken_meanwhile_is_not_taken_again_because_it_was_told_again(table: Table) -> None:
