@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow_provider_opal.operators.spark import OpalSparkOperator
     from airflow_provider_opal.sensors.snapshot import SnapshotTriggerSensor
     from airflow_provider_opal.templates.pipeline import Consumer, OpalTaskGroup, opal_dag, reconcile_dag
+    from airflow_provider_opal.templates.schedule import keyed_schedule
     from airflow_provider_opal.templates.yaml.loader import load_yaml_dags
     from opal_lake.source import Files, Jdbc
 
@@ -34,6 +35,7 @@ __all__ = [
     "SnapshotTriggerSensor",
     "Table",
     "consumer_schedule",
+    "keyed_schedule",
     "load_yaml_dags",
     "opal_asset",
     "opal_dag",
@@ -55,6 +57,7 @@ _PLACES = {
     "SnapshotTriggerSensor": "airflow_provider_opal.sensors.snapshot",
     "Table": "airflow_provider_opal.operators.ingest",
     "consumer_schedule": "airflow_provider_opal.assets",
+    "keyed_schedule": "airflow_provider_opal.templates.schedule",
     "load_yaml_dags": "airflow_provider_opal.templates.yaml.loader",
     "opal_asset": "airflow_provider_opal.assets",
     "opal_dag": "airflow_provider_opal.templates.pipeline",

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID
 from opal_lake.ids import segment_part
@@ -43,6 +44,10 @@ class Lake:
             return table
         if not self.root:
             raise ValueError(f"table {table!r} is relative, but the connection has no root; set its root, or give the table's whole path")
+        if not self.root.startswith("/") and "://" not in self.root:
+            raise ValueError(
+                f"the connection's root {self.root!r} is neither an absolute path nor a URI; write /data/lake or s3a://bucket/lake"
+            )
         return f"{self.root.rstrip('/')}/{table.replace('.', '/')}"
 
     def options_for(self, uri: str) -> Mapping[str, str]:
@@ -74,7 +79,13 @@ class OpalHook(BaseHook):
     @cached_property
     def lake(self) -> Lake:
         """The connection, read once."""
-        found = self.get_connection(self.opal_conn_id)
+        try:
+            found = self.get_connection(self.opal_conn_id)
+        except AirflowNotFoundException as error:
+            raise AirflowNotFoundException(
+                f"there is no Opal connection {self.opal_conn_id!r}; add it (type opal, host /data/lake or s3a://bucket/lake), "
+                "or name another with opal_conn_id="
+            ) from error
         extra: dict[str, Any] = found.extra_dejson
         given = {
             "aws_access_key_id": found.login,
@@ -156,6 +167,7 @@ class OpalHook(BaseHook):
         try:
             if not self.lake.root:
                 return True, "The connection has no root: every table has to be named by its whole path"
+            self.lake.uri("any")
             next(iter(open_storage(self.lake.root, self.lake.options_for(self.lake.root)).list("")), None)
         except (OpalError, OSError, ValueError) as error:
             return False, str(error)

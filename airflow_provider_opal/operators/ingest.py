@@ -5,10 +5,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.operators.spark import OpalSparkOperator
+from opal_lake.job import ON_BAD_ROWS, ON_EMPTY
 from opal_lake.source import Files, Jdbc, source_to_json
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+TABLE_FORMATS = ("parquet", "orc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,15 @@ class Table:
     file_format: str = "parquet"
     schema: str | None = None
     properties: Mapping[str, int | str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("keys", "tie_break", "partition_by"):
+            if isinstance(getattr(self, name), str):
+                raise ValueError(f"{name}={getattr(self, name)!r} is a text; give a list: {name}=[{getattr(self, name)!r}]")
+        if self.delta in self.keys:
+            raise ValueError(f"delta={self.delta!r} is also a key, so that a key never changes; name the column that says when it changed")
+        if self.file_format not in TABLE_FORMATS:
+            raise ValueError(f"file_format={self.file_format!r} is unknown; use one of {', '.join(TABLE_FORMATS)}")
 
     def to_arguments(self) -> dict[str, Any]:
         """For a JobSpec; what is left out says nothing."""
@@ -55,13 +67,18 @@ class IngestOperator(OpalSparkOperator):
     ) -> None:
         if metadata != "batch":
             raise ValueError(f"metadata={metadata!r} is unknown; use 'batch', and a MetaGenOperator after the ingest")
+        for name, value, known in (("on_bad_rows", on_bad_rows, ON_BAD_ROWS), ("on_empty", on_empty, ON_EMPTY)):
+            if value not in known:
+                raise ValueError(f"{name}={value!r} is unknown; use one of {', '.join(known)}")
+        if not isinstance(source, Files | Jdbc | Mapping):
+            raise ValueError(f"source={source!r} is no source; write Files('/in/*.json') or Jdbc(url=..., table=...)")
         arguments: dict[str, Any] = {
             "source": source_to_json(source) if isinstance(source, Files | Jdbc) else dict(source),
             "on_bad_rows": on_bad_rows,
             "on_empty": on_empty,
         }
         if create is not None:
-            arguments["create"] = create.to_arguments() if isinstance(create, Table) else dict(create)
+            arguments["create"] = (create if isinstance(create, Table) else Table(**create)).to_arguments()
         if partition is not None:
             arguments["partition_key"] = partition
         super().__init__(table=table, arguments=arguments, **kwargs)

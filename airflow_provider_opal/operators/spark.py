@@ -32,6 +32,7 @@ KEY_HINT = (
     "Trigger the DAG with one (in the UI: Trigger, field 'Partition key'), run a backfill, or clear a keyed run: "
     "airflow dags clear DAG_ID --partition-key KEY"
 )
+SCHEDULE_HINT = "The DAG's schedule gives no keys: give it schedule=keyed_schedule('@daily')"
 _KEY_ASKED_FOR = re.compile(r"\{[{%][^}]*\bpartition_key\b")
 RETRIED = "a retry goes on with the same token, so that nothing is applied twice"
 
@@ -96,7 +97,8 @@ class OpalSparkOperator(SparkSubmitOperator):
         since no consumer by partition would hear of the rows.
         """
         if context.get("partition_key") is None and (self._asks_for_key or self.needs_key(context)):
-            raise AirflowFailException(f"task {self.task_id!r} works on one partition, and this run has no partition key. {KEY_HINT}")
+            hint = KEY_HINT if takes_keys(getattr(context.get("dag"), "timetable", None)) else SCHEDULE_HINT
+            raise AirflowFailException(f"task {self.task_id!r} works on one partition, and this run has no partition key. {hint}")
         super().render_template_fields(context, jinja_env)
 
     def needs_key(self, context: "Context") -> bool:
@@ -105,9 +107,11 @@ class OpalSparkOperator(SparkSubmitOperator):
 
     def job(self, context: "Context") -> JobSpec:
         """What is to be done; rendered, and without secrets."""
-        return JobSpec(
-            operation=self.operation, table=self.opal.lake.uri(self.table), arguments=self.job_arguments(context), token=token_of(context)
-        )
+        try:
+            table = self.opal.lake.uri(self.table)
+        except (AirflowNotFoundException, ValueError) as error:
+            raise AirflowFailException(str(error)) from error  # to try again would not help
+        return JobSpec(operation=self.operation, table=table, arguments=self.job_arguments(context), token=token_of(context))
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
         return dict(self.arguments)
@@ -239,6 +243,11 @@ class OpalSparkOperator(SparkSubmitOperator):
 def is_keyed(timetable: Any) -> bool:
     """Whether the scheduler gives every run of such a DAG a partition key."""
     return isinstance(timetable, CronPartitionTimetable | PartitionedAssetTimetable)
+
+
+def takes_keys(timetable: Any) -> bool:
+    """Whether a run of such a DAG may have a partition key."""
+    return timetable is None or is_keyed(timetable) or bool(getattr(timetable, "partitioned_at_runtime", False))
 
 
 def token_of(context: "Context") -> str:

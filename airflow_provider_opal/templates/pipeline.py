@@ -15,7 +15,7 @@ from airflow_provider_opal.operators.ingest import IngestOperator, Table
 from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.reconcile import GRACE, LOOK_BACK, ReconcileOperator
 from airflow_provider_opal.operators.spark import is_keyed
-from airflow_provider_opal.templates.schedule import in_zone, run_bounds, timetable_of
+from airflow_provider_opal.templates.schedule import in_zone, keyed_schedule, run_bounds
 from opal_lake.source import Files, Jdbc
 
 MISSED = "airflow_provider_opal.deadlines.log_missed"
@@ -34,6 +34,8 @@ class Consumer:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.function, str):
+            raise ValueError(f"consumer {self.name!r}: function={self.function!r}; name it by a text, as 'shop_jobs:revenue'")
         if self.by not in BY:
             raise ValueError(f"consumer {self.name!r}: by={self.by!r} is unknown; use one of {', '.join(BY)}")
         if self.name in RESERVED:
@@ -100,6 +102,10 @@ def pipeline_of(
     """
     if maintenance is not None:
         raise ValueError("maintenance= is kept for compaction and Z-order, which this version does not have yet; leave it out")
+    if not isinstance(consumers, list | tuple) or not all(isinstance(one, Consumer) for one in consumers):
+        raise ValueError(
+            f"consumers={consumers!r}; give a list of them: consumers=[Consumer(name='revenue', function='shop_jobs:revenue')]"
+        )
     names = [consumer.name for consumer in consumers]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"the name {', '.join(twice)} is given to more than one consumer; rename one")
@@ -161,7 +167,9 @@ def opal_dag(
     `pipeline_of` and of `DAG`; one run at a time unless `max_active_runs` says otherwise.
     """
     pipeline = pipeline_of(table=table, source=source, **{name: options.pop(name) for name in list(options) if name in _SHARED})
-    timetable = timetable_of(schedule, timezone, key_format)
+    if not isinstance(start_date, datetime):
+        raise ValueError(f"start_date={start_date!r} is no moment; write datetime(2026, 11, 1)")
+    timetable = keyed_schedule(schedule, timezone, key_format)
     if schedule is not None and not is_keyed(timetable) and (late := [one.name for one in pipeline.consumers if one.by == "partition"]):
         raise ValueError(f"consumer {', '.join(late)} goes by partition, and runs of {timetable!r} have no partition key; use by='version'")
     defaults = {**DEFAULTS, **(options.pop("default_args", None) or {})}

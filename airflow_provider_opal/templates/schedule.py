@@ -20,14 +20,20 @@ PRESETS = {
 _NUMBER = re.compile(r"\d+\Z")
 
 
-def timetable_of(schedule: Any, timezone: str = "UTC", key_format: str | None = None) -> Any:
-    """What `DAG(schedule=)` takes.
+def keyed_schedule(schedule: Any, timezone: str = "UTC", key_format: str | None = None) -> Any:
+    """What `DAG(schedule=)` takes, for a DAG of your own with an OpalTaskGroup, too.
 
     A cron expression or a preset: each run has the key of the interval that just ended, written by `key_format`. Assets, one or `a & b`:
     a run a key. None: only by hand, with or without a key. A timetable is taken as it is.
     """
     if isinstance(schedule, str):
         cron = cron_of(schedule)
+        try:
+            pendulum.timezone(timezone)
+        except ValueError as error:
+            raise ValueError(f"there is no time zone {timezone!r}; write a name of the IANA database, as 'Europe/Berlin'") from error
+        if key_format is not None:
+            check_keys(cron, key_format)
         return CronPartitionTimetable(cron, timezone=timezone, run_offset=-1, key_format=key_format or format_of(cron, timezone))
     if key_format is not None:
         raise ValueError(f"key_format={key_format!r} belongs to a cron schedule, and schedule is {schedule!r}; leave it out")
@@ -60,6 +66,19 @@ def format_of(cron: str, timezone: str = "UTC") -> str:
     if not _NUMBER.match(minute):
         return f"%Y-%m-%dT%H-%M{offset}"
     return "%Y-%m-%d" if _NUMBER.match(hour) else f"%Y-%m-%dT%H{offset}"
+
+
+def check_keys(cron: str, key_format: str) -> None:
+    """That runs which follow on each other have keys of their own."""
+    from croniter import croniter
+
+    ticks = croniter(cron, datetime(2026, 1, 1))
+    first, second = (ticks.get_next(datetime) for _ in range(2))
+    if first.strftime(key_format) == second.strftime(key_format):
+        raise ValueError(
+            f"key_format={key_format!r} gives the runs of {first} and {second} one key, {first.strftime(key_format)!r}; "
+            f"write more of the moment, as {format_of(cron)!r}"
+        )
 
 
 def in_zone(moment: datetime | None, timezone: str) -> datetime | None:

@@ -12,14 +12,13 @@ from opal_lake.commit_log import CommitLog, Draft, Proposal
 from opal_lake.errors import InvalidInputError, NoRowsError, count_text
 from opal_lake.group import plan_groups
 from opal_lake.ingest import IngestOutput
-from opal_lake.job import JobResult
+from opal_lake.job import ON_BAD_ROWS, JobResult
 from opal_lake.rejects import EXAMPLES, fewer_reasons
 from opal_lake.sections import encode_section
 from opal_lake.segment import DataFile
 from opal_lake.snapshot import Snapshot
 
 MOST_INLINE_FILES = 256
-ON_BAD_ROWS = ("fail", "quarantine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,8 @@ from typing import Any, Self
 
 from opal_lake.errors import InvalidInputError
 
+ON_BAD_ROWS = ("fail", "quarantine")
+ON_EMPTY = ("fail", "accept")
 OPERATIONS = ("create", "ingest", "metagen", "read", "consume")
 
 

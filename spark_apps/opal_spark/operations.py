@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from opal_lake import layout as paths
 from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError, TableExistsError
-from opal_lake.job import JobResult, JobSpec
+from opal_lake.job import ON_EMPTY, JobResult, JobSpec
 from opal_lake.schema import arrow_schema
 from opal_lake.source import Files, Jdbc, source_from_json
 from opal_lake.table_spec import TableLayout, plan_spec, spec_differences
@@ -23,7 +23,6 @@ from opal_spark.sources import source_schema
 from opal_spark.table import OpalTable
 
 SHOWN_ROWS = 20
-ON_EMPTY = ("fail", "accept")
 EXPORT_FORMATS = ("parquet", "csv", "json", "orc")
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_opal import Files, IngestOperator, MetaGenOperator, Table
@@ -56,6 +57,24 @@ def test_a_keyed_task_without_a_key_says_how_to_give_one() -> None:
         task.render_template_fields(context(task))
     task.render_template_fields({**context(task, partition_key="2026-11-01"), "dag": SimpleNamespace(dag_id="d")})
     assert task.arguments["source"]["files"]["paths"] == ["/in/2026-11-01/*.json"]
+
+
+def test_a_keyed_task_in_a_dag_that_takes_no_keys_is_told_of_the_schedule() -> None:
+    with pytest.raises(AirflowFailException, match=r"schedule=keyed_schedule\('@daily'\)"):
+        ingest().render_template_fields({**context(ingest()), "dag": DAG("plain", schedule=None)})
+
+
+@pytest.mark.parametrize(
+    "connection, said",
+    [({"conn_type": "opal", "host": "data/lake"}, "neither an absolute path nor a URI"), (None, "there is no Opal connection")],
+)
+def test_a_lake_that_cannot_be_found_fails_at_once(monkeypatch: pytest.MonkeyPatch, connection: dict[str, str] | None, said: str) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_OPAL_DEFAULT")
+    if connection is not None:
+        monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps(connection))
+    task = MetaGenOperator(task_id="m", table="t")
+    with pytest.raises(AirflowFailException, match=said):
+        task.execute(context(task))
 
 
 def test_the_job_is_json_and_says_all() -> None:

@@ -9,7 +9,7 @@ from airflow.sdk import DAG, Asset, CronPartitionTimetable, PartitionedAssetTime
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_opal import Consumer, Files, OpalTaskGroup, Table, consumer_schedule, opal_asset, opal_dag, reconcile_dag
-from airflow_provider_opal.templates.schedule import format_of, timetable_of
+from airflow_provider_opal.templates.schedule import format_of, keyed_schedule
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 FILES = Files(paths=("/in/{{ partition_key }}/*.json",))
@@ -44,10 +44,10 @@ def test_a_scheduled_run_works_on_the_interval_that_just_ended() -> None:
     assert orders(timezone="Europe/Berlin", key_format="%d").timetable == CronPartitionTimetable(
         "0 0 * * *", timezone="Europe/Berlin", run_offset=-1, key_format="%d"
     )
-    assert isinstance(timetable_of(None, "UTC", None), PartitionedAtRuntime)
-    assert isinstance(timetable_of(opal_asset("a") & opal_asset("b"), "UTC", None), PartitionedAssetTimetable)
+    assert isinstance(keyed_schedule(None, "UTC", None), PartitionedAtRuntime)
+    assert isinstance(keyed_schedule(opal_asset("a") & opal_asset("b"), "UTC", None), PartitionedAssetTimetable)
     own = PartitionedAtRuntime()
-    assert timetable_of(own, "UTC", None) is own
+    assert keyed_schedule(own, "UTC", None) is own
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,16 @@ def test_a_key_says_as_much_as_tells_the_runs_apart(cron: str, key: str) -> None
         ({"maintenance": {"zorder": ["a"]}}, "this version does not have yet"),
         ({"consumers": [Consumer(name="a", function="m:f")] * 2}, "the name a is given to more than one consumer"),
         ({"schedule": opal_asset("a"), "key_format": "%Y"}, "belongs to a cron schedule"),
+        ({"key_format": "%Y-%m"}, "one key, '2026-01'; write more of the moment, as '%Y-%m-%d'"),
         ({"consumers": [Consumer(name="a", function="f")]}, "write it as 'package.module:function'"),
         ({"metadata": "later"}, "metadata='later' is unknown"),
+        ({"on_bad_rows": "skip"}, "on_bad_rows='skip' is unknown; use one of fail, quarantine"),
+        ({"on_empty": "skip"}, "on_empty='skip' is unknown; use one of fail, accept"),
+        ({"source": "/in/*.json"}, "write Files"),
+        ({"consumers": Consumer(name="a", function="m:f")}, "give a list of them"),
+        ({"consumers": [{"name": "a", "function": "m:f"}]}, "give a list of them"),
+        ({"start_date": "2026-11-01"}, "write datetime"),
+        ({"timezone": "Europe/Berlim"}, "there is no time zone 'Europe/Berlim'"),
     ],
 )
 def test_what_cannot_be_says_what_to_write(more: dict[str, Any], said: str) -> None:
@@ -82,6 +90,8 @@ def test_a_consumer_goes_by_what_there_is_and_takes_no_name_of_the_pipeline() ->
         Consumer(name="a", function="m:f", by="day")
     with pytest.raises(ValueError, match="is taken by the pipeline itself"):
         Consumer(name="reconcile", function="m:f")
+    with pytest.raises(ValueError, match="name it by a text, as 'shop_jobs:revenue'"):
+        Consumer(name="a", function=print)  # type: ignore[arg-type]  # what a user may try
 
 
 def test_the_first_and_the_last_partition_are_those_of_start_and_end() -> None:
@@ -108,6 +118,19 @@ def test_a_pipeline_whose_rows_would_reach_nobody_without_a_key_asks_for_one() -
     by_hand = orders(schedule=None, source=Files("/in/*.json"), consumers=[Consumer(name="a", function="m:f", own_dag=True)])
     assert all(task.keyed for task in by_hand.tasks)
     assert not any(task.keyed for task in orders(schedule=None, source=Files("/in/*.json")).tasks)
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({"keys": "id", "delta": "at"}, r"give a list: keys=\['id'\]"),
+        ({"keys": ["at"], "delta": "at"}, "is also a key"),
+        ({"keys": ["id"], "delta": "at", "file_format": "csv"}, "use one of parquet, orc"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused_when_the_dag_is_read(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Table(**wrong)
 
 
 def test_an_argument_that_nothing_takes_is_an_error() -> None:

@@ -9,6 +9,7 @@ import pytest
 from airflow_provider_opal.templates.yaml.lint import lint
 from airflow_provider_opal.templates.yaml.schema import schema_text
 from opal_lake.cli import main
+from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.exit_codes import FINDINGS, INPUT, OK, RETRY
 from opal_lake.storage import open_storage
 from opal_lake.table import create_on
@@ -322,3 +323,11 @@ def test_dag_alone_shows_its_actions(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_the_project_s_own_dags_have_nothing_against_them() -> None:
     assert lint(ROOT / "dags").problems == []
+
+
+def test_a_folder_without_pipelines_and_a_file_that_nobody_reads_do_not_pass_for_sound(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"no \*.opal.yaml file below"):
+        lint(tmp_path)
+    (tmp_path / "shop.yaml").write_text(GOOD)
+    with pytest.raises(InvalidInputError, match=r"rename it to end in \.opal\.yaml"):
+        lint(tmp_path / "shop.yaml")

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from airflow_provider_opal.templates.yaml.models import MODELS, DagModel, Defaul
 from airflow_provider_opal.templates.yaml.problem import START, Keys, Place, Problem, YamlError, advice
 from airflow_provider_opal.templates.yaml.reader import MAX_BYTES, Document, read_document
 from airflow_provider_opal.templates.yaml.rules import findings
-from opal_lake.errors import NotFoundError
+from opal_lake.errors import InvalidInputError, NotFoundError
 
 SUFFIX = ".opal.yaml"
 _NEARLY = (".opal.yml", ".opal.json", ".opal.yaml.txt")
@@ -44,11 +44,19 @@ class YamlFile:
 
 def yaml_files(path: Path) -> list[YamlFile]:
     """A file, or all below a folder in the order of their names, read."""
+    if path.is_file() and not path.name.endswith(SUFFIX):
+        raise InvalidInputError(f"{path} is not read by that name; rename it to end in {SUFFIX}, or name a folder")
     if path.is_file():
         return [read_yaml(path, path.parent, shown_in=path.parent)]
     if not path.is_dir():
         raise NotFoundError(f"{path} is not there; name a folder of *{SUFFIX} files, or one of them")
     return [read_yaml(found, path) for found in found_files(path)]
+
+
+def expect_some(files: Sequence[YamlFile], path: Path) -> None:
+    """A wrong folder must not pass for a sound one."""
+    if not files:
+        raise NotFoundError(f"there is no *{SUFFIX} file below {path}; `opal dag new orders` writes one to begin with")
 
 
 def found_files(folder: Path) -> Iterator[Path]:

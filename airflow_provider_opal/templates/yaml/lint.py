@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_opal.templates.yaml.files import YamlFile, nearly_found, yaml_files
+from airflow_provider_opal.templates.yaml.files import YamlFile, expect_some, nearly_found, yaml_files
 from airflow_provider_opal.templates.yaml.graph import Pipeline, between, pipelines_of
 from airflow_provider_opal.templates.yaml.loader import built, distinct
 from airflow_provider_opal.templates.yaml.problem import START, Problem, dotted
@@ -48,7 +48,10 @@ def lint(path: Path, *, lake: bool = False) -> Report:
     found = [problem for file in files for problem in file.problems]
     if path.is_dir():
         python, failed = _python(path)
-        found += [*failed, *_nearly(path), *_taken(pipelines, python)]
+        nearly = list(_nearly(path))
+        if not (python or failed or nearly):
+            expect_some(files, path)
+        found += [*failed, *nearly, *_taken(pipelines, python)]
         pipelines += python
     if lake:
         pipelines, said = _lake(files, pipelines)

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from airflow_provider_opal.templates.yaml.files import yaml_files
+from airflow_provider_opal.templates.yaml.files import expect_some, yaml_files
 from airflow_provider_opal.templates.yaml.loader import built, distinct, registered
 from airflow_provider_opal.templates.yaml.problem import Problem
 from airflow_provider_opal.templates.yaml.python import asset_uris
@@ -16,7 +16,9 @@ def render(path: Path) -> tuple[list[dict[str, Any]], list[Problem]]:
     """A mapping a DAG, in the order of files and of their pipelines, and what is wrong."""
     made: list[dict[str, Any]] = []
     problems: list[Problem] = []
-    for file in distinct(yaml_files(path)):
+    files = yaml_files(path)
+    expect_some(files, path)
+    for file in distinct(files):
         with registered() as dags:
             built(file)
         order = list(file.dags)

@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.secrets import secret_arguments
+from airflow_provider_opal.templates.schedule import check_keys, cron_of
 from airflow_provider_opal.templates.yaml.models import DagModel, TableModel
 from airflow_provider_opal.templates.yaml.problem import Keys, advice, listed, shown
 
@@ -31,6 +32,11 @@ def findings(dag: DagModel) -> Iterator[Finding]:
         yield ("start_date",), "is missing; add 'start_date: 2026-11-01' here or under 'defaults'"
     elif dag.end_date is not None and dag.end_date.replace(tzinfo=None) < dag.start_date.replace(tzinfo=None):
         yield ("end_date",), "lies before 'start_date'; write a later day, or take it out"
+    if isinstance(dag.schedule, str) and dag.key_format is not None:
+        try:
+            check_keys(cron_of(dag.schedule), dag.key_format)
+        except ValueError as error:
+            yield ("key_format",), str(error)
     if isinstance(dag.table, TableModel):
         yield from _columns(dag.table)
     yield from _templates(dag)
