@@ -73,7 +73,7 @@ class ConsumeOperator(OpalSparkOperator):
     def _by_partition(self, context: "Context", watermark: Watermark, key: str) -> dict[str, Any]:
         given = watermark.given()
         if given is None:
-            told, is_told_again = told_version(context, key)
+            told, is_told_again = told_version(context, self.asset.uri, key)
             if is_told_again and told is not None and watermark.taken(key) >= told:
                 return self._nothing(context, f"partition key {key!r} was taken meanwhile, as of version {watermark.taken(key)}")
             version = told if told is not None else self._upstream_version(context)
@@ -123,9 +123,14 @@ def module_folders(context: "Context") -> list[str]:
     return list(dict.fromkeys([*found, *([str(bundle.path)] if bundle is not None else [])]))
 
 
-def told_version(context: "Context", partition_key: str) -> tuple[int | None, bool]:
-    """The version that the events of this run tell of this key, and whether all of them only tell again (ReconcileOperator's)."""
-    extras = [event.extra or {} for found in (context.get("triggering_asset_events") or {}).values() for event in found]
+def told_version(context: "Context", table_uri: str, partition_key: str) -> tuple[int | None, bool]:
+    """The version that the table's events tell of this key, and whether all of them only tell again (ReconcileOperator's).
+
+    A run may wait for other tables too, whose versions are none of this one's.
+    """
+    events = (context.get("triggering_asset_events") or {}).items()
+    ours = [found for asset, found in events if (uri := getattr(asset, "uri", "")) == table_uri or uri.startswith(f"{table_uri}/told/")]
+    extras = [event.extra or {} for found in ours for event in found]
     again = [extra["versions"].get(partition_key) for extra in extras if "versions" in extra]
     versions = [version for version in [*again, *(extra.get("version") for extra in extras)] if isinstance(version, int)]
     return max(versions, default=None), bool(extras) and len(again) == len(extras)

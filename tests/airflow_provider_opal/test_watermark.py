@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_provider_opal import ConsumeOperator, MetaGenOperator, ReconcileOperator, SnapshotTriggerSensor
+from airflow_provider_opal import ConsumeOperator, MetaGenOperator, ReconcileOperator, SnapshotTriggerSensor, opal_asset, told_asset
 from airflow_provider_opal.assets import version_key
 from airflow_provider_opal.operators.consume import told_version
 from opal_lake.job import JobResult
@@ -129,7 +129,9 @@ def test_a_consumer_by_partition_needs_a_key(table: Table) -> None:
 def told(*versions: int, again: bool = False, key: str = "mon") -> dict[str, Any]:
     """The events that made a run: of MetaGens, or of a ReconcileOperator."""
     extras = [{"versions": {key: version}} if again else {"version": version} for version in versions]
-    return {"partition_key": key, "triggering_asset_events": {"asset": [SimpleNamespace(extra=extra) for extra in extras]}}
+    asset = told_asset("shop.users", "d.c") if again else opal_asset("shop.users")
+    events = {asset: [SimpleNamespace(extra=extra) for extra in extras], opal_asset("shop.other"): [SimpleNamespace(extra={"version": 99})]}
+    return {"partition_key": key, "triggering_asset_events": events}
 
 
 def test_a_consumer_by_partition_keeps_the_version_that_its_event_told(table: Table) -> None:
@@ -165,7 +167,7 @@ def test_what_was_taken_meanwhile_is_not_taken_again_because_it_was_told_again(t
     assert idle["notes"] == [f"partition key 'mon' was taken meanwhile, as of version {first}"]
     done(table, task, "three", first)
     assert consume("partition").execute(lake.run(task, "three", **told(first)))["repeated"], "a MetaGen's event counts, taken or not"
-    assert told_version({"triggering_asset_events": None}, "mon") == (None, False)  # type: ignore[typeddict-item]  # as much as it looks at
+    assert told_version({"triggering_asset_events": None}, task.asset.uri, "mon") == (None, False)
 
 
 def reconcile(**more: Any) -> ReconcileOperator:
