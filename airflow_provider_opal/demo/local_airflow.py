@@ -1,5 +1,6 @@
 """A real Airflow in a folder: scheduler, dag-processor, triggerer and api-server on SQLite, each in a process of its own."""
 
+import base64
 import json
 import os
 import secrets
@@ -143,7 +144,7 @@ def _configuration(home: Path, dags: Path, port: int) -> dict[str, str]:
         "AIRFLOW__CORE__PARALLELISM": "2",
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
-        "AIRFLOW__CORE__FERNET_KEY": "",
+        "AIRFLOW__CORE__FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
         "AIRFLOW__API__BASE_URL": f"http://localhost:{port}",
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__API__PORT": str(port),
