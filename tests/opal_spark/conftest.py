@@ -1,5 +1,6 @@
 """One local Spark session for all tests of this room."""
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -26,4 +27,5 @@ def spark() -> Iterator[SparkSession]:
     session = builder.config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
+    logging.getLogger("py4j").setLevel(logging.ERROR)  # it says at exit that it closes, into a stream that pytest has closed
     session.stop()
