@@ -17,7 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_opal.demo.local_airflow import USER, LocalAirflow, free_port, local_airflow
+from airflow_provider_opal.demo.local_airflow import ENDS, USER, LocalAirflow, free_port, local_airflow
 from airflow_provider_opal.demo.shop import DAYS, write_shop
 from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import Column, Style, duration_text, text_table
@@ -28,7 +28,6 @@ PORT = 8080
 SHOWN = ("shop_orders", "shop_orders.revenue")
 ENDED = ("success", "failed", "upstream_failed")
 END_OF_DAY = "T23:59:59Z"
-ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(slots=True, kw_only=True)

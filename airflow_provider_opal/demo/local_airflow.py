@@ -22,6 +22,7 @@ import psutil
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 START_S, GRACE_S = 240.0, 15.0
 USER = "admin"
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Jobs of seconds on two cores: to compile them well costs more than it brings
 _SPARK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.sql.shuffle.partitions": "2"}
 _PASSWORDS = "simple_auth_manager_passwords.json.generated"  # Airflow makes it at its first start
@@ -131,9 +132,10 @@ def local_airflow(home: Path, dags: Path, settings: Mapping[str, str], port: int
         airflow.wait_until(airflow.is_up, START_S)
         yield airflow
     finally:
-        for component in list(airflow.processes):
-            airflow.stop(component)
-        end_strays(home)
+        with undisturbed():
+            for component in list(airflow.processes):
+                airflow.stop(component)
+            end_strays(home)
 
 
 def _configuration(home: Path, dags: Path, port: int) -> dict[str, str]:
@@ -158,6 +160,17 @@ def _configuration(home: Path, dags: Path, port: int) -> dict[str, str]:
         "SPARK_CONF_DIR": str(home / "spark"),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No signal ends the block: who stops in the middle of stopping leaves processes behind."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def end_tree(pid: int) -> None:
