@@ -99,7 +99,7 @@ class LocalAirflow:
         end_tree(process.pid)
         process.wait()
 
-    def wait_until(self, holds: Callable[[], bool], most_s: float = 300, pause_s: float = 1) -> None:
+    def wait_until(self, holds: Callable[[], bool], most_s: float = 600, pause_s: float = 1) -> None:
         """Look until it holds; TimeoutError, or RuntimeError as soon as a component has died."""
         end = time.monotonic() + most_s
         while not _holds(holds):
