@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID
 from opal_lake.ids import segment_part
@@ -115,12 +115,10 @@ class OpalHook(BaseHook):
 
     def versions_after(self, table: str, seen: int, most: int | None = None) -> tuple[int, int] | None:
         """(seen, newest that changed what can be read], None when there is none; at most so many of those that did."""
-        from opal_lake.errors import InvalidInputError
-
         found = self.table(table)
         head = found.snapshot_at().version
         if seen > head:
-            raise InvalidInputError(
+            raise AirflowFailException(
                 f"version {seen} of {found.uri} was seen, and the newest is {head}: the table was made anew, or restored from a backup. "
                 "Give the consumer another name (consumer=) to begin anew"
             )

@@ -60,7 +60,7 @@ def segments_of_partition(snapshot: Snapshot, partition_key: str) -> frozenset[i
     numbers = snapshot.partitions.get(partition_key)
     if numbers is None:
         known = sorted(snapshot.partitions)
-        have = f"the newest are {', '.join(map(repr, known[-_KEYS_SHOWN:]))}" if known else "no ingest gave one"
+        have = f"the last by name are {', '.join(map(repr, known[-_KEYS_SHOWN:]))}" if known else "no ingest gave one"
         uri, version = snapshot.storage.uri, snapshot.version
         raise NotFoundError(f"{uri} has no ingest of partition key {partition_key!r} up to version {version}; {have}")
     return frozenset(segment for segment in snapshot.segments if segment_part(segment) in numbers)

@@ -146,6 +146,25 @@ def test_a_consumer_by_partition_keeps_the_version_that_its_event_told(table: Ta
     assert lake.assets[task.asset]["consumed/d.c/mon"]["version"] == first
 
 
+def test_a_cleared_consumer_gets_what_it_had_whatever_its_events_and_the_table_say_now(table: Table) -> None:
+    lake = Lake()
+    for at, by in enumerate(("partition", "version")):
+        task, first = consume(by), put(table, "mon", 2 * at)
+        context = lake.run(task, by, **told(first))
+        done(table, task, by, first)
+        task.execute(context)
+        given = context["task_state_store"]["opal_given"]
+        assert given == ({"version": first} if by == "partition" else {"from": 0, "to": first})
+        later = put(table, "mon", 2 * at + 1)
+        cleared = {**context, **told(later)}
+        cleared["ti"].max_tries += 1
+        asked = consume(by, spark_conn_id="nowhere")
+        with pytest.raises(AirflowFailException, match="no Spark connection"):  # it is really submitted again
+            asked.execute(cleared)
+        assert cleared["task_state_store"]["opal_given"] == given
+        assert {name: asked.arguments.get(name) for name in ("version", "after")} == {"version": first, "after": given.get("from")}
+
+
 def test_a_consumer_behind_a_metagen_keeps_the_version_of_that(table: Table) -> None:
     lake, first = Lake(), put(table, "mon", 1)
     put(table, "mon", 2)
