@@ -236,6 +236,13 @@ def test_a_connection_that_is_not_there_is_found_at_its_name(dags: Path) -> None
     assert problem.startswith("t.opal.yaml:8:19: dags.orders.opal_conn_id: the connection 'nobody' is not known here")
 
 
+def test_a_long_path_is_never_cut(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    write(folder, bad=GOOD.replace("@daily", "@dayly"))
+    assert "long/bad.opal.yaml:6:15: " in str(lint(folder).problems[0])
+
+
 def test_lint_prints_findings_for_people_and_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, good=GOOD)
     assert main(["dag", "lint", str(tmp_path)]) == OK

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from opal_lake.errors import InvalidInputError
 
 Keys = tuple[str | int, ...]
+LONGEST_PATH = 4096  # an editor has to find the file: its name is never cut
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -31,7 +32,7 @@ class Problem:
     kind: str = "error"
 
     def __str__(self) -> str:
-        parts = [f"{shown(self.file)}:{self.place.line}:{self.place.column}", dotted(self.at), self.what]
+        parts = [f"{shown(self.file, LONGEST_PATH)}:{self.place.line}:{self.place.column}", dotted(self.at), self.what]
         return ": ".join(filter(None, parts))
 
     @property
