@@ -51,6 +51,7 @@ NOT_IN_THE_LIGHT_CORE = {
     "pyorc",
     "pyspark",
     "pytest",
+    "rocksdict",
 }
 # Loaded only when a path or a property asks for them.
 BACKENDS = re.compile(r"opal_lake\.(testing|storage\.s3|key_store\.cache\.rocksdb)")

@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_opal.assets import opal_asset
 from airflow_provider_opal.hooks.submit import OpalSubmitHook
+from airflow_provider_opal.operators.ingest import IngestOperator
 from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.spark import KEY_HINT, OpalSparkOperator
 from airflow_provider_opal.watermark import Start, Watermark, checked_start, first_version
@@ -83,9 +84,9 @@ class ConsumeOperator(OpalSparkOperator):
         return told_result
 
     def _upstream_version(self, context: "Context") -> int | None:
-        """The version of the MetaGen in front of this task, if there is one."""
+        """The version of the MetaGen, or of the inline ingest, in front of this task, if there is one."""
         for task in self.upstream_list:
-            if isinstance(task, MetaGenOperator) and task.table == self.table:
+            if isinstance(task, IngestOperator | MetaGenOperator) and task.telling is not None and task.table == self.table:
                 result = context["ti"].xcom_pull(task_ids=task.task_id)
                 return result["version"] if isinstance(result, dict) else None
         return None

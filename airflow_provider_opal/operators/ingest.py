@@ -1,15 +1,18 @@
-"""IngestOperator: rows of files or of a database into a table, pending until its MetaGen."""
+"""IngestOperator: rows of files or of a database into a table, pending until its MetaGen or visible at once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.operators.spark import OpalSparkOperator
-from opal_lake.job import ON_BAD_ROWS, ON_EMPTY
+from airflow_provider_opal.telling import Telling
+from opal_lake.job import METADATA, ON_BAD_ROWS, ON_EMPTY
 from opal_lake.source import Files, Jdbc, source_to_json
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from opal_lake.job import JobResult
 
 TABLE_FORMATS = ("parquet", "orc")
 
@@ -46,9 +49,11 @@ class IngestOperator(OpalSparkOperator):
     """Appends the rows of a source.
 
     `create` makes the table if it is not there, and fails with the differences if it was made otherwise. `on_bad_rows="quarantine"` lets
-    the good rows in and puts the bad ones aside; `on_empty="accept"` takes a source without files or rows for no change. Rows are visible
-    after the table's MetaGenOperator. They are known to consumers by the run's partition key, or by `partition` (a template;
-    give the MetaGenOperator the same).
+    the good rows in and puts the bad ones aside; `on_empty="accept"` takes a source without files or rows for no change. They are known to
+    consumers by the run's partition key, or by `partition` (a template; give the MetaGenOperator the same).
+
+    Rows are visible after the table's MetaGenOperator. With `metadata="inline"` they are by this task, which then needs no MetaGen and has
+    a MetaGenOperator's outlets: one shuffle and one commit less, whatever the size of the table. A table may switch at any time.
     """
 
     operation = "ingest"
@@ -63,17 +68,18 @@ class IngestOperator(OpalSparkOperator):
         on_bad_rows: str = "fail",
         on_empty: str = "fail",
         partition: str | None = None,
+        outlets: Any = None,
         **kwargs: Any,
     ) -> None:
-        if metadata != "batch":
-            raise ValueError(f"metadata={metadata!r} is unknown; use 'batch', and a MetaGenOperator after the ingest")
-        for name, value, known in (("on_bad_rows", on_bad_rows, ON_BAD_ROWS), ("on_empty", on_empty, ON_EMPTY)):
+        given = (("metadata", metadata, METADATA), ("on_bad_rows", on_bad_rows, ON_BAD_ROWS), ("on_empty", on_empty, ON_EMPTY))
+        for name, value, known in given:
             if value not in known:
                 raise ValueError(f"{name}={value!r} is unknown; use one of {', '.join(known)}")
         if not isinstance(source, Files | Jdbc | Mapping):
             raise ValueError(f"source={source!r} is no source; write Files('/in/*.json') or Jdbc(url=..., table=...)")
         arguments: dict[str, Any] = {
             "source": source_to_json(source) if isinstance(source, Files | Jdbc) else dict(source),
+            "metadata": metadata,
             "on_bad_rows": on_bad_rows,
             "on_empty": on_empty,
         }
@@ -82,6 +88,16 @@ class IngestOperator(OpalSparkOperator):
         if partition is not None:
             arguments["partition_key"] = partition
         super().__init__(table=table, arguments=arguments, **kwargs)
+        self.telling = Telling.of(table, self.opal_conn_id) if metadata == "inline" else None
+        self.asset = self.telling and self.telling.asset
+        self.outlets = [*(self.telling.outlets if self.telling else ()), *(outlets or [])]
+
+    def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
+        """Whoever waits for the table is told when its rows are visible."""
+        told = super().finish(context, result)
+        if self.telling is not None:
+            self.telling.tell(context, told, self.arguments.get("partition_key"))
+        return told
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
         """With the partition key, where there is one."""

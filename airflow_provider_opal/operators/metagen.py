@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_opal.assets import opal_asset, version_key
 from airflow_provider_opal.operators.spark import OpalSparkOperator
+from airflow_provider_opal.telling import Telling
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,16 +28,12 @@ class MetaGenOperator(OpalSparkOperator):
     def __init__(self, *, table: str, outlets: Any = None, partition: str | None = None, **kwargs: Any) -> None:
         super().__init__(table=table, **kwargs)
         self.partition = partition
-        self.asset = opal_asset(table, opal_conn_id=self.opal_conn_id)
-        self.versions = opal_asset(table, opal_conn_id=self.opal_conn_id, versions=True)
-        self.outlets = [self.asset, self.versions, *(outlets or [])]
+        self.telling = Telling.of(table, self.opal_conn_id)
+        self.asset = self.telling.asset
+        self.outlets = [*self.telling.outlets, *(outlets or [])]
 
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
         """The events carry the version."""
         told = super().finish(context, result)
-        for asset in (self.asset, self.versions):
-            context["outlet_events"][asset].extra = {"version": told["version"], "counts": told["counts"]}
-        if self.partition is not None:
-            context["outlet_events"][self.asset].add_partitions(self.partition)
-        context["outlet_events"][self.versions].add_partitions(version_key(told["version"]))
+        self.telling.tell(context, told, self.partition)
         return told

@@ -75,8 +75,13 @@ class Tasks:
     """What the converter has made, wired."""
 
     ingest: IngestOperator
-    metagen: MetaGenOperator
+    metagen: MetaGenOperator | None
     consumers: Mapping[str, ConsumeOperator]
+
+    @property
+    def visible(self) -> IngestOperator | MetaGenOperator:
+        """The task after which rows are visible."""
+        return self.metagen or self.ingest
 
 
 def pipeline_of(
@@ -118,18 +123,20 @@ def pipeline_of(
 def add_tasks(pipeline: Pipeline, name: str) -> Tasks:
     """The pipeline's tasks, in the DAG or group that is open. `name` goes before the names of its consumers."""
     common = {"table": pipeline.table, "keyed": pipeline.needs_keys, **pipeline.task}
-    ingest, metagen = IngestOperator(task_id="ingest", **pipeline.ingest, **common), MetaGenOperator(task_id="metagen", **common)
-    ingest >> metagen
+    ingest = IngestOperator(task_id="ingest", **pipeline.ingest, **common)
+    metagen = None if pipeline.ingest["metadata"] == "inline" else MetaGenOperator(task_id="metagen", **common)
+    if metagen is not None:
+        ingest >> metagen
     made = {}
     for consumer in pipeline.consumers:
         if not consumer.own_dag:
             made[consumer.name] = pipeline.consume(consumer, f"{name}.{consumer.name}")
-            metagen >> made[consumer.name]
+            (metagen or ingest) >> made[consumer.name]
     return Tasks(ingest=ingest, metagen=metagen, consumers=made)
 
 
 class OpalTaskGroup(TaskGroup):
-    """The pipeline within a DAG of one's own: `.metagen` is what to put tasks behind, `.asset` what others can wait for."""
+    """The pipeline within a DAG of one's own: `.visible` is what to put tasks behind, `.asset` what others can wait for."""
 
     def __init__(self, group_id: str, *, table: str, source: Files | Jdbc | Mapping[str, Any], **options: Any) -> None:
         known = {name: options.pop(name) for name in list(options) if name in _SHARED}
@@ -140,7 +147,7 @@ class OpalTaskGroup(TaskGroup):
         with self:
             tasks = add_tasks(pipeline, f"{self.dag.dag_id}.{self.group_id}")
         self.ingest, self.metagen, self.consumers = tasks.ingest, tasks.metagen, tasks.consumers
-        self.asset = tasks.metagen.asset
+        self.visible, self.asset = tasks.visible, tasks.visible.asset
 
 
 _SHARED = tuple(name for name in pipeline_of.__annotations__ if name != "return")
@@ -180,10 +187,10 @@ def opal_dag(
     begin = in_zone(start_date, timezone)
     own = [consumer for consumer in pipeline.consumers if consumer.own_dag]
     for consumer in own:
-        _consumer_dag(pipeline, consumer, dag_id, {**common, "start_date": begin}, made.metagen.opal_conn_id)
+        _consumer_dag(pipeline, consumer, dag_id, {**common, "start_date": begin}, made.ingest.opal_conn_id)
     if own and reconcile is not None:
         consumers = {f"{dag_id}.{consumer.name}": consumer.by for consumer in own}
-        conn_id = made.metagen.opal_conn_id
+        conn_id = made.ingest.opal_conn_id
         reconcile_dag(f"{dag_id}.reconcile", table=table, consumers=consumers, schedule=reconcile, start_date=begin, opal_conn_id=conn_id)
     return dag
 

@@ -86,7 +86,7 @@ def touched_sections(commits: Iterable[Commit]) -> set[str]:
         touched |= {"files", "segments", "pending"} if actions.ingested or actions.ingested_side else set()
         touched |= {"pending"} if actions.processed else set()
         touched |= {"logs"} if actions.add_logs else set()
-        touched |= {"runs"} if actions.add_runs else set()
+        touched |= {"runs"} if actions.add_runs or actions.remove_runs else set()
         touched |= {"tokens"} if commit.token else set()
         touched |= {"partitions"} if commit.partition_key is not None else set()
     return touched

@@ -34,6 +34,7 @@ class Actions:
     processed: tuple[int, ...] = ()
     add_logs: tuple[LogFile, ...] = ()
     add_runs: tuple[RunFile, ...] = ()
+    remove_runs: tuple[str, ...] = ()
     abandoned: tuple[int, ...] = ()
 
 
@@ -133,6 +134,7 @@ def actions_to_json(actions: Actions) -> dict[str, Any]:
         "processed": list(actions.processed),
         "add_logs": [log_to_json(log) for log in actions.add_logs],
         "add_runs": [run_to_json(run) for run in actions.add_runs],
+        "remove_runs": list(actions.remove_runs),
         "abandoned": list(actions.abandoned),
     }
     return {name: value for name, value in parts.items() if value}
@@ -147,6 +149,7 @@ def actions_from_json(data: Mapping[str, Any]) -> Actions:
         processed=tuple(data.get("processed", ())),
         add_logs=tuple(map(log_from_json, data.get("add_logs", ()))),
         add_runs=tuple(map(run_from_json, data.get("add_runs", ()))),
+        remove_runs=tuple(data.get("remove_runs", ())),
         abandoned=tuple(data.get("abandoned", ())),
     )
 

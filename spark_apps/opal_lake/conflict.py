@@ -22,8 +22,8 @@ def judge(operation: str, base: Root, winners: Iterable[Commit]) -> Verdict:
         if winner.epoch != base.epoch:
             raise ConflictError(f"version {winner.version} restored an older state while {operation} ran; run it again")
         _check_schema(operation, base, winner)
-        if operation == "metagen" and winner.actions.processed:
-            verdict = Verdict.REDO
+        if winner.actions.processed:
+            verdict = Verdict.REDO  # for whoever applies the rule; an ingest of pending rows has nothing to redo
     return verdict
 
 

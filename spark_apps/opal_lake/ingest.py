@@ -1,6 +1,6 @@
 """Ingest, the part of each task: check rows, give them their row ids, write one file a segment (FORMAT, data files)."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from opal_lake.segment import DataFile
 from opal_lake.storage.protocol import Storage
 from opal_lake.table_spec import TableSpec
 
+OnSegment = Callable[[pa.Table, pa.Table], None]
 FILES_A_TASK = MOST_TASKS = 1 << 16  # their product is what a segment's sequence can number
 
 
@@ -57,8 +58,11 @@ def output_from_json(data: Mapping[str, Any]) -> IngestOutput:
     return IngestOutput(files=tuple(map(file_from_json, data["files"])), rejected=data["rejected"], examples=tuple(data["examples"]))
 
 
-def ingest_rows(batches: Iterable[pa.RecordBatch], task: IngestTask) -> IngestOutput:
-    """Rows with the table's logical columns (and `_opal_deleted` when the table knows deletes) to segments."""
+def ingest_rows(batches: Iterable[pa.RecordBatch], task: IngestTask, on_segment: OnSegment = lambda rows, physical: None) -> IngestOutput:
+    """Rows with the table's logical columns (and `_opal_deleted` when the table knows deletes) to segments.
+
+    `on_segment` is told of each: its rows as they came, other columns than the table's included, and as they are stored.
+    """
     if task.task >= MOST_TASKS:
         raise InvalidInputError(
             f"an ingest has at most {MOST_TASKS:,} tasks, whose files it can number; coalesce the rows to fewer partitions"
@@ -76,7 +80,9 @@ def ingest_rows(batches: Iterable[pa.RecordBatch], task: IngestTask) -> IngestOu
                     f"one task met more than {FILES_A_TASK:,} files: {[field.name for field in task.spec.partition_by]} "
                     "have too many values; partition by fewer or coarser columns"
                 )
-            files.append(write_segment(part, task, sequence + len(files)))
+            file, physical = write_segment(part, task, sequence + len(files))
+            files.append(file)
+            on_segment(part, physical)
     if rejects.kept:
         task.storage.put_if_absent(layout.rejected_path(task.stem(task.task * FILES_A_TASK)), rejects.encode())
     return IngestOutput(files=tuple(files), rejected=dict(rejects.counts), examples=tuple(rejects.examples))
@@ -122,7 +128,7 @@ def _places_by_code(codes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.intp]]:
     return sorted(np.split(order, ends), key=lambda places: int(places[0]))
 
 
-def write_segment(rows: pa.Table, task: IngestTask, sequence: int) -> DataFile:
+def write_segment(rows: pa.Table, task: IngestTask, sequence: int) -> tuple[DataFile, pa.Table]:
     """Rows of one partition as one file. The group is decided when it is committed."""
     spec, segment = task.spec, segment_id(task.number, sequence)
     physical = _with_row_ids(to_physical(rows, spec), spec, segment)
@@ -130,7 +136,7 @@ def write_segment(rows: pa.Table, task: IngestTask, sequence: int) -> DataFile:
     partition = [(column.name, _partition_text(rows[column.name])) for column in spec.partition_by]
     path = layout.data_path(partition, task.stem(sequence), spec.file_format)
     task.storage.put_if_absent(path, encoded.data)
-    return DataFile(
+    file = DataFile(
         path=path,
         size=len(encoded.data),
         crc32=encoded.crc32,
@@ -141,6 +147,7 @@ def write_segment(rows: pa.Table, task: IngestTask, sequence: int) -> DataFile:
         segments=(segment,),
         bounds=encoded.bounds,
     )
+    return file, physical
 
 
 def _with_row_ids(physical: pa.Table, spec: TableSpec, segment: int) -> pa.Table:

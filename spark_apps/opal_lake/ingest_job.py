@@ -9,11 +9,12 @@ from itertools import count
 from opal_lake import layout
 from opal_lake.commit import Actions, Commit, SideFile, file_to_json
 from opal_lake.commit_log import CommitLog, Draft, Proposal
-from opal_lake.errors import InvalidInputError, NoRowsError, count_text
+from opal_lake.errors import FormatError, InvalidInputError, NoRowsError, count_text
 from opal_lake.group import plan_groups
 from opal_lake.ingest import IngestOutput
 from opal_lake.job import ON_BAD_ROWS, JobResult
 from opal_lake.rejects import EXAMPLES, fewer_reasons
+from opal_lake.ruled import Ruled, rule_counts, rule_notes
 from opal_lake.sections import encode_section
 from opal_lake.segment import DataFile
 from opal_lake.snapshot import Snapshot
@@ -42,8 +43,11 @@ def check_on_bad_rows(on_bad_rows: str) -> bool:
     return on_bad_rows == "quarantine"
 
 
-def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput]) -> JobResult:
-    """Add the segments, pending. Fails before anything is in the log when there were bad rows that nobody wants put aside."""
+def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput], ruled: Ruled | None = None) -> JobResult:
+    """Add the segments, pending unless the rule was applied to them inline.
+
+    Fails before anything is in the log when there were bad rows that nobody wants put aside.
+    """
     rejected = fewer_reasons(sum((Counter(dict(output.rejected)) for output in outputs), Counter()))
     examples = tuple(example for output in outputs for example in output.examples)[:EXAMPLES]
     if rejected and not run.quarantine:
@@ -53,23 +57,22 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
             "the source has no row; nothing was ingested. If that is to be expected: on_empty='accept' (`opal ingest --accept-empty`)"
         )
     files = sorted((file for output in outputs for file in output.files), key=lambda file: file.segments)
+    counts = _counts(files, rejected, ruled)
     tries = count()
 
-    def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
+    def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
         if not files and run.token is None and run.application is None and not rejected:
             return None
         placed = place(files, head)
-        counts = {"rows": sum(file.rows for file in files), "files": len(files), "bytes": sum(file.size for file in files)}
-        result = JobResult(
-            operation="ingest",
-            table=log.storage.uri,
-            counts=counts | {"rejected": rejected.total()},
-            notes=tuple(f"rejected {count_text(number, 'row')}: {reason}" for reason, number in rejected.most_common()),
-            examples=examples,
-        )
+        actions = _processing(ruled, head, winners, placed) if ruled else Actions()
         if len(placed) <= MOST_INLINE_FILES:
-            return Draft(actions=Actions(ingested=placed), result=result)
-        return Draft(actions=Actions(ingested_side=_write_side(log, run.number, next(tries), placed)), result=result)
+            actions = replace(actions, ingested=placed)
+        else:
+            actions = replace(actions, ingested_side=_write_side(log, run.number, next(tries), placed))
+        notes = [f"rejected {count_text(number, 'row')}: {reason}" for reason, number in rejected.most_common()]
+        notes += rule_notes(ruled.counts) if ruled else ()
+        result = JobResult(operation="ingest", table=log.storage.uri, counts=counts, notes=tuple(notes), examples=examples)
+        return Draft(actions=actions, result=result, changes_view=bool(actions.processed))
 
     proposal = Proposal(
         operation="ingest",
@@ -81,6 +84,18 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
         partition_key=run.partition_key,
     )
     return log.commit(run.base, proposal)
+
+
+def _counts(files: Sequence[DataFile], rejected: Counter[str], ruled: Ruled | None) -> dict[str, int]:
+    counts = {"rows": sum(file.rows for file in files), "files": len(files), "bytes": sum(file.size for file in files)}
+    if ruled is not None and ruled.counts["rows"] != counts["rows"]:
+        raise FormatError(f"the tasks wrote {counts['rows']} rows and applied the rule to {ruled.counts['rows']}; nothing was ingested")
+    return counts | {"rejected": rejected.total()} | (rule_counts(ruled.counts, len(files)) if ruled else {})
+
+
+def _processing(ruled: Ruled, head: Snapshot, winners: Sequence[Commit], placed: Sequence[DataFile]) -> Actions:
+    processed = tuple(sorted(segment for file in placed for segment in file.segments))
+    return replace(ruled.actions(head, winners, placed), processed=processed)
 
 
 def place(files: Sequence[DataFile], head: Snapshot) -> tuple[DataFile, ...]:

@@ -9,7 +9,8 @@ from opal_lake.errors import InvalidInputError
 
 ON_BAD_ROWS = ("fail", "quarantine")
 ON_EMPTY = ("fail", "accept")
-OPERATIONS = ("create", "ingest", "metagen", "read", "consume")
+METADATA = ("batch", "inline")
+OPERATIONS = ("create", "ingest", "metagen", "read", "consume", "rebuild_key_store", "bootstrap")
 
 
 class _Json:
@@ -75,3 +76,8 @@ class JobResult(_Json):
     def __post_init__(self) -> None:
         object.__setattr__(self, "notes", tuple(self.notes))  # JSON has lists only, and a repeat equals its first run
         object.__setattr__(self, "examples", tuple(self.examples))
+
+
+def check_metadata(metadata: str) -> None:
+    if metadata not in METADATA:
+        raise InvalidInputError(f"metadata={metadata!r} is unknown; use one of {', '.join(METADATA)}")

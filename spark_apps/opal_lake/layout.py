@@ -16,10 +16,14 @@ RESULTS = META + "results/"
 CONSUMED = META + "consumed/"
 REJECTED = META + "rejected/"
 SIDE = META + "side/"
+REBUILD = META + "rebuild/"
+BOOTSTRAP = META + "bootstrap/"
 
 _VERSION_DIGITS = 20
+_BATCH_DIGITS = 8
 _GREATEST = 10**_VERSION_DIGITS - 1
 _MAX_FOLDER_VALUE = 80
+_REBUILD_RECORD = re.compile(r"/([0-9]{10,})-([0-9a-f]{8})-([0-9a-f]{8})\.json\Z")
 _PART_OF_ESCAPE = re.compile(r"%[0-9A-F]?\Z")
 _MAX_TOKEN_NAME = 200
 
@@ -90,6 +94,11 @@ def run_path(stem: str) -> str:
     return f"{KEY_STORE}{stem}.run"
 
 
+def runs_prefix(number: int) -> str:
+    """Begins the paths of all runs of a job."""
+    return f"{KEY_STORE}{number:010d}-"
+
+
 def bitmap_path(group: int, version: int, write_id: str) -> str:
     return f"{BITMAPS}{group:010d}/{version:0{_VERSION_DIGITS}d}-{write_id}.bits"
 
@@ -116,3 +125,42 @@ def _token_name(token: str) -> str:
 
 def rejected_path(stem: str) -> str:
     return f"{REJECTED}{stem}.parquet"
+
+
+def rebuild_folder(state: str) -> str:
+    """Records of key-store rebuilds that began with the same rows and runs in the table."""
+    return f"{REBUILD}{state}/"
+
+
+def rebuild_path(state: str, number: int, slots: int, slot: int) -> str:
+    """What one of `slots` tasks of job `number` wrote."""
+    return f"{rebuild_folder(state)}{number:010d}-{slots:08x}-{slot:08x}.json"
+
+
+def rebuild_place(path: str) -> tuple[int, int, int] | None:
+    """Number, slots and slot of a record, None for a stranger's file."""
+    found = _REBUILD_RECORD.search(path)
+    return (int(found[1]), int(found[2], 16), int(found[3], 16)) if found else None
+
+
+def bootstrap_folder(name: str) -> str:
+    """What a bootstrap of one source has fixed and done."""
+    return f"{BOOTSTRAP}{name}/"
+
+
+def bootstrap_plan_path(name: str) -> str:
+    return f"{bootstrap_folder(name)}plan.json"
+
+
+def bootstrap_batch_path(name: str, batch: int) -> str:
+    return f"{bootstrap_folder(name)}{batch:0{_BATCH_DIGITS}d}.json"
+
+
+def bootstrap_batch(path: str) -> int | None:
+    """The number of a batch's record, None for any other file."""
+    digits = path.rpartition("/")[2].removesuffix(".json")
+    return int(digits) if path.endswith(".json") and len(digits) >= _BATCH_DIGITS and digits.isdecimal() else None
+
+
+def bootstrap_result_path(name: str) -> str:
+    return f"{bootstrap_folder(name)}result.json"

@@ -150,6 +150,8 @@ class Snapshot:
         found = {run.path: run for run in self._section("runs", run_from_json)}
         for commit in self.commits:
             found.update((run.path, run) for run in commit.actions.add_runs)
+            for path in commit.actions.remove_runs:
+                found.pop(path, None)
         return found
 
     @functools.cached_property

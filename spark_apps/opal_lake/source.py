@@ -10,6 +10,18 @@ from opal_lake.errors import InvalidInputError
 
 FILE_FORMATS = ("csv", "json", "parquet", "orc")
 
+TABLE_FORMATS = ("parquet", "orc", "delta", "iceberg")
+BATCH_MB = 4096
+# What Spark needs to read those that it does not know
+PACKAGES = {
+    "delta": "io.delta:delta-spark_4.1_2.13:4.4.0",
+    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
+}
+DELTA_CONF = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
 _ENDING = re.compile(r"\.(csv|jsonl|ndjson|json|parquet|orc)(?:\.(?:gz|bz2|deflate|lz4|snappy|zst|\*)|\*)?$", re.IGNORECASE)
 _FORMAT_OF = {"jsonl": "json", "ndjson": "json"}
 _USERINFO = re.compile(r"//[^/?#@]*:[^/?#@]*@")

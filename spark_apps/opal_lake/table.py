@@ -17,17 +17,19 @@ from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
 from opal_lake.ids import IdSource, RandomIds
 from opal_lake.ingest import IngestTask, ingest_rows
 from opal_lake.ingest_job import IngestRun, check_on_bad_rows, commit_ingest
-from opal_lake.job import JobResult
-from opal_lake.key_store.cache.mapped_runs import MappedRuns
+from opal_lake.inline import inline_rows
+from opal_lake.job import JobResult, check_metadata
+from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.entries import concat_entries
 from opal_lake.metagen import entries_of_rows, rule_columns
-from opal_lake.metagen_job import MetaGenPlan, commit_metagen, plan_metagen, slot_writer
+from opal_lake.metagen_job import MetaGenPlan, commit_metagen, plan_metagen
 from opal_lake.ordering import encode_order
 from opal_lake.read import event_time_of, narrowed, plan_read, read_rows, segments_after, segments_of_partition
+from opal_lake.ruled import Ruled, slot_writer
 from opal_lake.schema import DELETED, Atomic
 from opal_lake.segment import DataFile
-from opal_lake.slot import SlotOutput, process_slot
+from opal_lake.slot import Slot, SlotOutput, process_slot
 from opal_lake.snapshot import Snapshot
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.verified import read_verified
@@ -43,9 +45,9 @@ class Table:
     cache: RunCache
 
     @classmethod
-    def open(cls, uri: str, options: Mapping[str, str] | None = None) -> "Table":
+    def open(cls, uri: str, options: Mapping[str, str] | None = None, cache: CacheSettings | None = None) -> "Table":
         """The table at a URI; NotFoundError when there is none."""
-        table = table_on(open_storage(uri, options))
+        table = table_on(open_storage(uri, options), cache=cache)
         table.snapshot_at()
         return table
 
@@ -105,15 +107,24 @@ class Table:
         token: str | None = None,
         on_bad_rows: str = "fail",
         partition_key: str | None = None,
+        metadata: str = "batch",
     ) -> JobResult:
-        """Append rows, pending until a MetaGen. `deleted` marks the rows that delete their key."""
+        """Append rows, pending until a MetaGen, or visible at once when their metadata are made inline.
+
+        `deleted` marks the rows that delete their key.
+        """
+        check_metadata(metadata)
         run = self.start_ingest(token, on_bad_rows)
         if isinstance(run, JobResult):
             return run
         run = replace(run, partition_key=partition_key)
         task = IngestTask(storage=self.storage, spec=run.base.spec, number=run.number, task=0, attempt="0", quarantine=run.quarantine)
-        output = ingest_rows(_marked(rows, deleted, run.base.spec).to_batches(), task)
-        return commit_ingest(self.log, run, [output])
+        batches = _marked(rows, deleted, run.base.spec).to_batches()
+        if metadata == "batch":
+            return commit_ingest(self.log, run, [ingest_rows(batches, task)])
+        writer = slot_writer(run.base, run.number, self.cache)
+        output = inline_rows(batches, task, writer, Slot(number=0, count=1, stem=task.stem(0)))
+        return commit_ingest(self.log, run, [output.ingested], Ruled(writer=writer, outputs=(output.ruled,), slots=1))
 
     def start_ingest(self, token: str | None, on_bad_rows: str, application: tuple[str, int] | None = None) -> IngestRun | JobResult:
         """Claim a number; or the result, if this was done before."""
@@ -136,12 +147,13 @@ class Table:
         if isinstance(plan, JobResult):
             return plan
         base = plan.base
-        writer = slot_writer(base, self.cache)
+        writer = slot_writer(base, plan.number, self.cache)
         entries = [entries_of_rows(self._rule_rows(file, base), base.spec) for file in plan.files]
-        outputs: list[SlotOutput] = []
+        outputs: tuple[SlotOutput, ...] = ()
         if entries:
-            outputs.append(process_slot(concat_entries(entries), writer, layout.job_file_name(plan.number, 0, "0")))
-        return commit_metagen(self.log, plan, outputs, self.cache, token)
+            slot = Slot(number=0, count=1, stem=layout.job_file_name(plan.number, 0, "0"))
+            outputs = (process_slot(concat_entries(entries), writer, slot),)
+        return commit_metagen(self.log, plan, Ruled(writer=writer, outputs=outputs, slots=1), token)
 
     def start_metagen(self, token: str | None) -> MetaGenPlan | JobResult:
         """Claim a number and take up what is pending; or the result, if this was done before."""
@@ -178,15 +190,17 @@ class Table:
         return invalid
 
 
-def table_on(storage: Storage, clock: Clock | None = None, ids: IdSource | None = None) -> Table:
+def table_on(storage: Storage, clock: Clock | None = None, ids: IdSource | None = None, cache: CacheSettings | None = None) -> Table:
     """A table in an open store; whether there is one shows at the first look."""
     log = CommitLog(storage=storage, clock=clock or SystemClock(), ids=ids or RandomIds())
-    return Table(log=log, cache=MappedRuns(storage=storage))
+    return Table(log=log, cache=NearRuns(storage=storage, settings=cache or CacheSettings()))
 
 
-def create_on(storage: Storage, spec: TableSpec, clock: Clock | None = None, ids: IdSource | None = None) -> Table:
+def create_on(
+    storage: Storage, spec: TableSpec, clock: Clock | None = None, ids: IdSource | None = None, cache: CacheSettings | None = None
+) -> Table:
     """Write version 0. Of two that create at once, one loses."""
-    table = table_on(storage, clock, ids)
+    table = table_on(storage, clock, ids, cache)
     commit = Commit(
         version=0,
         table_id=table.log.ids.new_id(),

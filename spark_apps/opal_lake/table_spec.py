@@ -7,7 +7,18 @@ from typing import Any
 import pyarrow as pa
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.schema import Atomic, DataType, Field, Schema, decimal_parts, schema_from_json, schema_of_arrow, schema_to_json, type_to_json
+from opal_lake.schema import (
+    Atomic,
+    DataType,
+    Field,
+    Schema,
+    arrow_schema,
+    decimal_parts,
+    schema_from_json,
+    schema_of_arrow,
+    schema_to_json,
+    type_to_json,
+)
 
 FILE_FORMATS = ("parquet", "orc")
 KEY_TYPES = ("boolean", "byte", "short", "integer", "long", "string", "binary", "date", "timestamp", "timestamp_ntz")
@@ -22,9 +33,11 @@ PROPERTIES: dict[str, tuple[int | tuple[str, ...], str]] = {
     "segment_rows": (1 << 22, "most rows of one ingested file"),
     "segment_bytes": (128 << 20, "bytes in memory at which an ingested file is closed"),
     "checkpoint_commits": (16, "commits between two checkpoints"),
+    "key_store_fan_in": (8, "runs of a size that are merged into one; more make writes cheaper and probes dearer"),
     "token_keep": (10_000, "newest idempotency tokens that are remembered"),
     "read_verify": (("full", "footer", "none"), "what a read verifies of data files before it opens them"),
 }
+LEAST = {"key_store_fan_in": 2}  # of the numbers, where it is not 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +151,8 @@ def check_properties(properties: Mapping[str, int | str]) -> None:
         if isinstance(default, tuple):
             if value not in default:
                 raise InvalidInputError(f"property {name!r} is {value!r}; use one of {', '.join(default)}")
-        elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InvalidInputError(f"property {name!r} is {value!r}; use a whole number from 1")
+        elif not isinstance(value, int) or isinstance(value, bool) or value < (least := LEAST.get(name, 1)):
+            raise InvalidInputError(f"property {name!r} is {value!r}; use a whole number from {least}")
 
 
 def spec_to_json(spec: TableSpec) -> dict[str, Any]:
@@ -178,6 +191,14 @@ def spec_differences(made: TableSpec, wanted: TableSpec) -> list[str]:
     both = [name for name in ours if name in theirs]
     names = {name: (_type_text(ours[name]), _type_text(theirs[name])) for name in both}
     return found + [f"column {name!r} is {one}, not {other}" for name, (one, other) in names.items() if one != other]
+
+
+def refuse_another_spec(uri: str, made: TableSpec, columns: pa.Schema | None, layout: TableLayout) -> None:
+    """Raises when a table that is there is not the one that is wanted. Without columns its own are as good as any."""
+    wanted = plan_spec(arrow_schema(made.schema) if columns is None else columns, layout)
+    if differences := spec_differences(made, wanted):
+        said = "; ".join(differences)
+        raise InvalidInputError(f"{uri} is there, but was made otherwise: {said}. Give what it has, or choose another path")
 
 
 _ROLES = ("keys", "delta", "tie_break", "deletes", "partition_by", "file_format", "properties")

@@ -13,13 +13,13 @@ from opal_lake.cli.progress import ProgressLine
 from opal_lake.cli.render import Style, output_width
 from opal_lake.errors import InvalidInputError
 from opal_lake.job import JobResult, JobSpec
-from opal_lake.source import FILE_FORMATS, Files, Jdbc, source_to_json
+from opal_lake.source import BATCH_MB, DELTA_CONF, FILE_FORMATS, TABLE_FORMATS, Files, Jdbc, source_to_json
 from opal_spark.cli_pages import result_page, rows_page
 
 
 def commands(verbs: Verbs) -> None:
     """Register the verbs (an `opal.commands` entry point)."""
-    for add in (_add_create, _add_ingest, _add_metagen, _add_read):
+    for add in (_add_create, _add_ingest, _add_metagen, _add_read, _add_bootstrap, _add_rebuild):
         parser = add(verbs)
         spark = parser.add_argument_group("Spark")
         spark.add_argument(
@@ -29,20 +29,24 @@ def commands(verbs: Verbs) -> None:
 
 
 def _add_create(verbs: Verbs) -> argparse.ArgumentParser:
-    example = "opal create lake/users --schema 'id INT, op STRING, at TIMESTAMP' --key id --delta at --deletes \"op = 'D'\""
+    example = "opal create lake/users --schema 'id INT, at DATE, del BOOLEAN' --key id --delta at --deletes del"
     parser = add_command(verbs, Verb(name="create", group=WORK, summary="make a new, empty table", example=example, run=create))
     columns = parser.add_mutually_exclusive_group(required=True)
     columns.add_argument("--schema", metavar="SQL", help="the columns as in CREATE TABLE")
     columns.add_argument("--like", metavar="FILE", help="take the columns from a file")
+    _add_layout(parser)
+    parser.add_argument("--format", choices=("parquet", "orc"), default="parquet", help="of the data files (default: %(default)s)")
+    parser.add_argument("--if-absent", action="store_true", help="no error if the same table is there already")
+    return parser
+
+
+def _add_layout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", action="append", required=True, metavar="COLUMN", help="a primary key column; repeat for more")
     parser.add_argument("--delta", required=True, metavar="COLUMN", help="when the change happened at the source; the latest one wins")
     parser.add_argument("--tie-break", action="append", default=[], metavar="COLUMN", help="decides among equal deltas; repeat for more")
     parser.add_argument("--deletes", metavar="SQL", help="a condition: rows that fulfil it delete their key")
     parser.add_argument("--partition-by", action="append", default=[], metavar="COLUMN", help="repeat for more")
-    parser.add_argument("--format", choices=("parquet", "orc"), default="parquet", help="of the data files (default: %(default)s)")
     parser.add_argument("--property", action="append", default=[], metavar="NAME=VALUE", help="a table property; repeat for more")
-    parser.add_argument("--if-absent", action="store_true", help="no error if the same table is there already")
-    return parser
 
 
 def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
@@ -55,7 +59,9 @@ def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
     parser.add_argument("--token", metavar="TEXT", help="the same token twice ingests once")
     parser.add_argument("--quarantine", action="store_true", help="let good rows in and put bad ones aside (default: fail on a bad row)")
     parser.add_argument("--accept-empty", action="store_true", help="a source without a row is no change (default: it is an error)")
-    parser.add_argument("--metagen", action="store_true", help="make the rows visible right away; --json shows both results as a list")
+    visible = parser.add_mutually_exclusive_group()
+    visible.add_argument("--metagen", action="store_true", help="run a metagen right after it; --json shows both results as a list")
+    visible.add_argument("--inline", action="store_true", help="make the rows visible in the same job and commit")
     jdbc = parser.add_argument_group("database")
     jdbc.add_argument("--jdbc-url", metavar="URL", help="jdbc:postgresql://host/db; without user and password")
     jdbc.add_argument("--jdbc-table", metavar="NAME", help="a table of the database")
@@ -90,26 +96,74 @@ def _add_read(verbs: Verbs) -> argparse.ArgumentParser:
     return parser
 
 
+def _add_bootstrap(verbs: Verbs) -> argparse.ArgumentParser:
+    example = "opal bootstrap lake/users old/users --format parquet --key id --delta at"
+    summary = "take over a Parquet or ORC folder, or a Delta or Iceberg table; a repeat goes on after a failure"
+    parser = add_command(verbs, Verb(name="bootstrap", group=WORK, summary=summary, example=example, run=bootstrap, operands="SOURCE "))
+    parser.add_argument("source", metavar="SOURCE", help="a folder; of Iceberg also a name in a catalog")
+    parser.add_argument("--format", choices=TABLE_FORMATS, required=True, help="of the source")
+    parser.add_argument("--schema", metavar="SQL", help="the columns as in CREATE TABLE (default: those of the source)")
+    _add_layout(parser)
+    parser.add_argument("--file-format", choices=("parquet", "orc"), default="parquet", help="of the table (default: %(default)s)")
+    parser.add_argument("--source-version", type=whole_number, metavar="N", help="of Delta, or an Iceberg snapshot id (default: newest)")
+    parser.add_argument("--batch-mb", type=whole_number, default=BATCH_MB, metavar="N", help="ingested at once (default: %(default)s)")
+    parser.add_argument("--quarantine", action="store_true", help="let good rows in and put bad ones aside (default: fail on a bad row)")
+    return parser
+
+
+def _add_rebuild(verbs: Verbs) -> argparse.ArgumentParser:
+    example = "opal rebuild-key-store lake/users"
+    summary = "make the key store anew from the data files, when `opal check` found runs of it lost or damaged"
+    parser = add_command(verbs, Verb(name="rebuild-key-store", group=WORK, summary=summary, example=example, run=rebuild_key_store))
+    parser.add_argument("--token", metavar="TEXT", help="the same token twice runs once")
+    return parser
+
+
 def create(args: argparse.Namespace) -> None:
     arguments = {
         "schema": args.schema,
         "like": args.like and {"files": [args.like]},
-        "keys": args.key,
-        "delta": args.delta,
-        "tie_break": args.tie_break,
-        "deletes": args.deletes,
-        "partition_by": args.partition_by,
+        **_layout(args),
         "file_format": args.format,
-        "properties": {name: int(value) if value.isdecimal() else value for name, value in pairs(args.property, "--property").items()},
         "if_absent": args.if_absent,
     }
     _show(args, _run(args, [_spec("create", args, arguments)]))
 
 
+def _layout(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "keys": args.key,
+        "delta": args.delta,
+        "tie_break": args.tie_break,
+        "deletes": args.deletes,
+        "partition_by": args.partition_by,
+        "properties": {name: int(value) if value.isdecimal() else value for name, value in pairs(args.property, "--property").items()},
+    }
+
+
+def bootstrap(args: argparse.Namespace) -> None:
+    names = ("source", "format", "schema", "file_format", "source_version", "batch_mb")
+    arguments = {name: getattr(args, name) for name in names} | _layout(args)
+    arguments["on_bad_rows"] = "quarantine" if args.quarantine else "fail"
+    if any("delta-spark" in setting for setting in args.conf):
+        args.conf = [*(f"{name}={value}" for name, value in DELTA_CONF.items()), *args.conf]
+    _show(args, _run(args, [_spec("bootstrap", args, arguments)]))
+
+
+def rebuild_key_store(args: argparse.Namespace) -> None:
+    _show(args, _run(args, [_spec("rebuild_key_store", args, {}, args.token)]))
+
+
 def ingest(args: argparse.Namespace) -> None:
     on_bad_rows = "quarantine" if args.quarantine else "fail"
     on_empty = "accept" if args.accept_empty else "fail"
-    specs = [_spec("ingest", args, {"source": _source(args), "on_bad_rows": on_bad_rows, "on_empty": on_empty}, args.token)]
+    arguments = {
+        "source": _source(args),
+        "on_bad_rows": on_bad_rows,
+        "on_empty": on_empty,
+        "metadata": "inline" if args.inline else "batch",
+    }
+    specs = [_spec("ingest", args, arguments, args.token)]
     if args.metagen:  # a token names one commit: the second gets one of its own
         specs.append(_spec("metagen", args, {}, args.token and f"{args.token}/metagen"))
     _show(args, _run(args, specs))

@@ -10,7 +10,14 @@ from opal_lake.errors import count_text
 from opal_lake.job import JobResult
 
 _GAP_CELLS, _NARROWEST = 2, 8
-_DONE = {"create": "created", "ingest": "ingested", "metagen": "processed", "read": "read"}
+_DONE = {
+    "create": "created",
+    "ingest": "ingested",
+    "metagen": "processed",
+    "read": "read",
+    "rebuild_key_store": "rebuilt the key store from",
+    "bootstrap": "took over",
+}
 
 
 def result_page(result: JobResult, style: Style, width: int | None, *, last: bool = True) -> Iterator[str]:

@@ -17,6 +17,7 @@ from opal_lake.ingest_job import IngestRun, commit_ingest
 from opal_lake.job import JobResult
 from opal_lake.rejects import NOTES
 from opal_lake.schema import DELETED
+from opal_lake.storage.behind import puts_behind
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table
 from opal_lake.table_spec import TableSpec
@@ -33,11 +34,11 @@ def ingest(table: Table, rows: DataFrame, run: IngestRun) -> JobResult:
     spec = run.base.spec
     task = partial(_write, storage=table.storage, spec=spec, number=run.number, quarantine=run.quarantine)
     fit = fitting(rows, spec)
-    outputs = collect_outputs(fit, task, _rows_a_batch(fit.schema))
+    outputs = collect_outputs(fit, task, rows_a_batch(fit.schema))
     return commit_ingest(table.log, run, [output_from_json(output) for output in outputs])
 
 
-def _rows_a_batch(schema: T.StructType) -> int | None:
+def rows_a_batch(schema: T.StructType) -> int | None:
     """How many rows go to Python at a time, whatever their size; None where a value may be as large as a file: bytes have to count."""
     kinds = [field.dataType for field in schema.fields]
     if any(isinstance(kind, T.BinaryType | T.ArrayType | T.MapType | T.StructType | T.VariantType) for kind in kinds):
@@ -49,16 +50,17 @@ def _write(batches: Iterable[pa.RecordBatch], *, storage: Storage, spec: TableSp
     context = TaskContext.get()
     assert context is not None
     attempt = str(context.taskAttemptId())
-    task = IngestTask(storage=storage, spec=spec, number=number, task=context.partitionId(), attempt=attempt, quarantine=quarantine)
-    return output_to_json(ingest_rows(batches, task))
+    with puts_behind(storage) as behind:
+        task = IngestTask(storage=behind, spec=spec, number=number, task=context.partitionId(), attempt=attempt, quarantine=quarantine)
+        return output_to_json(ingest_rows(batches, task))
 
 
-def fitting(rows: DataFrame, spec: TableSpec) -> DataFrame:
-    """The table's columns in order, with the delete marker and what a source reader noted; partition values brought together."""
+def fitting(rows: DataFrame, spec: TableSpec, *, together: bool = True) -> DataFrame:
+    """The table's columns in order, with the delete marker and what a source reader noted; partition values brought together or not."""
     noted = [F.col(name) for name in NOTES if name in rows.columns]
     marker = [delete_marker(rows, spec.deletes).alias(DELETED)] if spec.deletes is not None else []
     fit = rows.select(*assigned_columns(rows, spec), *marker, *noted)
-    if spec.partition_by:
+    if spec.partition_by and together:
         fit = fit.hint("rebalance", *[F.col(quoted(column.name)) for column in spec.partition_by])
     return fit
 

@@ -1,6 +1,7 @@
 """MetaGen on Spark: pending rows to their hash range, the rule in each task, one commit."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,12 +11,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake import layout
+from opal_lake.inline import HASH
 from opal_lake.job import JobResult
 from opal_lake.key_hash import hashes_from_bytes
+from opal_lake.key_store.entries import no_entries
 from opal_lake.metagen import entries_of_rows, rule_columns
-from opal_lake.metagen_job import MetaGenPlan, commit_metagen, slot_writer
+from opal_lake.metagen_job import MetaGenPlan, commit_metagen
+from opal_lake.ruled import Ruled, slot_writer
 from opal_lake.schema import Atomic
-from opal_lake.slot import NOTHING, SlotWriter, output_from_json, output_to_json, process_slot
+from opal_lake.slot import Slot, SlotWriter, output_from_json, output_to_json, process_slot
+from opal_lake.storage.behind import puts_behind
 from opal_lake.table import Table
 from opal_lake.table_spec import TableSpec
 from opal_spark.columns import spark_schema
@@ -25,7 +30,6 @@ from opal_spark.scan import scan_files
 from opal_spark.session import parallelism
 from opal_spark.verify import verify_files
 
-HASH = "_opal_hash"
 SLOT_ROWS = 1 << 20
 SMALL_SLOT_ROWS = 1 << 16
 MOST_SLOTS = 1 << 16
@@ -37,13 +41,15 @@ def metagen(spark: SparkSession, table: Table, token: str | None) -> JobResult:
     if isinstance(plan, JobResult):
         return plan
     base = plan.base
+    writer = slot_writer(base, plan.number, table.cache)
     if not plan.files:
-        return commit_metagen(table.log, plan, [], table.cache, token)
+        return commit_metagen(table.log, plan, Ruled(writer=writer, outputs=()), token)
     verify_files(spark, table, base, plan.files)
-    slots = plan_slots(plan.rows, parallelism(spark))
-    task = partial(_process, spec=base.spec, writer=slot_writer(base, table.cache), number=plan.number)
+    slots = plan_slots(plan.rows + writer.merged_entries, parallelism(spark))
+    task = partial(_process, spec=base.spec, writer=writer, slots=slots)
     outputs = collect_outputs(_by_hash(spark, plan, slots), task, FIXED_WIDTH_ROWS)
-    return commit_metagen(table.log, plan, [output_from_json(output) for output in outputs], table.cache, token)
+    ruled = Ruled(writer=writer, outputs=tuple(output_from_json(output) for output in outputs), slots=slots)
+    return commit_metagen(table.log, plan, ruled, token)
 
 
 def plan_slots(rows: int, cores: int) -> int:
@@ -66,13 +72,20 @@ def _ordering(spec: TableSpec) -> set[str]:
     return {field.physical for field in (spec.delta, *spec.tie_break)}
 
 
-def _process(batches: Iterable[pa.RecordBatch], *, spec: TableSpec, writer: SlotWriter, number: int) -> Any:
+def _process(batches: Iterable[pa.RecordBatch], *, spec: TableSpec, writer: SlotWriter, slots: int) -> Any:
+    slot = this_slot(writer.number, slots)
+    held = list(batches)
+    new = no_entries(len(spec.tie_break))
+    if held:
+        rows = pa.Table.from_batches(held)
+        new = entries_of_rows(rows, spec, hashes_from_bytes(rows[HASH]))
+    with puts_behind(writer.storage) as storage:
+        return output_to_json(process_slot(new, replace(writer, storage=storage), slot))
+
+
+def this_slot(number: int, slots: int) -> Slot:
+    """The slot of the task that runs here: `repartitionById` gives each slot a task of its number."""
     context = TaskContext.get()
     assert context is not None
-    held = list(batches)
-    if not held:
-        return output_to_json(NOTHING)
-    rows = pa.Table.from_batches(held)
-    new = entries_of_rows(rows, spec, hashes_from_bytes(rows[HASH]))
-    stem = layout.job_file_name(number, context.partitionId(), str(context.taskAttemptId()))
-    return output_to_json(process_slot(new, writer, stem))
+    place = context.partitionId()
+    return Slot(number=place, count=slots, stem=layout.job_file_name(number, place, str(context.taskAttemptId())))

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -11,9 +12,8 @@ from pyspark.sql.types import StructType
 from opal_lake import layout as paths
 from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError, TableExistsError
 from opal_lake.job import ON_EMPTY, JobResult, JobSpec
-from opal_lake.schema import arrow_schema
-from opal_lake.source import Files, Jdbc, source_from_json
-from opal_lake.table_spec import TableLayout, plan_spec, spec_differences
+from opal_lake.source import BATCH_MB, Files, Jdbc, source_from_json
+from opal_lake.table_spec import TableLayout, refuse_another_spec
 from opal_spark.arguments import checked_arguments
 from opal_spark.columns import arrow_of_spark, spark_schema
 from opal_spark.consume import Change
@@ -81,11 +81,8 @@ def _standing(spark: SparkSession, uri: str, schema: str | None, layout: TableLa
         table = OpalTable.for_path(spark, uri).table
     except NotFoundError:
         return None
-    made = table.snapshot_at(0).spec
-    columns = arrow_schema(made.schema) if schema is None else arrow_of_spark(_schema(spark, schema, None))
-    if differences := spec_differences(made, plan_spec(columns, layout)):
-        said = "; ".join(differences)
-        raise InvalidInputError(f"{uri} is there, but was made otherwise: {said}. Give what it has, or choose another path")
+    columns = None if schema is None else arrow_of_spark(_schema(spark, schema, None))
+    refuse_another_spec(uri, table.snapshot_at(0).spec, columns, layout)
     return JobResult(operation="create", table=table.uri, version=0, repeated=True)
 
 
@@ -94,6 +91,7 @@ def ingest(
     spec: JobSpec,
     *,
     source: dict[str, Any],
+    metadata: str = "batch",
     on_bad_rows: str = "fail",
     on_empty: str = "fail",
     create: dict[str, Any] | None = None,
@@ -102,7 +100,8 @@ def ingest(
     """Append the rows of files or of a database: `source` is `{"files": {...}}` or `{"jdbc": {...}}`.
 
     `create` has the arguments of a create, for a table that is not there yet; without a schema its columns are the source's. `on_empty`
-    says whether a source without files or rows fails, or is accepted as no change.
+    says whether a source without files or rows fails, or is accepted as no change. With metadata="inline" the rows are visible at once,
+    else by the next metagen.
     """
     if on_empty not in ON_EMPTY:
         raise InvalidInputError(f"on_empty={on_empty!r} is unknown; use one of {', '.join(ON_EMPTY)}")
@@ -112,18 +111,62 @@ def ingest(
         wanted = JobSpec(operation="create", table=spec.table, arguments={**columns, **create, "if_absent": True})
         _create(spark, wanted, **checked_arguments(_create, wanted))
     table = OpalTable.for_path(spark, spec.table)
+    ingest_rows = partial(table.ingest, metadata=metadata, token=spec.token, partition_key=partition_key)
     try:
-        return table.ingest(rows, token=spec.token, on_bad_rows=on_bad_rows, refuse_empty=on_empty == "fail", partition_key=partition_key)
+        return ingest_rows(rows, on_bad_rows=on_bad_rows, refuse_empty=on_empty == "fail")
     except NoRowsError:
         if on_empty == "fail":
             raise
-        nothing = spark.createDataFrame([], spark_schema(table.table.snapshot_at().spec, physical=False))
-        return table.ingest(nothing, token=spec.token, partition_key=partition_key)
+        return ingest_rows(spark.createDataFrame([], spark_schema(table.table.snapshot_at().spec, physical=False)))
 
 
 def metagen(spark: SparkSession, spec: JobSpec) -> JobResult:
     """Make all pending rows visible."""
     return OpalTable.for_path(spark, spec.table).metagen(token=spec.token)
+
+
+def rebuild_key_store(spark: SparkSession, spec: JobSpec) -> JobResult:
+    """Make the key store anew from the data files."""
+    return OpalTable.for_path(spark, spec.table).rebuild_key_store(token=spec.token)
+
+
+def bootstrap(
+    spark: SparkSession,
+    spec: JobSpec,
+    *,
+    source: str,
+    format: str,
+    keys: list[str],
+    delta: str,
+    schema: str | None = None,
+    tie_break: list[str] | None = None,
+    deletes: str | None = None,
+    partition_by: list[str] | None = None,
+    file_format: str = "parquet",
+    properties: dict[str, int | str] | None = None,
+    source_version: int | None = None,
+    batch_mb: int = BATCH_MB,
+    on_bad_rows: str = "fail",
+) -> JobResult:
+    """Take a table of another kind over. Its own record, and no token, is what makes a repeat harmless."""
+    result = OpalTable.bootstrap(
+        spark,
+        spec.table,
+        source,
+        format=format,
+        keys=keys,
+        delta=delta,
+        schema=None if schema is None else _schema(spark, schema, None),
+        tie_break=tie_break or (),
+        deletes=deletes,
+        partition_by=partition_by or (),
+        file_format=file_format,
+        properties=properties,
+        source_version=source_version,
+        batch_mb=batch_mb,
+        on_bad_rows=on_bad_rows,
+    )
+    return replace(result, token=spec.token)
 
 
 def consume(

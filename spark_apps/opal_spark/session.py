@@ -5,10 +5,12 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from opal_lake.errors import InvalidInputError
+from opal_lake.key_store.cache.near_runs import CacheSettings
 from opal_spark.java import ensure_java
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 # Hadoop's names for S3A against the store's own
 _S3A = {
@@ -22,6 +24,7 @@ _S3A = {
 _DISCOVERY = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_UNKNOWN_BYTES = 1 << 50  # Spark says 8 EB of a source that it knows nothing of
 _SPARKS_BATCH_BYTES, _UNLIMITED = 64 << 20, 2**31 - 1
 _lock = Lock()
 _held: dict[tuple[object, str], tuple[str | None, list[int]]] = {}
@@ -68,6 +71,25 @@ def parallelism(spark: "SparkSession") -> int:
     if is_connect(spark):
         return 8
     return int(spark.sparkContext.defaultParallelism)
+
+
+def rough_rows(rows: "DataFrame") -> int | None:
+    """Spark's own guess of how many rows there are: from file sizes, or wildly high after a join; None where it knows nothing."""
+    if is_connect(rows.sparkSession):
+        return None
+    plan: Any = rows._jdf.queryExecution().optimizedPlan()  # noqa: SLF001  # statistics have no public face
+    size = int(str(plan.stats().sizeInBytes()))
+    return None if size >= _UNKNOWN_BYTES else size // max(1, int(plan.schema().defaultSize()))
+
+
+def cache_settings(spark: "SparkSession") -> CacheSettings:
+    """How workers keep key-store runs near."""
+    given = {name: _conf(spark, f"spark.opal.cache.{name}") for name in ("backend", "folder", "bytes")}
+    most = given["bytes"]
+    if most is not None and not most.isdecimal():
+        raise InvalidInputError(f"spark.opal.cache.bytes={most!r} is no number of bytes; write it in digits")
+    limits = {} if most is None else {"max_bytes": int(most)}
+    return CacheSettings(backend=given["backend"] or "mapped", folder=given["folder"], **limits)
 
 
 def session_zone(spark: "SparkSession") -> str:

@@ -8,21 +8,26 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from opal_lake.bootstrap import BootstrapPlan
 from opal_lake.check import Finding, check_table
 from opal_lake.describe import describe, file_rows, history_rows, segment_rows
-from opal_lake.errors import InvalidInputError
-from opal_lake.job import JobResult
-from opal_lake.source import Files, Jdbc
+from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
+from opal_lake.job import JobResult, check_metadata
+from opal_lake.source import BATCH_MB, Files, Jdbc
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
-from opal_lake.table_spec import TableLayout, plan_spec
+from opal_lake.table_spec import TableLayout, plan_spec, refuse_another_spec
+from opal_spark.bootstrap import Bootstrap, refuse_overlap, source_table
 from opal_spark.columns import arrow_of_spark
 from opal_spark.failures import first_words
 from opal_spark.ingest import ingest
+from opal_spark.inline import ingest_inline
 from opal_spark.metagen import metagen
 from opal_spark.reader import View, read
-from opal_spark.session import storage_options, use_this_python
+from opal_spark.rebuild import rebuild_key_store
+from opal_spark.session import cache_settings, storage_options, use_this_python
 from opal_spark.sources import source_errors, source_rows
+from opal_spark.sources.tables import plan_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -61,12 +66,12 @@ class OpalTable:
         spec = plan_spec(arrow_of_spark(schema), layout)
         if deletes is not None:
             _check_condition(spark, schema, deletes)
-        return cls(spark=spark, table=create_on(open_storage(uri, _options(spark, uri, options)), spec))
+        return cls(spark=spark, table=create_on(open_storage(uri, _options(spark, uri, options)), spec, cache=cache_settings(spark)))
 
     @classmethod
     def for_path(cls, spark: SparkSession, uri: str, *, options: Mapping[str, str] | None = None) -> Self:
         """The table at a path. S3 settings come from Spark's own (`spark.hadoop.fs.s3a.*`) unless `options` are given."""
-        return cls(spark=spark, table=Table.open(uri, _options(spark, uri, options)))
+        return cls(spark=spark, table=Table.open(uri, _options(spark, uri, options), cache_settings(spark)))
 
     def __post_init__(self) -> None:
         use_this_python(self.spark)
@@ -85,19 +90,21 @@ class OpalTable:
         refuse_empty: bool = False,
         partition_key: str | None = None,
     ) -> JobResult:
-        """Append the rows of a DataFrame, of files or of a database; they become visible by the next `metagen`.
+        """Append the rows of a DataFrame, of files or of a database.
+
+        They become visible by the next `metagen`, or, with metadata="inline", by this call.
 
         The same token twice applies once. `refuse_empty` makes a source without a row an error. By its `partition_key` (a day, say) what
         was ingested can be read again, whatever columns it has.
         """
-        if metadata != "batch":
-            raise InvalidInputError(f"metadata={metadata!r} is unknown; use 'batch'")
+        check_metadata(metadata)
+        write = ingest_inline if metadata == "inline" else ingest
         run = self.table.start_ingest(token, on_bad_rows, application)
         if isinstance(run, JobResult):
             return run
         run = replace(run, refuse_empty=refuse_empty, partition_key=partition_key)
         with source_errors(self.spark, rows, run.base.spec):
-            return ingest(self.table, source_rows(self.spark, rows, run.base.spec), run)
+            return write(self.table, source_rows(self.spark, rows, run.base.spec), run)
 
     def metagen(self, *, token: str | None = None) -> JobResult:
         """Apply the rule to all pending rows and make them visible."""
@@ -148,6 +155,72 @@ class OpalTable:
     def check(self) -> list[Finding]:
         """Every broken invariant; empty when all is well."""
         return check_table(self.table)
+
+    def rebuild_key_store(self, *, token: str | None = None) -> JobResult:
+        """Make the key store anew from the data files, for when runs of it are lost or damaged.
+
+        After a failure the same call does only what is left. Pending rows stay pending, and others may write meanwhile.
+        """
+        return rebuild_key_store(self.spark, self.table, token)
+
+    @classmethod
+    def bootstrap(
+        cls,
+        spark: SparkSession,
+        uri: str,
+        source: str,
+        *,
+        format: str,
+        keys: Sequence[str],
+        delta: str,
+        schema: StructType | None = None,
+        tie_break: Sequence[str] = (),
+        deletes: str | None = None,
+        partition_by: Sequence[str] = (),
+        file_format: str = "parquet",
+        properties: Mapping[str, int | str] | None = None,
+        options: Mapping[str, str] | None = None,
+        source_version: int | None = None,
+        batch_mb: int = BATCH_MB,
+        on_bad_rows: str = "fail",
+    ) -> JobResult:
+        """Take a folder of Parquet or ORC files, a Delta or an Iceberg table over, into a table that is made if it is not there.
+
+        The source's files are listed once, at the first try. After a failure the same call does only what is left; when all is done it
+        changes nothing. `source_version` is a version of Delta or the id of an Iceberg snapshot; without one the newest is taken.
+        """
+        wanted = source_table(source, format, source_version)
+        refuse_overlap(wanted, uri)
+        layout = TableLayout(
+            keys=keys,
+            delta=delta,
+            tie_break=tie_break,
+            deletes=deletes,
+            partition_by=partition_by,
+            file_format=file_format,
+            properties=properties or {},
+        )
+        plan: BootstrapPlan | None = None
+        try:
+            found = cls.for_path(spark, uri, options=options)
+        except NotFoundError:
+            use_this_python(spark)
+            plan = plan_source(spark, wanted, schema, batch_mb << 20)
+            found = cls._made(spark, uri, schema or StructType.fromJson(dict(plan.schema)), layout, options)
+        made = found.table.snapshot_at(0).spec
+        refuse_another_spec(found.table.uri, made, None if schema is None else arrow_of_spark(schema), layout)
+        return Bootstrap(spark=spark, table=found.table, source=wanted, on_bad_rows=on_bad_rows).run(
+            lambda: plan or plan_source(spark, wanted, schema, batch_mb << 20)
+        )
+
+    @classmethod
+    def _made(cls, spark: SparkSession, uri: str, schema: StructType, layout: TableLayout, options: Mapping[str, str] | None) -> Self:
+        """A new table, or the one that another job made this moment."""
+        wanted = {name: getattr(layout, name) for name in TableLayout.__dataclass_fields__}
+        try:
+            return cls.create(spark, uri, schema, **wanted, options=options)
+        except TableExistsError:
+            return cls.for_path(spark, uri, options=options)
 
 
 def _options(spark: SparkSession, uri: str, options: Mapping[str, str] | None) -> Mapping[str, str]:

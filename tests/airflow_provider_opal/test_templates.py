@@ -8,7 +8,17 @@ import pytest
 from airflow.sdk import DAG, Asset, CronPartitionTimetable, PartitionedAssetTimetable, PartitionedAtRuntime
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_provider_opal import Consumer, Files, OpalTaskGroup, Table, consumer_schedule, opal_asset, opal_dag, reconcile_dag
+from airflow_provider_opal import (
+    Consumer,
+    Files,
+    IngestOperator,
+    OpalTaskGroup,
+    Table,
+    consumer_schedule,
+    opal_asset,
+    opal_dag,
+    reconcile_dag,
+)
 from airflow_provider_opal.templates.schedule import format_of, keyed_schedule
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -103,6 +113,20 @@ def test_the_first_and_the_last_partition_are_those_of_start_and_end() -> None:
     assert orders(schedule=None).start_date == START
 
 
+def test_inline_metadata_need_no_metagen_and_tell_by_the_ingest() -> None:
+    dag = orders(metadata="inline", consumers=[Consumer(name="a", function="m:f"), Consumer(name="b", function="m:f", own_dag=True)])
+    assert {task.task_id: sorted(task.upstream_task_ids) for task in dag.tasks} == {"ingest": [], "a": ["ingest"]}
+    told = [opal_asset("shop.orders"), opal_asset("shop.orders", versions=True)]
+    ingest = dag.get_task("ingest")
+    assert isinstance(ingest, IngestOperator)
+    assert ingest.outlets == told
+    assert ingest.arguments["metadata"] == "inline"
+    with DAG("own", schedule=None, start_date=START):
+        group = OpalTaskGroup("users", table="shop.users", source=FILES, metadata="inline")
+    assert (group.metagen, group.visible, group.asset) == (None, group.ingest, opal_asset("shop.users"))
+    assert IngestOperator(task_id="batch", table="shop.users", source=FILES).outlets == []
+
+
 def test_what_is_not_given_is_left_to_default_args() -> None:
     given = {"retries": 7, "spark_conn_id": "prod", "opal_conn_id": "other"}
     for task in orders(default_args=given).tasks:
@@ -110,7 +134,8 @@ def test_what_is_not_given_is_left_to_default_args() -> None:
         assert task.retry_delay == timedelta(minutes=1)
     with DAG("own", schedule=None, start_date=START, default_args=given):
         group = OpalTaskGroup("users", table="shop.users", source=FILES)
-    assert (group.metagen.retries, group.metagen.opal_conn_id) == (7, "other")
+    assert group.metagen is group.visible
+    assert (group.visible.retries, group.visible.opal_conn_id) == (7, "other")
     assert group.asset == opal_asset("shop.users", opal_conn_id="other")
 
 

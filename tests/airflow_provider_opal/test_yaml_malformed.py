@@ -531,7 +531,7 @@ CASES = [
         "dags.orders.on_bad_rows",
         "use one of 'fail', 'quarantine'",
     ),
-    case("metadata_inline", "    consumers:", "    metadata: inline\n    consumers:", "14:15", "dags.orders.metadata", "write batch"),
+    case("metadata_later", "    consumers:", "    metadata: later\n    consumers:", "14:15", "dags.orders.metadata", "'batch', 'inline'"),
     case(
         "conn_slash",
         "    consumers:",

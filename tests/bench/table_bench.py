@@ -101,9 +101,13 @@ def bench_scan(bench: Bench, table: OpalTable, file_format: str) -> None:
     """The current view against an unfiltered scan of the same files, with 6% of every segment invalid."""
     table.ingest(bench.updates(int(bench.rows * INVALID), 2))
     table.metagen()
-    snapshot = table.table.snapshot_at()
     shares = [row["rows_invalid"] / row["rows"] for row in table.segments() if row["rows_invalid"]]
     print(f"{file_format}: invalid rows a segment: {min(shares):.1%} to {max(shares):.1%} of {len(shares)} segments", flush=True)
+    compare_scans(bench, table, file_format)
+
+
+def compare_scans(bench: Bench, table: OpalTable, file_format: str, when: str = "") -> None:
+    snapshot = table.table.snapshot_at()
     schema = spark_schema(snapshot.spec, physical=True)
 
     def unfiltered() -> DataFrame:
@@ -115,30 +119,54 @@ def bench_scan(bench: Bench, table: OpalTable, file_format: str) -> None:
             times["limit"].append(timed(lambda wanted=wanted: unfiltered().selectExpr(*wanted).collect()))
             times["ours"].append(timed(lambda wanted=wanted: table.read().selectExpr(*wanted).collect()))
         limit, ours = (statistics.median(values[1:]) for values in times.values())
-        bench.note(f"{file_format}: unfiltered scan, {name}", limit, "s")
-        bench.note(f"{file_format}: current view / unfiltered scan, {name}", ours / limit, "x", aim)
+        bench.note(f"{file_format}: unfiltered scan, {name}{when}", limit, "s")
+        bench.note(f"{file_format}: current view / unfiltered scan, {name}{when}", ours / limit, "x", aim)
 
 
 def bench_upserts(bench: Bench, table: OpalTable, file_format: str) -> None:
-    """MetaGen of a batch against the plain append of that batch, and what the whole upsert writes."""
-    target = bench.folder / "plain-append"
-    path = Path(table.table.uri)
-    for seed, (count, aim) in enumerate(((bench.rows // 100, 4.0), (bench.rows // 10, 3.0)), 10):
-        plain, ingest, metagen, written, upserted = [], [], [], [], []
+    """An upsert in both modes against the plain append of that batch, and what it writes. Merges of runs in passing count as theirs."""
+    target, path = bench.folder / "plain-append", Path(table.table.uri)
+    for seed, (count, batch_aim, inline_aim) in enumerate(((bench.rows // 100, 4.0, 3.0), (bench.rows // 10, 3.0, 2.5)), 10):
+        times: dict[str, list[float]] = {"plain": [], "ingest": [], "metagen": [], "inline": []}
+        sizes: dict[str, list[int]] = {"plain": [], "batch": [], "inline": []}
         for turn in range(bench.rounds + 1):
-            rows = bench.batch(count, seed * 100 + turn)
-            before = size_of(target) if target.exists() else 0
-            plain.append(timed(lambda rows=rows: rows.write.mode("append").format(file_format).save(str(target))))
-            upserted.append(size_of(target) - before)
-            before = size_of(path)
-            ingest.append(timed(lambda rows=rows: table.ingest(rows)))
-            metagen.append(timed(table.metagen))
-            written.append(size_of(path) - before)
-        limit = statistics.median(plain[1:])
-        bench.note(f"{file_format}: plain append of {count:,} rows", limit, "s")
-        bench.note(f"{file_format}: ingest of {count:,} rows / plain append", statistics.median(ingest[1:]) / limit, "x")
-        bench.note(f"{file_format}: MetaGen of {count:,} rows / plain append", statistics.median(metagen[1:]) / limit, "x", aim)
-        bench.note(f"{file_format}: bytes written a byte upserted, {count:,} rows", sum(written) / sum(upserted), "x")
+            for mode in ("plain", "batch", "inline"):
+                rows, folder = bench.batch(count, seed * 100 + 2 * turn + (mode == "inline")), target if mode == "plain" else path
+                before = size_of(folder)
+                if mode == "plain":
+                    times[mode].append(timed(lambda rows=rows: rows.write.mode("append").format(file_format).save(str(target))))
+                elif mode == "inline":
+                    times[mode].append(timed(lambda rows=rows: table.ingest(rows, metadata="inline")))
+                else:
+                    times["ingest"].append(timed(lambda rows=rows: table.ingest(rows)))
+                    times["metagen"].append(timed(table.metagen))
+                sizes[mode].append(size_of(folder) - before)
+        limit, ingest, metagen, inline = (statistics.median(values[1:]) for values in times.values())
+        name = f"{file_format}, {count:,} rows"
+        bench.note(f"{name}: plain append", limit, "s")
+        bench.note(f"{name}: ingest / plain append", ingest / limit, "x")
+        bench.note(f"{name}: MetaGen / plain append", metagen / limit, "x", batch_aim)
+        bench.note(f"{name}: inline ingest / plain append", inline / limit, "x", inline_aim)
+        for mode, aim in (("batch", 2.0), ("inline", 1.5)):
+            bench.note(
+                f"{name}: bytes written a byte upserted, {mode}",
+                statistics.median(sizes[mode]) / statistics.median(sizes["plain"]),
+                "x",
+                aim,
+            )
+            bench.note(f"{name}: the same with merges, {mode}", sum(sizes[mode]) / sum(sizes["plain"]), "x")
+
+
+def bench_many(bench: Bench, table: OpalTable, file_format: str, upserts: int = 200) -> None:
+    """Upserts in a row, with nothing else done to the table: the last ones against the first, and then a read."""
+    count = max(1000, bench.rows // 1000)
+    times = [timed(lambda turn=turn: table.ingest(bench.batch(count, 5000 + turn), metadata="inline")) for turn in range(upserts)]
+    name = f"{file_format}, {upserts} inline upserts of {count:,} rows"
+    bench.note(f"{name}: the last ten / the first ten", sum(times[-10:]) / sum(times[:10]), "x", 1.3)
+    bench.note(f"{name}: slowest / median", max(times) / statistics.median(times), "x")
+    uri = table.table.uri
+    bench.note(f"{name}: opening after them", statistics.median(timed(lambda: Table.open(uri)) for _ in range(21)) * 1000, "ms")
+    compare_scans(bench, table, file_format, " after them")
 
 
 def bench_opening(bench: Bench) -> None:
@@ -183,6 +211,7 @@ def main() -> int:
             table = bench_ingest(bench, file_format)
             bench_scan(bench, table, file_format)
             bench_upserts(bench, table, file_format)
+            bench_many(bench, table, file_format)
         bench_opening(bench)
     finally:
         bench.spark.stop()

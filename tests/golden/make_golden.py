@@ -16,8 +16,7 @@ from opal_lake.bitmap import decode_base, offsets_of
 from opal_lake.clock import ManualClock
 from opal_lake.commit_log import CommitLog
 from opal_lake.ids import CountingIds
-from opal_lake.key_store.entries import concat_entries
-from opal_lake.key_store.run import open_run
+from opal_lake.key_store.run import decode_run
 from opal_lake.rejects import row_text
 from opal_lake.sections import decode_section
 from opal_lake.segment_log import decode_events
@@ -54,7 +53,7 @@ def build(file_format: str) -> Storage:
         deletes="price IS NULL",
         partition_by=["day"],
         file_format=file_format,
-        properties={"segment_rows": 4, "group_rows": 7, "checkpoint_commits": 4},
+        properties={"segment_rows": 4, "group_rows": 7, "checkpoint_commits": 4, "key_store_fan_in": 3},
     )
     create_on(storage, plan_spec(SCHEMA, table_layout), clock, ids)
     table = Table(log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage))
@@ -63,6 +62,8 @@ def build(file_format: str) -> Storage:
         deleted = [row["price"] is None for row in rows]
         table.ingest(pa.Table.from_pylist(rows, SCHEMA), deleted, token=f"day/{batch}", partition_key=f"2026-11-{batch:02}")
         table.metagen()
+    inline = [row_of(6, place) for place in range(3)]
+    table.ingest(pa.Table.from_pylist(inline, SCHEMA), [False, False, True], metadata="inline")
     table.ingest(pa.Table.from_pylist([row_of(9, 0)], SCHEMA), [False])
     return storage
 
@@ -105,7 +106,7 @@ def decode(path: str, data: bytes) -> Any:
         events = decode_events(data, path)
         return [events.segment.tolist(), events.offset.tolist(), events.until.tolist()]
     if path.startswith(layout.KEY_STORE):
-        entries = concat_entries(open_run(data, path).slices(2))
+        entries = decode_run(data, path)
         return [column.tolist() for column in (*entries.order_columns, entries.deleted)]
     if path.startswith(layout.BITMAPS):
         return {str(segment): offsets_of(marks).tolist() for segment, marks in decode_base(data, path).items()}

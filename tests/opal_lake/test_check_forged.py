@@ -20,7 +20,7 @@ from opal_lake.commit_log import CommitLog
 from opal_lake.data_file import decode_file, encode_file
 from opal_lake.ids import CountingIds
 from opal_lake.key_store.entries import Entries, concat_entries, sorted_entries
-from opal_lake.key_store.run import encode_run, open_run
+from opal_lake.key_store.run import decode_run, encode_run
 from opal_lake.schema import OFFSET, SEGMENT
 from opal_lake.sections import SectionRef, decode_section, encode_section
 from opal_lake.segment_log import Events, decode_events, encode_events
@@ -65,7 +65,7 @@ class Forger:
     def run(self, version: int, change: Callable[[Entries], Entries], **claims: Any) -> str:
         def rewrite(actions: Actions) -> Actions:
             run = actions.add_runs[0]
-            entries = change(concat_entries(open_run(self.files[run.path], run.path).slices(100)))
+            entries = change(decode_run(self.files[run.path], run.path))
             data = self.files[run.path] = encode_run(entries)
             told = {"entries": len(entries), "hash_low": int(entries.high[0]), "hash_high": int(entries.high[-1])} | claims
             return replace(actions, add_runs=(replace(run, size=len(data), crc32=zlib.crc32(data), **told),))

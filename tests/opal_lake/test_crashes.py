@@ -13,8 +13,8 @@ from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
 
 FIRST: list[Row] = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30), ("dye", 5, 40)]
 SECOND: list[Row] = [("ax", 2, 11), ("bow", 3, None), ("cup", 0, 29), ("elk", 2, 50)]
-# every second version a checkpoint, so that crashes meet these too; tiny segments, so that there is more than one file
-PROPERTIES = {"checkpoint_commits": 2, "segment_rows": 3}
+# every second version a checkpoint, and every second run a merge, so that crashes meet these too; tiny segments: more than one file
+PROPERTIES = {"checkpoint_commits": 2, "segment_rows": 3, "key_store_fan_in": 2}
 
 Job = Callable[[Storage, str], None]
 
@@ -26,6 +26,11 @@ def ingest(storage: Storage, writer: str) -> None:
 
 def metagen(storage: Storage, writer: str) -> None:
     reopen(storage, writer).metagen(token="metagen-2")
+
+
+def inline(storage: Storage, writer: str) -> None:
+    table, deleted = rows(SECOND)
+    reopen(storage, writer).ingest(table, deleted, token="ingest-2", metadata="inline")
 
 
 def prepared(storage: Storage, *, pending: bool) -> Storage:
@@ -59,7 +64,7 @@ def walk(job: Job, fresh: Callable[[], Storage], mode: Mode, stride: int = 1) ->
         run_until_done(job, store, storage)
         job(storage, "again")  # a third run changes nothing: the token is known
         where = (mode, fail_at, dry.trace[fail_at - 1])
-        visible = [FIRST, SECOND] if job is metagen else [FIRST]
+        visible = [FIRST] if job is ingest else [FIRST, SECOND]
         table = reopen(storage, "reader")
         assert content(table) == latest(visible), where
         metagen(storage, "after")
@@ -75,7 +80,7 @@ MODES: list[Mode] = ["before", "after", "failed", "done_but_failed"]
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("job", [ingest, metagen])
+@pytest.mark.parametrize("job", [ingest, metagen, inline])
 def test_a_failure_at_any_call_in_memory_costs_nothing_but_a_rerun(job: Job, mode: Mode, request: pytest.FixtureRequest) -> None:
     numbers = iter(range(10_000))
     calls = walk(job, lambda: open_storage(f"memory://{request.node.name}-{next(numbers)}"), mode)
@@ -83,7 +88,7 @@ def test_a_failure_at_any_call_in_memory_costs_nothing_but_a_rerun(job: Job, mod
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("job", [ingest, metagen])
+@pytest.mark.parametrize("job", [ingest, metagen, inline])
 def test_a_failure_at_any_call_on_local_files(job: Job, mode: Mode, tmp_path: Path) -> None:
     numbers = iter(range(10_000))
     walk(job, lambda: open_storage(str(tmp_path / f"table-{next(numbers)}")), mode)
@@ -92,7 +97,7 @@ def test_a_failure_at_any_call_on_local_files(job: Job, mode: Mode, tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.s3
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("job", [ingest, metagen])
+@pytest.mark.parametrize("job", [ingest, metagen, inline])
 def test_a_failure_at_any_call_on_s3(job: Job, mode: Mode, s3_options: dict[str, str], request: pytest.FixtureRequest) -> None:
     numbers = iter(range(10_000))
     walk(job, lambda: open_storage(f"s3://lake/crash/{request.node.name}-{next(numbers)}", s3_options), mode, stride=5)

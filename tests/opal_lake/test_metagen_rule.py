@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from opal_lake.key_store import run as run_module
-from opal_lake.key_store.entries import Entries, concat_entries, greatest_of_equal, no_entries, sorted_entries
-from opal_lake.key_store.run import OpenRun, encode_run, neighbours, open_run
+from opal_lake.key_store.entries import Entries, greatest_of_equal, no_entries, sorted_entries
+from opal_lake.key_store.probe import neighbours
+from opal_lake.key_store.run import decode_run, encode_run
 from opal_lake.metagen import apply_rule, rule_between
 from opal_lake.segment_log import Events
 from opal_lake.testing.model import ModelRow, RowId, untils
@@ -50,8 +51,9 @@ def entries_of(rows: list[ModelRow]) -> Entries:
     )
 
 
-def run_of(entries: Entries) -> OpenRun:
-    return open_run(encode_run(entries), "a run")
+def run_of(entries: Entries) -> Entries:
+    """As a reader of the stored run has them."""
+    return decode_run(encode_run(entries), "a run")
 
 
 def merge(found: dict[RowId, int], events: Events, wanted: dict[RowId, int]) -> None:
@@ -68,7 +70,7 @@ def test_batches_one_after_the_other_give_every_until(block: int, monkeypatch: p
     for seed in range(ROUNDS):
         rng = random.Random(seed)
         rows: list[ModelRow] = []
-        runs: list[OpenRun] = []
+        runs: list[Entries] = []
         found: dict[RowId, int] = {}
         for _ in range(rng.randint(1, 5)):
             batch = random_rows(rng, len(rows), 12)
@@ -103,6 +105,5 @@ def test_jobs_side_by_side_find_the_rest_between_them() -> None:
             merge(found, ruling.events, wanted)
             runs.append(run_of(ruling.entries) if len(ruling.entries) else None)
         if runs[0] and runs[1]:
-            theirs_entries = concat_entries(runs[1].slices(3))
-            merge(found, rule_between(theirs_entries, [neighbours(runs[0], theirs_entries)]), wanted)
+            merge(found, rule_between(runs[1], [neighbours(runs[0], runs[1])]), wanted)
         assert found == wanted, f"seed {seed}"

@@ -83,13 +83,13 @@ def test_a_long_metagen_beside_a_stream_of_short_ones_still_commits() -> None:
     table = create(storage)
     batches: list[list[Row]] = [[(f"k{key % 7}", key % 11, key) for key in range(40)]]
     table.ingest(*rows(batches[0]))
-    plan, outputs = prepare_metagen(table)
+    plan, ruled = prepare_metagen(table)
     for turn in range(10):
         batches.append([(f"k{key % 7}", (key * 3 + turn) % 13, 100 * turn + key if key % 5 else None) for key in range(6)])
         table.ingest(*rows(batches[-1]))
-        short, short_outputs = prepare_metagen(table, leave=set(plan.segments))
-        assert commit_metagen(table.log, short, short_outputs, table.cache, None).version is not None
-    result = commit_metagen(table.log, plan, outputs, table.cache, None)
+        short, short_ruled = prepare_metagen(table, leave=set(plan.segments))
+        assert commit_metagen(table.log, short, short_ruled, None).version is not None
+    result = commit_metagen(table.log, plan, ruled, None)
     assert result.version == table.snapshot_at().version
     assert result.counts["rows"] == 40
     assert content(table) == latest(batches)  # row ids follow the ingests, whichever MetaGen came first
@@ -103,9 +103,9 @@ def test_two_metagens_that_took_up_the_same_rows_count_them_once() -> None:
     table = create(storage)
     table.ingest(*rows([("a", 1, 1), ("a", 2, 2), ("b", 1, 1)]))
     first, second = prepare_metagen(table), prepare_metagen(table)
-    assert commit_metagen(table.log, *first, table.cache, None).version == 2
-    assert commit_metagen(table.log, *second, table.cache, None).version is None
-    told = commit_metagen(table.log, *second, table.cache, "late")
+    assert commit_metagen(table.log, *first, None).version == 2
+    assert commit_metagen(table.log, *second, None).version is None
+    told = commit_metagen(table.log, *second, "late")
     assert (told.version, told.counts["rows"]) == (3, 0)
     assert table.metagen(token="late") == replace(told, repeated=True)
     assert content(table) == [("a", 2, 2), ("b", 1, 1)]

@@ -1,4 +1,4 @@
-"""A writer process for the races: `python -m tests.opal_lake.writer URI ingest|metagen NUMBER ROUNDS [option=value ...]`."""
+"""A writer process for the races: `python -m tests.opal_lake.writer URI ingest|inline|metagen NUMBER ROUNDS [option=value ...]`."""
 
 import random
 import sys
@@ -8,8 +8,9 @@ from opal_lake import layout
 from opal_lake.data_file import decode_file
 from opal_lake.key_store.entries import concat_entries
 from opal_lake.metagen import entries_of_rows, rule_columns
-from opal_lake.metagen_job import MetaGenPlan, slot_writer
-from opal_lake.slot import SlotOutput, process_slot
+from opal_lake.metagen_job import MetaGenPlan
+from opal_lake.ruled import Ruled, slot_writer
+from opal_lake.slot import Slot, process_slot
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, table_on
 from tests.opal_lake.shop import Row, rows
@@ -27,7 +28,7 @@ def batch_of(writer: int, turn: int) -> list[Row]:
     ]
 
 
-def prepare_metagen(table: Table, leave: set[int] = frozenset()) -> tuple[MetaGenPlan, list[SlotOutput]]:  # type: ignore[assignment]  # never changed
+def prepare_metagen(table: Table, leave: set[int] = frozenset()) -> tuple[MetaGenPlan, Ruled]:  # type: ignore[assignment]  # never changed
     """All of a MetaGen but its commit; the segments in `leave` are somebody else's."""
     started = table.start_metagen(None)
     assert isinstance(started, MetaGenPlan)
@@ -37,14 +38,15 @@ def prepare_metagen(table: Table, leave: set[int] = frozenset()) -> tuple[MetaGe
     plan = replace(plan, segments=mine, files=files)
     found = [decode_file(table.storage.get(file.path), base.spec, rule_columns(base.spec), file.path) for file in files]
     new = concat_entries([entries_of_rows(part, base.spec) for part in found])
-    return plan, [process_slot(new, slot_writer(base, table.cache), layout.job_file_name(plan.number, 0, "0"))]
+    writer, slot = slot_writer(base, plan.number, table.cache), Slot(number=0, count=1, stem=layout.job_file_name(plan.number, 0, "0"))
+    return plan, Ruled(writer=writer, outputs=(process_slot(new, writer, slot),), slots=1)
 
 
 def main(uri: str, verb: str, number: int, rounds: int, options: dict[str, str]) -> None:
     table = table_on(open_storage(uri, options))
     for turn in range(rounds):
-        if verb == "ingest":
-            table.ingest(*rows(batch_of(number, turn)), token=f"{number}-{turn}")
+        if verb in ("ingest", "inline"):
+            table.ingest(*rows(batch_of(number, turn)), token=f"{number}-{turn}", metadata="inline" if verb == "inline" else "batch")
         else:
             table.metagen()
 

@@ -29,39 +29,43 @@ def _itself(storage: Storage) -> Storage:
     return storage
 
 
-def upsert(spark: SparkSession, storage: Storage) -> None:
+def upsert(spark: SparkSession, storage: Storage, metadata: str) -> None:
     """A whole upsert with tokens, as a scheduler would rerun it."""
     table = OpalTable(spark=spark, table=table_on(storage))
-    table.ingest(frame(spark, SECOND), token="ingest")
-    table.metagen(token="metagen")
+    table.ingest(frame(spark, SECOND), token="ingest", metadata=metadata)
+    if metadata == "batch":
+        table.metagen(token="metagen")
 
 
 def prepared(spark: SparkSession, path: Path, file_format: str) -> Storage:
-    table = create(spark, path, file_format, checkpoint_commits=2)
+    table = create(spark, path, file_format, checkpoint_commits=2, key_store_fan_in=2)
     table.ingest(frame(spark, FIRST))
     table.metagen()
     return open_storage(str(path))
 
 
 @pytest.mark.parametrize(
-    "file_format, mode, stride",
+    "file_format, metadata, mode, stride",
     [
-        ("parquet", "after", 9),
+        ("parquet", "batch", "after", 9),
+        ("parquet", "inline", "after", 5),
         *[
-            pytest.param(form, mode, 5, marks=pytest.mark.slow)
-            for form in ("parquet", "orc")
+            pytest.param(form, metadata, mode, 5, marks=pytest.mark.slow)
+            for form, metadata in (("parquet", "batch"), ("orc", "batch"), ("parquet", "inline"))
             for mode in ("before", "after", "done_but_failed")
         ],
     ],
 )
-def test_a_rerun_after_any_failure_of_the_driver(spark: SparkSession, tmp_path: Path, file_format: str, mode: Mode, stride: int) -> None:
+def test_a_rerun_after_any_failure_of_the_driver(  # one argument a parameter
+    spark: SparkSession, tmp_path: Path, file_format: str, metadata: str, mode: Mode, stride: int
+) -> None:
     dry = DriverStore(prepared(spark, tmp_path / "dry", file_format))
-    upsert(spark, dry)
+    upsert(spark, dry, metadata)
     for fail_at in range(1, len(dry.trace) + 1, stride):
         storage = prepared(spark, tmp_path / str(fail_at), file_format)
         for target in (DriverStore(storage, fail_at, mode), storage, storage):
             try:
-                upsert(spark, target)
+                upsert(spark, target, metadata)
             except (Crash, StorageError, CommitUnknownError):
                 continue
         table = OpalTable(spark=spark, table=table_on(storage))

@@ -46,17 +46,19 @@ def history(seed: int) -> Iterator[list[Row]]:
 def test_histories_read_as_the_model_says(spark: SparkSession, tmp_path: Path, file_format: str, seeds: range) -> None:
     for seed in seeds:
         print("seed", seed)
-        table = create(spark, tmp_path / f"table-{seed}", file_format, checkpoint_commits=2, segment_rows=3)
-        batches: list[list[Row]] = []
-        for batch in history(seed):
-            table.ingest(frame(spark, batch))
-            table.metagen()
-            batches.append(batch)
+        table = create(spark, tmp_path / f"table-{seed}", file_format, checkpoint_commits=2, segment_rows=3, key_store_fan_in=2)
         dice = random.Random(seed)
+        batches: list[list[Row]] = []
+        versions: list[int | None] = []
+        for batch in history(seed):
+            inline = dice.random() < 0.5
+            result = table.ingest(frame(spark, batch, dice.randrange(1, 4)), metadata="inline" if inline else "batch")
+            versions.append(result.version if inline else table.metagen().version)
+            batches.append(batch)
         assert content(table.read()) == latest(batches)
         for done in range(len(batches)):
             moment = dice.randrange(1000)
-            version = 2 * (done + 1)
+            version = versions[done]
             assert content(table.read(version=version)) == latest(batches[: done + 1]), seed
             assert content(table.read(version=version, event_time=moment)) == latest(batches[: done + 1], moment), (seed, moment)
         assert table.check() == []

@@ -181,7 +181,7 @@ class Options(Strict):
     opal_conn_id: Connection = Field(DEFAULT_CONN_ID, description="The connection of the lake.")
     spark_conn_id: Connection | None = Field(None, description="The connection of Spark; that of the lake says it if not given.")
     spark: SparkModel | None = Field(None, description="Arguments of spark-submit.")
-    metadata: Literal["batch"] = Field("batch", description="How rows become visible: by a MetaGen after the ingest.")
+    metadata: Literal["batch", "inline"] = Field("batch", description="Rows become visible by a MetaGen after the ingest, or with it.")
     on_bad_rows: Literal["fail", "quarantine"] = Field("fail", description="Rows that do not fit: fail, or put them aside.")
     on_empty: Literal["fail", "accept"] = Field("fail", description="A source without rows: fail, or take it for no change.")
     retries: Small | None = Field(None, description="How often a task tries again; twice if not given.")

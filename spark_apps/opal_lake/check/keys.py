@@ -9,12 +9,18 @@ from opal_lake import layout
 from opal_lake.check.chain import Sizes
 from opal_lake.check.files import read_found
 from opal_lake.check.finding import Findings
-from opal_lake.key_store.entries import Entries, concat_entries, greatest_of_equal, same_as_next, sort_order, sorted_entries
-from opal_lake.key_store.run import open_run
+from opal_lake.key_store.entries import (
+    Entries,
+    concat_entries,
+    down_to,
+    greatest_of_equal,
+    same_as_next,
+    sort_order,
+    sorted_entries,
+)
+from opal_lake.key_store.run import decode_run
 from opal_lake.segment import RunFile
 from opal_lake.snapshot import Snapshot
-
-_SLICE = 1 << 20
 
 
 def check_runs(snapshot: Snapshot, sizes: Sizes, findings: Findings) -> dict[str, Entries]:
@@ -25,8 +31,7 @@ def check_runs(snapshot: Snapshot, sizes: Sizes, findings: Findings) -> dict[str
         if data is None:
             continue
         with findings.going_on("I19", run.path):
-            opened = open_run(data, run.path)
-            entries = concat_entries(opened.slices(_SLICE))
+            entries = decode_run(data, run.path)
             _check_run(run, entries, findings)
             ties = 2 * len(snapshot.spec.tie_break)
             if findings.expect(
@@ -77,7 +82,7 @@ def _equal(left: Entries, right: Entries) -> npt.NDArray[np.bool_]:
 
 def check_store_complete(rows: Entries, runs: Sequence[Entries], snapshot: Snapshot, findings: Findings) -> None:
     """Of each (key, delta) down to the floor, and of the latest before it, the greatest row is in a run."""
-    wanted = _down_to(snapshot.root.floor, greatest_of_equal(sorted_entries(rows)))
+    wanted = down_to(snapshot.root.floor, greatest_of_equal(sorted_entries(rows)))
     stored = greatest_of_equal(sorted_entries(concat_entries([wanted.take(slice(0, 0)), *runs])))
     both = concat_entries([wanted, stored])
     order = sort_order(both)
@@ -94,12 +99,3 @@ def check_store_complete(rows: Entries, runs: Sequence[Entries], snapshot: Snaps
             places.get(int(segment), layout.KEY_STORE),
             f"{count} of its rows are the newest of their key and delta, but no run has them; restore the log from a backup",
         )
-
-
-def _down_to(floor: int | None, rows: Entries) -> Entries:
-    """All from the floor on, and the latest before it."""
-    if floor is None:
-        return rows
-    before = rows.delta < floor
-    followed_before = same_as_next(rows, 2) & np.append(before[1:], False)[: len(rows)]
-    return rows.take(~(before & followed_before))

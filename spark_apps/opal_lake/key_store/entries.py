@@ -107,3 +107,12 @@ def greatest_of_equal(entries: Entries) -> Entries:
     """Of sorted entries with equal (key, delta), only the greatest: no other can be a neighbour that matters."""
     repeats = same_as_next(entries, 3)
     return entries.take(~repeats) if repeats.any() else entries
+
+
+def down_to(floor: int | None, entries: Entries) -> Entries:
+    """Of sorted entries with different (key, delta) all from the floor on, and of each key the latest before it."""
+    if floor is None:
+        return entries
+    before = entries.delta < floor
+    followed_before = same_as_next(entries, 2) & np.append(before[1:], False)[: len(entries)]
+    return entries.take(~(before & followed_before))

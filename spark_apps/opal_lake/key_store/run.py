@@ -1,186 +1,236 @@
-"""A sorted run as bytes, and probing one (FORMAT, key-store runs).
+"""A sorted run as bytes (FORMAT, key-store runs).
 
-A run is a header and one raw array a column, so that it can be mapped into memory and searched in place. Every block of every column has a
-checksum in the header; a block is verified when it is first touched, so that a small probe does not pay for a large run.
+A run is a header, a directory of its blocks, for larger runs a filter, and the blocks. A block can be fetched and decoded alone: whoever
+looks for few keys in a run that is far away reads the header, asks the filter, and fetches the blocks that may hold them.
 """
 
 import json
 import struct
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from opal_lake.errors import FormatError
-from opal_lake.key_store.entries import Entries, no_entries
+from opal_lake.key_store.columns import Packed, pack, pack_sorted, unpack, unpack_sorted
+from opal_lake.key_store.entries import Entries, concat_entries, no_entries
+from opal_lake.key_store.filter import may_hold, plan_filter
 
-MAGIC = b"OPALRUN1"
-BLOCK = 16_384
+MAGIC = b"OPALRUN2"
+BLOCK = 8_192
+FILTER_FROM = 1 << 19  # entries; a smaller run is fetched whole
+HEAD_GUESS = 16 << 10  # bytes that hold the header and directory of most runs
 _HEAD = struct.Struct("<8sII")
-_ALIGN = 64
+_COLUMN = struct.Struct("<QB")
+_CODEC = pa.Codec("zstd", compression_level=1)
+_DIRECTORY = np.dtype([("fence", "<u8"), ("at", "<u8"), ("size", "<u4"), ("plain", "<u4"), ("crc32", "<u4")])
 
-Positions = npt.NDArray[np.intp]
-
-
-def _columns(entries: Entries) -> list[tuple[str, npt.NDArray[np.generic]]]:
-    ties = [(f"tie{number}", tie.astype("<i8" if number % 2 else "<i1")) for number, tie in enumerate(entries.ties)]
-    return [
-        ("high", entries.high.astype("<u8")),
-        ("low", entries.low.astype("<u8")),
-        ("delta", entries.delta.astype("<i8")),
-        *ties,
-        ("segment", entries.segment.astype("<i8")),
-        ("offset", entries.offset.astype("<i4")),
-        ("deleted", entries.deleted.astype("<i1")),
-    ]
+Reader = Callable[[int, int], bytes]
+Blocks = npt.NDArray[np.intp]
 
 
 def encode_run(entries: Entries) -> bytes:
     """Sorted entries, of equal (key, delta) only the greatest, as one run."""
-    bodies, directory, at = [], [], 0
-    for name, array in _columns(entries):
-        raw = np.ascontiguousarray(array).tobytes()
-        width = array.dtype.itemsize
-        blocks = [zlib.crc32(raw[start : start + BLOCK * width]) for start in range(0, len(raw), BLOCK * width)]
-        directory.append({"name": name, "dtype": array.dtype.str, "at": at, "crc32": blocks})
-        padding = -len(raw) % _ALIGN
-        bodies.append(raw + bytes(padding))
-        at += len(raw) + padding
-    fences = [int(value) for value in entries.high[::BLOCK]]
-    header = {"count": len(entries), "block": BLOCK, "columns": directory, "fences": fences}
+    bodies = [_encode_block(entries.take(slice(start, start + BLOCK))) for start in range(0, len(entries), BLOCK)]
+    held = plan_filter(entries.high, entries.low) if len(entries) >= FILTER_FROM else b""
+    directory = np.zeros(len(bodies), _DIRECTORY)
+    directory["fence"] = entries.high[::BLOCK]
+    directory["size"] = [len(body) for body, _ in bodies]
+    directory["plain"] = [plain for _, plain in bodies]
+    directory["crc32"] = [zlib.crc32(body) for body, _ in bodies]
+    directory["at"] = len(held) + np.cumsum([0, *directory["size"][:-1]]) if bodies else 0
+    listed = directory.tobytes()
+    header = {
+        "block": BLOCK,
+        "blocks": len(bodies),
+        "count": len(entries),
+        "directory_crc32": zlib.crc32(listed),
+        "filter": [len(held), zlib.crc32(held)],
+        "ties": len(entries.ties) // 2,
+    }
     head = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-    head += b" " * (-(_HEAD.size + len(head)) % _ALIGN)
-    return _HEAD.pack(MAGIC, len(head), zlib.crc32(head)) + head + b"".join(bodies)
+    return b"".join([_HEAD.pack(MAGIC, len(head), zlib.crc32(head)), head, listed, held, *(body for body, _ in bodies)])
 
 
-@dataclass(slots=True, kw_only=True)
-class OpenRun:
-    """A run that is open for probing; `columns` are views into the file."""
+def _encode_block(entries: Entries) -> tuple[bytes, int]:
+    """The low words as they are, which nothing can compress; all else packed and compressed."""
+    columns = [pack_sorted(entries.high), *(pack(column) for column in _packed_columns(entries))]
+    plain = b"".join([_COLUMN.pack(column.base & _ALL, column.width) + column.planes for column in columns])
+    return entries.low.astype("<u8", copy=False).tobytes() + _CODEC.compress(plain, asbytes=True), len(plain)
+
+
+_ALL = (1 << 64) - 1
+
+
+def _packed_columns(entries: Entries) -> list[npt.NDArray[np.generic]]:
+    return [entries.delta, *entries.ties, entries.segment, entries.offset, entries.deleted.view(np.int8)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIndex:
+    """What a run says of itself: where its blocks lie, and their first hash words."""
 
     path: str
     count: int
     block: int
-    fences: npt.NDArray[np.uint64]
-    columns: dict[str, npt.NDArray[np.generic]]
-    checksums: dict[str, list[int]]
-    verified: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    ties: int
+    directory: npt.NDArray[np.void]
+    start: int
+    filter_size: int
+    filter_crc32: int
 
     @property
-    def tie_columns(self) -> list[str]:
-        return [name for name in self.columns if name.startswith("tie")]
+    def size(self) -> int:
+        """The bytes of the whole run."""
+        return self.start + self.filter_size + int(self.directory["size"].sum(dtype=np.int64))
 
-    def verify(self, name: str, positions: Positions) -> None:
-        """Check the blocks of a column that hold these positions, each once."""
-        done = self.verified.setdefault(name, np.zeros(len(self.fences), np.bool_))
-        wanted = np.zeros(len(done), np.bool_)
-        wanted[positions // self.block] = True
-        for number in np.flatnonzero(wanted & ~done):
-            part = self.columns[name][number * self.block : (number + 1) * self.block]
-            if zlib.crc32(part.tobytes()) != self.checksums[name][number]:
-                raise FormatError(f"key-store run {self.path} is damaged in block {number} of {name!r}; run `opal check`")
-            done[number] = True
+    @property
+    def fences(self) -> npt.NDArray[np.uint64]:
+        fences: npt.NDArray[np.uint64] = self.directory["fence"]
+        return fences
 
-    def column(self, name: str, positions: Positions) -> npt.NDArray[np.generic]:
-        """Verified values at positions."""
-        self.verify(name, positions)
-        return self.columns[name][positions]
+    def rows(self, block: int) -> int:
+        return min(self.block, self.count - block * self.block)
 
-    def entries(self, positions: Positions) -> Entries:
-        """The entries at positions."""
-        ties = tuple(self.column(name, positions).astype(np.int64) for name in self.tie_columns)
-        return Entries(
-            high=self.column("high", positions).astype(np.uint64),
-            low=self.column("low", positions).astype(np.uint64),
-            delta=self.column("delta", positions).astype(np.int64),
-            ties=ties,
-            segment=self.column("segment", positions).astype(np.int64),
-            offset=self.column("offset", positions).astype(np.int32),
-            deleted=self.column("deleted", positions).astype(np.bool_),
-        )
+    def blocks_of(self, words: npt.NDArray[np.uint64]) -> Blocks:
+        """The blocks that may hold entries with one of these first hash words."""
+        words = words[words >= self.fences[0]] if self.count else words[:0]
+        first = np.maximum(np.searchsorted(self.fences, words, "left") - 1, 0)
+        last = np.searchsorted(self.fences, words, "right") - 1
+        marks = np.zeros(len(self.directory) + 1, np.int64)
+        np.add.at(marks, first, 1)
+        np.add.at(marks, last + 1, -1)
+        return np.flatnonzero(np.cumsum(marks[:-1]))
 
-    def slices(self, rows: int) -> Iterator[Entries]:
-        """All entries in order, so many at a time."""
-        for start in range(0, self.count, rows):
-            yield self.entries(np.arange(start, min(start + rows, self.count)))
+    def blocks_between(self, low: int, high: int) -> range:
+        """The blocks with first hash words from `low` to `high`."""
+        first = int(np.searchsorted(self.fences, np.uint64(low), "left")) - 1
+        return range(max(first, 0), int(np.searchsorted(self.fences, np.uint64(high), "right")))
 
 
-def open_run(data: memoryview | bytes, path: str) -> OpenRun:
-    """Read the header; the columns stay where they are."""
+def open_index(read: Reader, path: str) -> RunIndex:
+    """The header and directory, with one read where they are as short as usual."""
+    data = read(0, HEAD_GUESS)
     try:
         magic, length, crc = _HEAD.unpack_from(data)
-        head = bytes(data[_HEAD.size : _HEAD.size + length])
-        if magic != MAGIC or zlib.crc32(head) != crc:
+        if magic != MAGIC or length > 1 << 20:
+            raise ValueError("it does not begin as a run")
+        head = data[_HEAD.size : _HEAD.size + length]
+        if zlib.crc32(head) != crc:
             raise ValueError("its header is not what was written")
         header = json.loads(head)
-        start, count = _HEAD.size + length, header["count"]
-        columns = {c["name"]: np.frombuffer(data, c["dtype"], count, start + c["at"]) for c in header["columns"]}
-    except (ValueError, KeyError, struct.error) as error:
-        raise FormatError(f"key-store run {path} is damaged: {error}; run `opal check`") from error
-    checksums = {c["name"]: c["crc32"] for c in header["columns"]}
-    fences = np.array(header["fences"], np.uint64)
-    return OpenRun(path=path, count=count, block=header["block"], fences=fences, columns=columns, checksums=checksums)
+        start, size = _HEAD.size + length, header["blocks"] * _DIRECTORY.itemsize
+        listed = data[start : start + size]
+        if len(listed) < size:
+            listed += read(start + len(listed), size - len(listed))
+        if zlib.crc32(listed) != header["directory_crc32"]:
+            raise ValueError("its directory is not what was written")
+        return RunIndex(
+            path=path,
+            count=header["count"],
+            block=header["block"],
+            ties=header["ties"],
+            directory=np.frombuffer(listed, _DIRECTORY),
+            start=start + size,
+            filter_size=header["filter"][0],
+            filter_crc32=header["filter"][1],
+        )
+    except (ValueError, KeyError, IndexError, TypeError, struct.error) as error:
+        raise damaged(path, str(error)) from error
 
 
-def neighbours(run: OpenRun, new: Entries) -> Entries:
-    """The predecessor and the successor of each new entry among the run's entries of the same key."""
-    nothing = no_entries(len(run.tie_columns) // 2)
-    if not run.count:
-        return nothing
-    greatest = run.column("high", np.array([run.count - 1]))[0]
-    near = np.flatnonzero((new.high >= run.fences[0]) & (new.high <= greatest))
-    low = _first_equal(run, new.high[near])
-    found = run.column("high", low) == new.high[near]
-    if not found.any():
-        return nothing
-    low, probes = low[found], new.take(near[found])
-    high = _after_equal(run, probes.high)
-    at = _insertion_points(run, probes, low, high)
-    before = _of_same_key(run, probes, at - 1, (at - 1 >= low))
-    after = _of_same_key(run, probes, at, (at < high))
-    both = np.sort(np.concatenate([before, after]), kind="stable")
-    return run.entries(both[np.diff(both, prepend=-1) != 0])
+def damaged(path: str, what: str) -> FormatError:
+    return FormatError(f"key-store run {path} is damaged: {what}; run `opal check`")
 
 
-def _first_equal(run: OpenRun, words: npt.NDArray[np.uint64]) -> Positions:
-    """Where each first hash word, none of them above the run's last, stands or would stand."""
-    return _searched(run, np.searchsorted(run.columns["high"], words, "left"), np.searchsorted(run.fences, words, "left"))
+def read_blocks(index: RunIndex, read: Reader, blocks: Blocks | range) -> Iterator[Entries]:
+    """The entries of blocks in order, one block at a time; blocks that lie side by side are read at once, up to a few MB."""
+    for first, last in _spans(index, blocks):
+        begin, end = int(index.directory["at"][first]), int(index.directory["at"][last]) + int(index.directory["size"][last])
+        data = memoryview(read(index.start + begin, end - begin))
+        for block in range(first, last + 1):
+            at = int(index.directory["at"][block]) - begin
+            yield _decode_block(index, block, data[at : at + int(index.directory["size"][block])])
 
 
-def _after_equal(run: OpenRun, words: npt.NDArray[np.uint64]) -> Positions:
-    """The positions after the last that has the word."""
-    return _searched(run, np.searchsorted(run.columns["high"], words, "right"), np.searchsorted(run.fences, words, "right"))
+_SPAN_BYTES = 4 << 20
 
 
-def _searched(run: OpenRun, found: Positions, fence: Positions) -> Positions:
-    """Results of a search. The fences are the header's: a search that damage misled ends outside its block."""
-    block = np.maximum(fence - 1, 0)
-    if ((found < block * run.block) | (found > np.minimum((block + 1) * run.block, run.count))).any():
-        raise FormatError(f"key-store run {run.path} is damaged: its hashes are out of order; run `opal check`")
-    run.verify("high", block * run.block)
+def _spans(index: RunIndex, blocks: Blocks | range) -> Iterator[tuple[int, int]]:
+    places = np.asarray(blocks, np.intp)
+    if not len(places):
+        return
+    at = index.directory["at"][places]
+    breaks = (np.diff(places) != 1) | (np.diff((at - at[0]) // _SPAN_BYTES) != 0)
+    ends = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(places)]
+    for begin, end in pairwise(ends):
+        yield int(places[begin]), int(places[end - 1])
+
+
+def _decode_block(index: RunIndex, block: int, data: memoryview) -> Entries:
+    if zlib.crc32(data) != index.directory["crc32"][block]:
+        raise damaged(index.path, f"block {block} is not what was written")
+    count = index.rows(block)
+    try:
+        plain = _CODEC.decompress(data[8 * count :], int(index.directory["plain"][block]), asbytes=True)
+        columns = _columns(memoryview(plain), count, 5 + 2 * index.ties)
+        return _entries(columns, np.frombuffer(data, "<u8", count), count)
+    except (ValueError, struct.error, pa.ArrowException, OSError) as error:
+        raise damaged(index.path, f"block {block} cannot be decoded ({error})") from error
+
+
+def _columns(plain: memoryview, count: int, wanted: int) -> list[Packed]:
+    found, at = [], 0
+    for _ in range(wanted):
+        base, width = _COLUMN.unpack_from(plain, at)
+        at += _COLUMN.size
+        found.append(Packed(base=base, width=width, planes=plain[at : at + width * count]))
+        at += width * count
     return found
 
 
-def _insertion_points(run: OpenRun, probes: Entries, low: Positions, high: Positions) -> Positions:
-    """Bisect by the rest of the order within each range of equal first words, all probes at once."""
-    names = ["low", "delta", *run.tie_columns, "segment", "offset"]
-    low, high = low.copy(), high.copy()
-    while (open_ := np.flatnonzero(low < high)).size:
-        middle = (low[open_] + high[open_]) // 2
-        less = np.zeros(len(open_), np.bool_)
-        equal = np.ones(len(open_), np.bool_)
-        for name, probe in zip(names, probes.order_columns[1:], strict=True):
-            stored = run.column(name, middle)
-            less |= equal & np.less(stored, probe[open_])
-            equal &= stored == probe[open_]
-        low[open_[less]] = middle[less] + 1
-        high[open_[~less]] = middle[~less]
-    return low
+def _entries(columns: list[Packed], low: npt.NDArray[np.uint64], count: int) -> Entries:
+    delta, *ties, segment, offset, deleted = (unpack(column, count) for column in columns[1:])
+    return Entries(
+        high=unpack_sorted(columns[0], count),
+        low=low.astype(np.uint64, copy=False),
+        delta=delta,
+        ties=tuple(ties),
+        segment=segment,
+        offset=offset.astype(np.int32),
+        deleted=deleted.astype(np.bool_),
+    )
 
 
-def _of_same_key(run: OpenRun, probes: Entries, at: Positions, inside: npt.NDArray[np.bool_]) -> Positions:
-    chosen = np.flatnonzero(inside)
-    same = run.column("low", at[chosen]) == probes.low[chosen]
-    found: Positions = at[chosen[same]]
-    return found
+def read_filter(index: RunIndex, read: Reader) -> bytes:
+    """The filter, empty for small runs."""
+    if not index.filter_size:
+        return b""
+    held = read(index.start, index.filter_size)
+    if zlib.crc32(held) != index.filter_crc32:
+        raise damaged(index.path, "its filter is not what was written")
+    return held
+
+
+def blocks_to_probe(index: RunIndex, read: Reader, new: Entries) -> Blocks:
+    """The blocks that may hold a key of `new`. The filter is asked where it is less to read than what it may save."""
+    blocks = index.blocks_of(new.high)
+    if 0 < index.filter_size < int(index.directory["size"][blocks].sum(dtype=np.int64)):
+        blocks = index.blocks_of(new.high[may_hold(read_filter(index, read), new.high, new.low)])
+    return blocks
+
+
+def decode_run(data: bytes, path: str) -> Entries:
+    """All entries of a run that is at hand."""
+    reader = reader_of(data)
+    index = open_index(reader, path)
+    read_filter(index, reader)
+    return concat_entries([no_entries(index.ties), *read_blocks(index, reader, range(len(index.directory)))])
+
+
+def reader_of(data: bytes | memoryview) -> Reader:
+    return lambda start, length: bytes(data[start : start + length])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,16 @@ from opal_lake import layout
 from opal_lake.data_file import decode_file
 from opal_lake.ingest import IngestTask, ingest_rows
 from opal_lake.ingest_job import IngestRun, commit_ingest
+from opal_lake.inline import inline_rows
 from opal_lake.job import JobResult
+from opal_lake.key_hash import hash_keys
 from opal_lake.key_store.entries import Entries, concat_entries
 from opal_lake.metagen import entries_of_rows, rule_columns
-from opal_lake.metagen_job import MetaGenPlan, commit_metagen, slot_writer
+from opal_lake.metagen_job import MetaGenPlan, commit_metagen
 from opal_lake.read import event_time_of, file_reads, hidden_rows, plan_read
-from opal_lake.schema import DELETED, OFFSET, SEGMENT, Atomic, arrow_type
-from opal_lake.slot import process_slot
+from opal_lake.ruled import Ruled, slot_writer
+from opal_lake.schema import DELETED, OFFSET, SEGMENT, Atomic, Field, arrow_type
+from opal_lake.slot import Slot, process_slot
 from opal_lake.snapshot import Snapshot, ingested_files
 from opal_lake.storage.verified import read_verified
 from opal_lake.table import Table
@@ -35,6 +39,7 @@ class Hand:
     token: str | None
     serials: tuple[int, ...]
     is_ingest: bool
+    is_inline: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +66,8 @@ class Replay:
         match step.verb:
             case "ingest" | "begin_ingest":
                 self._begin(self._begin_ingest(step), step)
+            case "inline" | "begin_inline":
+                self._begin(self._begin_ingest(step), step)
             case "metagen" | "begin_metagen":
                 self._begin(self._begin_metagen(step), step)
             case "finish" if self.hands:
@@ -86,9 +93,30 @@ class Replay:
         self.next_serial += len(serials)
         self.taken.update(zip(serials, step.puts, strict=True))
         run = replace(run, partition_key=_KEYS[run.number % len(_KEYS)])
-        log, outputs = self.table.log, [ingest_rows(batches, task) for task, batches in self._tasks(run, serials, step.tasks)]
         self.keys.update(dict.fromkeys(serials, run.partition_key))
+        if step.verb.endswith("inline"):
+            return self._inline(run, serials, step)
+        log, outputs = self.table.log, [ingest_rows(batches, task) for task, batches in self._tasks(run, serials, step.tasks)]
         return Hand(commit=lambda: commit_ingest(log, run, outputs), token=step.token, serials=serials, is_ingest=True)
+
+    def _inline(self, run: IngestRun, serials: tuple[int, ...], step: Step) -> Hand:
+        """Each task gets the rows of its slot, as the shuffle brings them."""
+        log, writer, rows = self.table.log, slot_writer(run.base, run.number, self.table.cache), self.arrow_rows(serials)
+        keys = [self.table_field(name) for name in self.shape.keys]
+        hashes = hash_keys([rows[field.name] for field in keys], [field.type for field in keys if isinstance(field.type, Atomic)])
+        share = (hashes[:, 0] >> np.uint64(32)).astype(np.int64) * step.tasks >> 32
+        outputs = []
+        for place in range(step.tasks):
+            task = IngestTask(storage=self.table.storage, spec=run.base.spec, number=run.number, task=place, attempt="0")
+            slot = Slot(number=place, count=step.tasks, stem=task.stem(place))
+            outputs.append(inline_rows(rows.filter(pa.array(share == place)).to_batches(max_chunksize=2), task, writer, slot))
+        ruled = Ruled(writer=writer, outputs=tuple(output.ruled for output in outputs), slots=step.tasks)
+        ingested = [output.ingested for output in outputs]
+        commit = partial(commit_ingest, log, run, ingested, ruled)
+        return Hand(commit=commit, token=step.token, serials=serials, is_ingest=True, is_inline=True)
+
+    def table_field(self, name: str) -> Field:
+        return self.table.snapshot_at(0).spec.schema.field(name)
 
     def _tasks(self, run: IngestRun, serials: tuple[int, ...], tasks: int) -> Iterator[tuple[IngestTask, list[pa.RecordBatch]]]:
         for task in range(tasks):
@@ -120,11 +148,11 @@ class Replay:
         found = [entries_of_rows(self._decoded(file.path, base).select(rule_columns(base.spec)), base.spec) for file in plan.files]
         assert sum(map(len, found)) == len(pending)
         parts = split_by_hash(concat_entries(found), step.tasks) if found else []
-        writer = slot_writer(base, cache)
-        outputs = [process_slot(part, writer, layout.job_file_name(plan.number, place, "0")) for place, part in enumerate(parts)]
-        return Hand(
-            commit=lambda: commit_metagen(log, plan, outputs, cache, step.token), token=step.token, serials=pending, is_ingest=False
-        )
+        writer = slot_writer(base, plan.number, cache)
+        slots = [Slot(number=at, count=step.tasks, stem=layout.job_file_name(plan.number, at, "0")) for at in range(step.tasks)]
+        outputs = tuple(process_slot(part, writer, slot) for part, slot in zip(parts, slots, strict=False))
+        commit = partial(commit_metagen, log, plan, Ruled(writer=writer, outputs=outputs, slots=step.tasks), step.token)
+        return Hand(commit=commit, token=step.token, serials=pending, is_ingest=False)
 
     def _finish(self, hand: Hand) -> None:
         result = hand.commit()
@@ -143,7 +171,7 @@ class Replay:
             self.tokens[hand.token] = result.version
         if hand.is_ingest:
             self._take_in(new, result.version)
-        for serial in () if hand.is_ingest else new:
+        for serial in new if hand.is_inline or not hand.is_ingest else ():
             self.rows[serial] = replace(self.rows[serial], processed=result.version)
 
     def _take_in(self, serials: list[int], version: int) -> None:

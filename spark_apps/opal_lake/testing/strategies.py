@@ -97,9 +97,9 @@ class Put:
 class Step:
     """One thing that happens to a table.
 
-    `ingest` and `metagen` run through; `begin_...` do their work and stay in hand until a `finish` commits the one at place `hand`, onto
-    whatever the head is by then. `tasks` is how many tasks share the work; `part` says which pending segments a MetaGen takes: all (0), the
-    1st, 3rd ..., or the others (as an inline MetaGen takes its own).
+    `ingest`, `metagen` and `inline`, which is both, run through; `begin_...` do their work and stay in hand until a `finish` commits the
+    one at place `hand`, onto whatever the head is by then. `tasks` is how many tasks share the work; `part` says which pending segments a MetaGen takes: all (0), the
+    1st, 3rd ..., or the others.
     """
 
     verb: str
@@ -159,6 +159,7 @@ def properties(draw: st.DrawFn) -> dict[str, int | str]:
         "group_rows": draw(st.integers(1, 12)),
         "checkpoint_commits": draw(st.integers(1, 5)),
         "token_keep": draw(st.integers(1, 3)),
+        "key_store_fan_in": draw(st.integers(2, 4)),
     }
 
 
@@ -173,12 +174,13 @@ _TASKS = st.integers(1, 3)
 
 
 def _work(verb: str) -> st.SearchStrategy[Step]:
-    if verb.endswith("ingest"):
+    if verb.endswith(("ingest", "inline")):
         return st.builds(Step, verb=st.just(verb), raw=_RAW_ROWS.map(tuple), token=_INGEST_TOKENS, tasks=_TASKS)
     return st.builds(Step, verb=st.just(verb), token=_METAGEN_TOKENS, tasks=_TASKS, part=st.sampled_from((0, 0, 0, 1, 2)))
 
 
 _INGEST, _METAGEN, _BEGIN_INGEST, _BEGIN_METAGEN = map(_work, ("ingest", "metagen", "begin_ingest", "begin_metagen"))
+_INLINE, _BEGIN_INLINE = map(_work, ("inline", "begin_inline"))
 _FINISH = st.builds(Step, verb=st.just("finish"), hand=st.integers(0, 3))
 _REOPEN = st.just(Step(verb="reopen"))
 _RACE = st.tuples(_INGEST, _INGEST, _BEGIN_METAGEN, _INGEST, _BEGIN_METAGEN, _FINISH, _FINISH)
@@ -191,8 +193,11 @@ _SCENES = st.one_of(
     st.tuples(_INGEST, _INGEST, _METAGEN, _REOPEN),
     _RACE,
     _PARTED,
+    st.tuples(_INLINE, _INLINE, _REOPEN),
+    st.tuples(_INGEST, _BEGIN_METAGEN, _INLINE, _BEGIN_INLINE, _INGEST, _METAGEN, _FINISH, _FINISH),
+    st.tuples(_INLINE, _BEGIN_INLINE, _BEGIN_INLINE, _INLINE, _FINISH, _FINISH),
     st.tuples(_BEGIN_INGEST, _BEGIN_INGEST, _FINISH, _BEGIN_METAGEN, _FINISH, _FINISH, _METAGEN),
-    st.lists(st.one_of(_INGEST, _METAGEN, _BEGIN_INGEST, _BEGIN_METAGEN, _FINISH), min_size=1, max_size=4),
+    st.lists(st.one_of(_INGEST, _METAGEN, _INLINE, _BEGIN_INGEST, _BEGIN_METAGEN, _BEGIN_INLINE, _FINISH), min_size=1, max_size=4),
 )
 _STORIES = st.lists(_SCENES, min_size=1, max_size=4)
 

@@ -1,83 +1,94 @@
-"""Runs mapped into memory: in place where the store is a local folder, else from copies below a cache folder."""
+"""Runs as raw arrays, mapped into memory and searched in place: nothing is decoded, and only touched pages are read."""
 
 import mmap
-import os
-import tempfile
-from collections import OrderedDict
-from dataclasses import dataclass, field
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from opal_lake.errors import FormatError, StorageError
-from opal_lake.key_store.run import OpenRun, open_run
-from opal_lake.segment import RunFile
-from opal_lake.storage.local import LocalStorage
-from opal_lake.storage.protocol import Storage
-from opal_lake.storage.verified import read_verified
+import numpy as np
+import numpy.typing as npt
 
-OPEN_RUNS = 512
-STORES = 16
+from opal_lake.key_store.entries import Entries, no_entries
+from opal_lake.key_store.probe import neighbours
+
+_ALIGN = 64
+_END = b"OPALNEAR"
+_TAIL = struct.Struct("<8s36sQQ")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappedRun:
+    """Views into a mapped file."""
+
+    entries: Entries
+
+    def neighbours(self, new: Entries) -> Entries:
+        return neighbours(self.entries, new)
+
+    def slices(self, rows: int, low: int, high: int) -> Iterator[Entries]:
+        first = int(np.searchsorted(self.entries.high, np.uint64(low), "left"))
+        last = int(np.searchsorted(self.entries.high, np.uint64(high), "right"))
+        for start in range(first, last, rows):
+            yield self.entries.take(slice(start, min(start + rows, last)))
+
+
+@dataclass(frozen=True, slots=True)
 class MappedRuns:
-    """`folder` takes the copies of runs that are not local; the name of a copy holds the checksum of its content."""
+    """The default form."""
 
-    storage: Storage
-    folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / f"opal-runs-{os.getuid()}")
-    opened: OrderedDict[RunFile, OpenRun] = field(default_factory=OrderedDict)
+    suffix: str = "raw"
 
-    def open(self, run: RunFile) -> OpenRun:
-        found = self.opened.pop(run, None) or open_run(_mapped(self._local_file(run), run), f"{self.storage.uri}/{run.path}")
-        if found.count != run.entries:
-            raise FormatError(f"{found.path} holds {found.count} entries, the table says {run.entries}; restore the file from a backup")
-        self.opened[run] = found
-        while len(self.opened) > OPEN_RUNS:
-            self.opened.popitem(last=False)
-        return found
+    def size_of(self, count: int, ties: int) -> int:
+        return _places(count, ties)[1] + _TAIL.size
 
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """A task that is handed this gets its process's own cache of the store: what one task opened and verified serves the next."""
-        return cache_of_process, (self.storage, self.folder)
+    def write(self, parts: Iterable[Entries], count: int, ties: int, path: Path) -> None:
+        places, size = _places(count, ties)
+        with path.open("xb") as file:
+            done = 0
+            for part in parts:
+                for array, (dtype, at) in zip(_arrays(part), places, strict=True):
+                    file.seek(at + done * dtype.itemsize)
+                    file.write(np.ascontiguousarray(array.astype(dtype, copy=False)).data)
+                done += len(part)
+            file.seek(size)
+            file.write(_TAIL.pack(_END, _boot(), count, ties))
 
-    def _local_file(self, run: RunFile) -> Path:
-        if isinstance(self.storage, LocalStorage):
-            return self.storage.root / run.path
-        copy = self.folder / f"{run.crc32:08x}-{run.size}-{Path(run.path).name}"
-        if not copy.exists():
-            data = read_verified(self.storage, run)
-            _own_folder(self.folder)
-            with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as part:
-                part.write(data)
-            os.replace(part.name, copy)  # whole or not at all; two tasks that race write the same bytes
-        return copy
-
-
-_caches: OrderedDict[tuple[Storage, Path], MappedRuns] = OrderedDict()
-
-
-def cache_of_process(storage: Storage, folder: Path) -> MappedRuns:
-    """Keyed by the store with its options: credentials that were renewed are another store."""
-    found = _caches.pop((storage, folder), None) or MappedRuns(storage=storage, folder=folder)
-    _caches[storage, folder] = found
-    while len(_caches) > STORES:
-        _caches.popitem(last=False)
-    return found
-
-
-def _own_folder(folder: Path) -> None:
-    """Nobody else may have laid runs there."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise StorageError(f"the cache folder {folder} belongs to another user, or others may write to it; remove it, or set TMPDIR")
-
-
-def _mapped(path: Path, run: RunFile) -> memoryview:
-    try:
+    def open(self, path: Path) -> MappedRun:
         with path.open("rb") as file:
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (FileNotFoundError, ValueError) as error:  # mmap refuses an empty file with ValueError
-        raise FormatError(f"key-store run {path} is missing or empty; restore the file from a backup") from error
-    if len(data) != run.size:
-        raise FormatError(f"key-store run {path} has {len(data)} bytes, written were {run.size}; restore the file from a backup")
-    return data
+            try:
+                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            except ValueError as error:  # an empty file
+                raise OSError(f"{path} is empty") from error
+        end, boot, count, ties = _TAIL.unpack(bytes(data[-_TAIL.size :]).ljust(_TAIL.size, b"\0"))
+        places, size = _places(count, ties) if (end, boot) == (_END, _boot()) else ([], -1)
+        if len(data) != size + _TAIL.size:
+            raise OSError(f"{path} is not whole, or from before the machine started")
+        high, low, delta, *ties_, segment, offset, deleted = (np.frombuffer(data, dtype, count, at) for dtype, at in places)
+        return MappedRun(
+            entries=Entries(
+                high=high, low=low, delta=delta, ties=tuple(ties_), segment=segment, offset=offset, deleted=deleted.view(np.bool_)
+            )
+        )
+
+
+@cache
+def _boot() -> bytes:
+    """What is new after every start of the machine: nothing waits for the disk, and after a crash any page may be missing."""
+    return _BOOT.read_bytes()[:36] if _BOOT.is_file() else bytes(36)
+
+
+def _arrays(entries: Entries) -> list[npt.NDArray[np.generic]]:
+    single = (entries.segment, entries.offset, entries.deleted.view(np.int8))
+    return [entries.high, entries.low, entries.delta, *entries.ties, *single]
+
+
+def _places(count: int, ties: int) -> tuple[list[tuple[np.dtype[np.generic], int]], int]:
+    """The type and position of every column, and where they end."""
+    places, at = [], 0
+    for array in _arrays(no_entries(ties)):
+        places.append((array.dtype, at))
+        at += -(-count * array.dtype.itemsize // _ALIGN) * _ALIGN
+    return places, at

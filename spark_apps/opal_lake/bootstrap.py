@@ -1,0 +1,171 @@
+"""Taking a table of another kind over, in batches of files: what the first try fixed, and what is done (FORMAT, layout).
+
+The list of files is fixed once for a source, so that a source that changes meanwhile cannot mix. Each batch is an ingest with a token made
+of its files; its record is kept beside the plan, since tokens are forgotten some day.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import accumulate
+from typing import Any
+
+from opal_lake import layout
+from opal_lake.commit import canonical_json, seal, unseal
+from opal_lake.errors import FormatError, InvalidInputError, NotFoundError
+from opal_lake.job import JobResult
+from opal_lake.source import PACKAGES, TABLE_FORMATS
+from opal_lake.storage.protocol import Storage
+
+OPERATION = "bootstrap"
+MOST_FILES = 5_000  # of a batch
+MOST_SCANS = 8  # of a table whose reader cannot be told which files to open: each batch costs a scan of all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTable:
+    """Where rows come from. The version is Delta's, or the id of an Iceberg snapshot; None is the newest, and there is none of files."""
+
+    place: str
+    format: str
+    version: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.format not in TABLE_FORMATS:
+            raise InvalidInputError(f"format {self.format!r} is unknown; use one of {', '.join(TABLE_FORMATS)}")
+        if self.version is not None and self.format not in PACKAGES:
+            raise InvalidInputError(f"a {self.format} folder has no version {self.version}; leave it out")
+
+    @property
+    def name(self) -> str:
+        """Of the folder of its bootstrap: the same source has one bootstrap a table."""
+        return sha256(canonical_json([self.format, self.place.rstrip("/"), self.version])).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A file with the rows that are alive in it; `stamp_ms` is when it was last changed, None where files cannot be."""
+
+    path: str
+    size: int
+    rows: int
+    stamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapPlan:
+    """What the first try fixed. `schema` is Spark's own; `folders` are the columns that the paths of files name."""
+
+    source: SourceTable
+    schema: Mapping[str, Any]
+    folders: tuple[str, ...]
+    batches: tuple[tuple[SourceFile, ...], ...]
+
+    def token(self, batch: int) -> str:
+        files = sha256(canonical_json([self.source.version, *map(_file_to_json, self.batches[batch])])).hexdigest()
+        return f"{OPERATION}/{self.source.name}/{batch:08d}-{files[:32]}"
+
+
+def cut_batches(files: Sequence[SourceFile], source: SourceTable, batch_bytes: int) -> tuple[tuple[SourceFile, ...], ...]:
+    """Files in the order of their paths, so that those of one partition stay together."""
+    if batch_bytes < 1:
+        raise InvalidInputError("batches of 0 MB hold nothing; give batch_mb a whole number from 1")
+    ordered = sorted(files, key=lambda file: file.path)
+    total = sum(file.size for file in files)
+    batches: dict[int, list[SourceFile]] = {}
+    if source.format in PACKAGES:
+        most = min(MOST_SCANS, -(-total // batch_bytes))
+        for file, before in zip(ordered, accumulate((file.size for file in ordered), initial=0), strict=False):
+            batches.setdefault(before * most // total if total else 0, []).append(file)
+        return tuple(map(tuple, batches.values()))
+    held = 0
+    for file in ordered:
+        if not batches or held + file.size > batch_bytes or len(batches[len(batches) - 1]) >= MOST_FILES:
+            batches[len(batches)] = []
+            held = 0
+        batches[len(batches) - 1].append(file)
+        held += file.size
+    return tuple(map(tuple, batches.values()))
+
+
+def fix_plan(storage: Storage, name: str, plan: BootstrapPlan) -> BootstrapPlan:
+    """Keep the plan of the first try; the one that stands, if another was first."""
+    storage.put_if_absent(layout.bootstrap_plan_path(name), seal(canonical_json(_plan_to_json(plan))))
+    standing = read_plan(storage, name)
+    assert standing is not None
+    return standing
+
+
+def read_plan(storage: Storage, name: str) -> BootstrapPlan | None:
+    path = layout.bootstrap_plan_path(name)
+    try:
+        return _plan_from_json(_read(storage, path))
+    except NotFoundError:
+        return None
+    except (KeyError, TypeError, IndexError) as error:
+        raise FormatError(f"{storage.uri}/{path} lacks a part of a plan: {error!r}; restore the file from a backup") from error
+
+
+def done_batches(storage: Storage, name: str) -> dict[int, JobResult]:
+    """The results of batches that are in the table."""
+    paths = [found.path for found in storage.list(layout.bootstrap_folder(name))]
+    numbers = {number: path for path in paths if (number := layout.bootstrap_batch(path)) is not None}
+    return {number: JobResult.from_dict(_read(storage, path)) for number, path in numbers.items()}
+
+
+def keep_batch(storage: Storage, name: str, batch: int, result: JobResult) -> None:
+    storage.put_if_absent(layout.bootstrap_batch_path(name, batch), seal(canonical_json(result.to_dict())))
+
+
+def keep_result(storage: Storage, name: str, result: JobResult) -> None:
+    storage.put_if_absent(layout.bootstrap_result_path(name), seal(canonical_json(result.to_dict())))
+
+
+def read_result(storage: Storage, name: str) -> JobResult | None:
+    """Of a bootstrap that is done, marked as a repeat."""
+    try:
+        return replace(JobResult.from_dict(_read(storage, layout.bootstrap_result_path(name))), repeated=True)
+    except NotFoundError:
+        return None
+
+
+def check_rows(plan: BootstrapPlan, batch: int, result: JobResult) -> None:
+    """A source that gave another number of rows than it had when it was listed has changed, or was not read whole."""
+    wanted = sum(file.rows for file in plan.batches[batch])
+    got = result.counts.get("rows", 0) + result.counts.get("rejected", 0)
+    if got != wanted:
+        raise InvalidInputError(
+            f"batch {batch} of {plan.source.place} had {wanted} rows when it was listed, and {got} when it was read: the source changed. "
+            "What was ingested is not visible; bootstrap a new table from a source that stands still"
+        )
+
+
+def _read(storage: Storage, path: str) -> Any:
+    return unseal(storage.get(path), f"{storage.uri}/{path}")
+
+
+def _plan_to_json(plan: BootstrapPlan) -> dict[str, Any]:
+    return {
+        "batches": [[_file_to_json(file) for file in batch] for batch in plan.batches],
+        "folders": list(plan.folders),
+        "schema": plan.schema,
+        "source": [plan.source.place, plan.source.format, plan.source.version],
+    }
+
+
+def _plan_from_json(data: Mapping[str, Any]) -> BootstrapPlan:
+    place, kind, version = data["source"]
+    return BootstrapPlan(
+        source=SourceTable(place=place, format=kind, version=version),
+        schema=data["schema"],
+        folders=tuple(data["folders"]),
+        batches=tuple(tuple(map(_file_from_json, batch)) for batch in data["batches"]),
+    )
+
+
+def _file_to_json(file: SourceFile) -> list[Any]:
+    return [file.path, file.size, file.rows, file.stamp_ms]
+
+
+def _file_from_json(data: list[Any]) -> SourceFile:
+    return SourceFile(path=data[0], size=data[1], rows=data[2], stamp_ms=data[3])

@@ -1,0 +1,117 @@
+"""A folder of derived files on a worker's disk, bounded in size, shared by all processes of one user.
+
+Each entry, a file or a folder, is made beside its place and renamed into it: whole or not at all, and two that race put the same there.
+What was used longest ago goes first. Whoever has an entry open keeps it: on POSIX its bytes go when it is closed.
+"""
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from opal_lake.errors import StorageError
+
+DISK_SHARE = 0.9  # of the free space is the most that one entry may take
+_PART = ".part-"
+_ABANDONED_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheFolder:
+    """`max_bytes` bounds what stays; an entry that alone is larger is not kept at all. 0 keeps nothing and touches nothing.
+
+    The folder is the cache's own: everything in it may be evicted.
+    """
+
+    path: Path
+    max_bytes: int
+
+    def find(self, name: str) -> Path | None:
+        """The entry, marked as used."""
+        if not self.max_bytes or not self._is_there():
+            return None
+        entry = self.path / name
+        try:
+            os.utime(entry)
+        except FileNotFoundError:
+            return None
+        return entry
+
+    def put(self, name: str, size: int, write: Callable[[Path], None]) -> Path | None:
+        """Make an entry of about `size` bytes; None when there is no room for it, here or on the disk."""
+        if size > self.max_bytes:
+            return None
+        self._make()
+        if size > DISK_SHARE * shutil.disk_usage(self.path).free:
+            return None
+        try:
+            with tempfile.TemporaryDirectory(dir=self.path, prefix=_PART, ignore_cleanup_errors=True) as part:
+                self._evict(self.max_bytes - size)
+                write(Path(part) / "entry")
+                os.rename(Path(part) / "entry", self.path / name)
+        except OSError:  # a full disk; or a folder of that name is there, put by another
+            return self.find(name)
+        return self.path / name
+
+    def drop(self, name: str) -> None:
+        """Gone at once: nobody sees a folder half empty, and another may take its place."""
+        gone = self.path / f"{_PART}{os.getpid()}-{name}"
+        with suppress(OSError):  # another was faster
+            os.rename(self.path / name, gone)
+            _remove(gone)
+
+    def _make(self) -> None:
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"the cache folder {self.path} cannot be made: {error}; name another (spark.opal.cache.folder)") from error
+        self._is_there()
+
+    def _is_there(self) -> bool:
+        """Nobody else may have laid runs there, nor a link to where other things lie."""
+        try:
+            found = self.path.lstat()
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise StorageError(
+                f"the cache folder {self.path} is no folder, belongs to another user, or others may write to it; remove it, "
+                "or name another (spark.opal.cache.folder)"
+            )
+        return True
+
+    def _evict(self, keep_bytes: int) -> None:
+        entries = []
+        now = self.path.stat().st_mtime  # as this file system's clock has it: a part was just begun
+        with os.scandir(self.path) as found:
+            for item in found:
+                with suppress(FileNotFoundError):
+                    used = item.stat(follow_symlinks=False).st_mtime
+                    if not item.name.startswith(_PART):
+                        entries.append((used, _size(item), item.name))
+                    elif now - used > _ABANDONED_S:
+                        _remove(Path(item.path))
+        total = sum(size for _, size, _ in entries)
+        for _, size, name in sorted(entries):
+            if total <= keep_bytes:
+                return
+            self.drop(name)
+            total -= size
+
+
+def _size(item: os.DirEntry[str]) -> int:
+    if not item.is_dir(follow_symlinks=False):
+        return item.stat(follow_symlinks=False).st_size
+    with os.scandir(item.path) as inner:
+        return sum(part.stat(follow_symlinks=False).st_size for part in inner)
+
+
+def _remove(entry: Path) -> None:
+    if entry.is_dir():
+        shutil.rmtree(entry, ignore_errors=True)
+    else:
+        entry.unlink(missing_ok=True)

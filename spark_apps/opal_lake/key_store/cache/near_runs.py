@@ -1,0 +1,208 @@
+"""The worker's cache of runs: near ones in one of two forms, far ones probed in place or brought near."""
+
+import os
+import resource
+import tempfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from opal_lake.errors import FormatError, InvalidInputError, NotFoundError
+from opal_lake.key_store.cache.folder import CacheFolder
+from opal_lake.key_store.cache.mapped_runs import MappedRuns
+from opal_lake.key_store.cache.protocol import GREATEST_WORD, NearForm, NearRun
+from opal_lake.key_store.entries import Entries, concat_entries, no_entries
+from opal_lake.key_store.probe import neighbours
+from opal_lake.key_store.run import Reader, RunIndex, blocks_to_probe, open_index, read_blocks
+from opal_lake.segment import RunFile
+from opal_lake.storage.protocol import Storage
+
+BACKENDS = ("mapped", "rocksdb")
+OPEN_RUNS = min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)  # each has a file open, of 256 on some systems
+STORES = 16
+FEW_BLOCKS = 0.25  # of a run: a batch that needs less than this of a far run leaves it far
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSettings:
+    """Where and how runs are kept on a worker: in a folder of the user's own within `folder`, by default that for temporary files.
+
+    It is the same path on every worker, and nothing is shared between machines.
+    """
+
+    backend: str = "mapped"
+    folder: str | None = None
+    max_bytes: int = 16 << 30
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise InvalidInputError(f"spark.opal.cache.backend={self.backend!r} is unknown; use one of {', '.join(BACKENDS)}")
+        if self.max_bytes < 0:
+            raise InvalidInputError(f"spark.opal.cache.bytes={self.max_bytes} is negative; 0 keeps nothing")
+
+    @property
+    def path(self) -> Path:
+        """Never `folder` itself: what else lies there is not the cache's to evict."""
+        return Path(self.folder or tempfile.gettempdir()) / f"opal-runs-{os.getuid()}"
+
+
+def near_form(backend: str) -> NearForm:
+    if backend == "mapped":
+        return MappedRuns()
+    from opal_lake.key_store.cache.rocksdb import RocksRuns  # an extra of its own: rocksdict
+
+    return RocksRuns()
+
+
+@dataclass(slots=True, kw_only=True)
+class NearRuns:
+    """A `RunCache`. Small batches probe far runs block by block; others bring them near."""
+
+    storage: Storage
+    settings: CacheSettings = field(default_factory=CacheSettings)
+    opened: OrderedDict[RunFile, NearRun] = field(default_factory=OrderedDict)
+    indexes: OrderedDict[RunFile, RunIndex] = field(default_factory=OrderedDict)
+
+    def neighbours(self, runs: Sequence[RunFile], new: Entries) -> list[Entries]:
+        found = []
+        for run in runs:
+            probes = _between(new, run.hash_low, run.hash_high)
+            if len(probes):
+                found.append(self._neighbours(run, probes))
+        return found
+
+    def _neighbours(self, run: RunFile, probes: Entries) -> Entries:
+        found = self._near_neighbours(self._near(run), run, probes)
+        if found is not None:
+            return found
+        index, read = self._index(run), self._reader(run)
+        blocks = blocks_to_probe(index, read, probes)
+        if len(blocks) > FEW_BLOCKS * len(index.directory):
+            found = self._near_neighbours(self._bring(run), run, probes)
+        if found is None:
+            found = neighbours(concat_entries([no_entries(index.ties), *read_blocks(index, read, blocks)]), probes)
+        return found
+
+    def _near_neighbours(self, near: NearRun | None, run: RunFile, probes: Entries) -> Entries | None:
+        if near is not None:
+            with suppress(OSError):  # damaged on this machine since it was opened
+                return near.neighbours(probes)
+            self._forget(run)
+        return None
+
+    def slices(self, run: RunFile, rows: int, low: int = 0, high: int = GREATEST_WORD) -> Iterator[Entries]:
+        done, near = 0, self._near(run)
+        if near is not None:
+            try:
+                for part in near.slices(rows, low, high):
+                    yield part
+                    done += len(part)
+                return
+            except OSError:  # damaged on this machine: the rest comes from afar
+                self._forget(run)
+        index = self._index(run)
+        for block in read_blocks(index, self._reader(run), index.blocks_between(low, high)):
+            wanted = _between(block, low, high)
+            for start in range(min(done, len(wanted)), len(wanted), rows):
+                yield wanted.take(slice(start, start + rows))
+            done -= min(done, len(wanted))
+
+    def keep(self, run: RunFile, entries: Entries) -> None:
+        self._put(run, [entries], len(entries), len(entries.ties) // 2)
+
+    @property
+    def _folder(self) -> CacheFolder:
+        return CacheFolder(path=self.settings.path, max_bytes=self.settings.max_bytes)
+
+    def _name(self, run: RunFile, form: NearForm) -> str:
+        table = zlib.crc32(self.storage.uri.encode())
+        return f"{table:08x}-{run.crc32:08x}-{run.size}-{Path(run.path).stem}.{form.suffix}"
+
+    def _near(self, run: RunFile) -> NearRun | None:
+        found = self.opened.pop(run, None)
+        if found is not None:
+            self.opened[run] = found
+            return found
+        form = near_form(self.settings.backend)
+        path = self._folder.find(self._name(run, form))
+        return None if path is None else self._opened(run, form, path)
+
+    def _bring(self, run: RunFile) -> NearRun | None:
+        """A copy of the whole run; None when there is no room for it."""
+        index = self._index(run)
+        return self._put(run, read_blocks(index, self._reader(run), range(len(index.directory))), index.count, index.ties)
+
+    def _put(self, run: RunFile, parts: Iterable[Entries], count: int, ties: int) -> NearRun | None:
+        form = near_form(self.settings.backend)
+        write = partial(form.write, parts, count, ties)
+        path = self._folder.put(self._name(run, form), form.size_of(count, ties), write)
+        return None if path is None else self._opened(run, form, path)
+
+    def _forget(self, run: RunFile) -> None:
+        self.opened.pop(run, None)
+        self._folder.drop(self._name(run, near_form(self.settings.backend)))
+
+    def _opened(self, run: RunFile, form: NearForm, path: Path) -> NearRun | None:
+        try:
+            near = form.open(path)
+        except OSError:  # gone since, or cut off by a crash of the machine: it is derived
+            self._folder.drop(path.name)
+            return None
+        self.opened[run] = near
+        while len(self.opened) > OPEN_RUNS:
+            self.opened.popitem(last=False)
+        return near
+
+    def _index(self, run: RunFile) -> RunIndex:
+        index = self.indexes.pop(run, None) or _index_of(run, self._reader(run), f"{self.storage.uri}/{run.path}")
+        self.indexes[run] = index
+        while len(self.indexes) > OPEN_RUNS:
+            self.indexes.popitem(last=False)
+        return index
+
+    def _reader(self, run: RunFile) -> Reader:
+        def read(start: int, length: int) -> bytes:
+            try:
+                return self.storage.get(run.path, start, length)
+            except NotFoundError as error:
+                raise FormatError(f"key-store run {self.storage.uri}/{run.path} is missing; restore the file from a backup") from error
+
+        return read
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """A task that is handed this gets its process's own cache of the store: what one task opened serves the next."""
+        return cache_of_process, (self.storage, self.settings)
+
+
+def _index_of(run: RunFile, read: Reader, path: str) -> RunIndex:
+    """The index of the very run that the table names, not of a sound one that was laid in its place."""
+    index = open_index(read, path)
+    if index.count != run.entries:
+        raise FormatError(f"{path} holds {index.count} entries, the table says {run.entries}; restore the file from a backup")
+    if index.size != run.size or (index.count and int(index.fences[0]) != run.hash_low):
+        raise FormatError(f"{path} is a run of {index.size} bytes, and not the one that the table names; restore the file from a backup")
+    return index
+
+
+def _between(entries: Entries, low: int, high: int) -> Entries:
+    """Of entries sorted by the first hash word, those from `low` to `high`. As words: numpy compares plain integers as floats."""
+    first, last = entries.high.searchsorted(np.uint64(low), "left"), entries.high.searchsorted(np.uint64(high), "right")
+    return entries.take(slice(int(first), int(last)))
+
+
+_caches: OrderedDict[tuple[Storage, CacheSettings], NearRuns] = OrderedDict()
+
+
+def cache_of_process(storage: Storage, settings: CacheSettings) -> NearRuns:
+    """Keyed by the store with its options: credentials that were renewed are another store."""
+    found = _caches.pop((storage, settings), None) or NearRuns(storage=storage, settings=settings)
+    _caches[storage, settings] = found
+    while len(_caches) > STORES:
+        _caches.popitem(last=False)
+    return found

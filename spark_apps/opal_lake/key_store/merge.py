@@ -1,0 +1,52 @@
+"""When runs are merged: by tiers of size, so that every probe meets few runs and every entry is written a few times only.
+
+A tier is full when it holds `fan_in - 1` layers, each a run, or several side by side, over all hashes: then the next job that writes runs
+anyway takes its runs, and those of the tiers below, into its own. Neither needs the other's outcome: a run that is merged twice costs
+space, and nothing else.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+
+from opal_lake.key_store.cache.protocol import GREATEST_WORD
+from opal_lake.segment import RunFile
+
+TIER_FROM = 4096  # entries over all hashes: fewer are all the lowest tier
+MOST_ENTRIES = 1 << 26  # of one merge in passing; more is left to compaction
+_ALMOST = 0.05  # of a layer: the least and greatest hashes of a range leave a bit at its ends
+
+
+def plan_merge(runs: Iterable[RunFile], fan_in: int) -> tuple[RunFile, ...]:
+    """The runs that the next job should take into its own; mostly none."""
+    tiers: dict[int, list[RunFile]] = defaultdict(list)
+    for run in runs:
+        tiers[tier_of(run, fan_in)].append(run)
+    chosen: list[RunFile] = []
+    below: list[RunFile] = []
+    entries = carried = 0
+    for tier in sorted(tiers):
+        below += tiers[tier]
+        layers = sum(map(share_of, tiers[tier])) + carried
+        entries = sum(run.entries for run in below)
+        if layers + _ALMOST < fan_in - 1 or entries > MOST_ENTRIES:
+            carried = 0
+            continue
+        chosen, carried = list(below), 1
+    return tuple(chosen)
+
+
+def tier_of(run: RunFile, fan_in: int) -> int:
+    """By how many entries there were if the run covered all hashes."""
+    return max(0, int(math.log(run.entries / share_of(run) / TIER_FROM, fan_in)))
+
+
+def share_of(run: RunFile) -> float:
+    """The part of all hashes that a run covers. Few entries tell little: they count as spread over all."""
+    return 1.0 if run.entries < TIER_FROM else max((run.hash_high - run.hash_low) / GREATEST_WORD, 1e-9)
+
+
+def hash_range(slot: int, slots: int) -> tuple[int, int]:
+    """The least and greatest first hash word of one of equal ranges, cut by the upper 32 bits."""
+    least, next_least = (-(-(place << 32) // slots) << 32 for place in (slot, slot + 1))
+    return least, next_least - 1

@@ -1,0 +1,191 @@
+"""Tables of other kinds as sources of a bootstrap: their files, fixed once, and the rows of some of these."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from opal_lake.bootstrap import BootstrapPlan, SourceFile, SourceTable, cut_batches
+from opal_lake.errors import InvalidInputError, NotFoundError, OpalError
+from opal_lake.source import DELTA_CONF, PACKAGES, Files
+from opal_spark.failures import first_words
+from opal_spark.session import few_listing_tasks
+from opal_spark.sources.paths import one_file, open_files
+
+_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+_FILE, _WANTED = "_opal_source_file", "_opal_wanted_file"
+_DELTA_COMMIT = re.compile(r"/(\d{20})\.json$")
+
+
+def plan_source(spark: SparkSession, source: SourceTable, schema: StructType | None, batch_bytes: int) -> BootstrapPlan:
+    """Look at the source as it is now. Columns that folders name take their types from the schema of the new table, if there is one."""
+    with _explained(source):
+        fixed = _at_version(spark, source)
+        rows = _rows(spark, fixed)
+        files = _list_iceberg(spark, fixed, rows) if source.format == "iceberg" else _list_files(rows, source)
+    folders = _folders(source, files)
+    return BootstrapPlan(
+        source=fixed,
+        schema=_with_types(rows.schema, schema, folders).jsonValue(),
+        folders=folders,
+        batches=cut_batches(files, source, batch_bytes),
+    )
+
+
+def batch_rows(spark: SparkSession, plan: BootstrapPlan, batch: int) -> DataFrame:
+    """The rows of a batch, as they were when the source was looked at."""
+    files = plan.batches[batch]
+    with _explained(plan.source):
+        if plan.source.format in PACKAGES:
+            return _only(spark, _rows(spark, plan.source), plan.source, files)
+        _check_unchanged(spark, files)
+        reader = spark.read.format(plan.source.format).schema(StructType.fromJson(dict(plan.schema))).options(**_STRICT)
+        if plan.folders:
+            reader = reader.option("basePath", _hadoop(plan.source.place))
+        with few_listing_tasks(spark):
+            return reader.load([_literal(file.path) for file in files])
+
+
+@contextmanager
+def _explained(source: SourceTable) -> Iterator[None]:
+    """What it means when Spark cannot open a source."""
+    try:
+        yield
+    except OpalError:
+        raise
+    except Exception as error:
+        text = str(error)
+        if "DATA_SOURCE_NOT_FOUND" in text or "ClassNotFoundException" in text:
+            raise InvalidInputError(f"Spark has no reader for {source.format}: {_advice(source)}") from error
+        if "DELTA_CONFIGURE_SPARK_SESSION" in text:
+            raise InvalidInputError(f"Spark is not set up to read Delta: {_advice(source)}") from error
+        if isinstance(error, AnalysisException):
+            raise InvalidInputError(f"{source.place} cannot be read as {source.format}: {first_words(error)}; correct the path") from error
+        raise
+
+
+def _advice(source: SourceTable) -> str:
+    package = PACKAGES.get(source.format, "its package")
+    conf = "".join(f" --conf {name}={value}" for name, value in DELTA_CONF.items()) if source.format == "delta" else ""
+    return f"start it with --packages {package}{conf} (`opal bootstrap --conf spark.jars.packages={package}" + (
+        "; the rest is set for you)" if conf else ")"
+    )
+
+
+def _at_version(spark: SparkSession, source: SourceTable) -> SourceTable:
+    """With the newest version, if none was asked for."""
+    version = source.version
+    if source.format == "delta" and version is None:
+        log = spark.read.format("binaryFile").load(f"{_literal(source.place.rstrip('/'))}/_delta_log/*.json").select("path")
+        found = [int(number[1]) for row in log.collect() if (number := _DELTA_COMMIT.search(row.path))]
+        if not found:
+            raise NotFoundError(f"{source.place} has no Delta log; correct the path")
+        version = max(found)
+    if source.format == "iceberg" and version is None:
+        main = spark.read.format("iceberg").load(_iceberg(source, "refs")).where("name = 'main'").select("snapshot_id").collect()
+        version = main[0].snapshot_id if main else None
+    return SourceTable(place=source.place, format=source.format, version=version)
+
+
+def _rows(spark: SparkSession, source: SourceTable) -> DataFrame:
+    """All rows, as of the version."""
+    if source.format not in PACKAGES:
+        files = one_file(Files(paths=(source.place,), format=source.format), source.place)
+        return open_files(spark, files, source.format, {"mergeSchema": "true"})
+    place = _hadoop(source.place) if source.format == "delta" else _iceberg(source, None)
+    reader = spark.read.format(source.format)
+    return reader.load(place) if source.version is None else reader.option("versionAsOf", str(source.version)).load(place)
+
+
+def _list_files(rows: DataFrame, source: SourceTable) -> list[SourceFile]:
+    """Files that hold rows, with their number: Parquet, ORC and Delta tell it without reading a column."""
+    told = rows.metadataColumn("_metadata")
+    stamp = F.unix_millis(told.getField("file_modification_time"))
+    keys = [told.getField("file_path").alias("path"), told.getField("file_size").alias("size"), stamp.alias("stamp")]
+    found = rows.select(*keys).groupBy("path", "size", "stamp").count().collect()
+    if source.format == "delta":  # its files never change
+        return [SourceFile(path=row.path, size=row.size, rows=row["count"]) for row in found]
+    return [SourceFile(path=unquote(row.path), size=row.size, rows=row["count"], stamp_ms=row.stamp) for row in found]
+
+
+def _list_iceberg(spark: SparkSession, source: SourceTable, rows: DataFrame) -> list[SourceFile]:
+    if source.version is None:
+        return []  # nothing was ever written
+    listed = spark.read.format("iceberg").option("versionAsOf", str(source.version)).load(_iceberg(source, "files"))
+    sizes = {row.file_path: row.file_size_in_bytes for row in listed.where("content = 0").collect()}
+    found = rows.select(rows.metadataColumn("_file").alias("path")).groupBy("path").count().collect()
+    return [SourceFile(path=row.path, size=sizes[row.path], rows=row["count"]) for row in found]
+
+
+def _only(spark: SparkSession, rows: DataFrame, source: SourceTable, files: Sequence[SourceFile]) -> DataFrame:
+    """A join and not a list of literals, which thousands of files would make a plan of megabytes."""
+    place: Column = rows.metadataColumn("_file")
+    if source.format == "delta":
+        place = rows.metadataColumn("_metadata").getField("file_path")
+    wanted = spark.createDataFrame(pa.table({_WANTED: pa.array([file.path for file in files], pa.string())}))
+    return rows.withColumn(_FILE, place).join(F.broadcast(wanted), F.col(_FILE) == F.col(_WANTED), "left_semi").drop(_FILE)
+
+
+def _check_unchanged(spark: SparkSession, files: Sequence[SourceFile]) -> None:
+    """Fails before anything of the batch is in the table."""
+    try:
+        with few_listing_tasks(spark):
+            listed = spark.read.format("binaryFile").load([_literal(file.path) for file in files])
+        told = listed.selectExpr("path", "length", "unix_millis(modificationTime) AS stamp").collect()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise InvalidInputError(f"files of the source are gone since the bootstrap began ({first_words(error)}); {_WAY_OUT}") from error
+    found = {_plain(row.path): (row.length, row.stamp) for row in told}
+    for file in files:
+        if found.get(_plain(file.path)) != (file.size, file.stamp_ms):
+            raise InvalidInputError(f"{file.path} was changed since the bootstrap began; {_WAY_OUT}")
+
+
+_WAY_OUT = "put back what was there, or bootstrap a new table"
+
+
+def _folders(source: SourceTable, files: Sequence[SourceFile]) -> tuple[str, ...]:
+    """The columns that paths below the source name, as `day=2026-11-01`."""
+    if source.format in PACKAGES or not files:
+        return ()
+    parts = _plain(files[0].path).partition(_plain(source.place) + "/")[2].split("/")[:-1]
+    return tuple(unquote(part.partition("=")[0]) for part in parts if "=" in part)
+
+
+def _with_types(found: StructType, wanted: StructType | None, folders: Sequence[str]) -> StructType:
+    """`01` in a folder's name is a number to Spark, and may be a text to the table."""
+    kinds = {field.name.casefold(): field.dataType for field in wanted.fields} if wanted is not None else {}
+    named = {name.casefold() for name in folders}
+    return StructType(
+        [
+            StructField(field.name, kinds.get(field.name.casefold(), field.dataType) if field.name.casefold() in named else field.dataType)
+            for field in found.fields
+        ]
+    )
+
+
+def _iceberg(source: SourceTable, part: str | None) -> str:
+    """A table by its path or by its name in a catalog, or one of its metadata tables."""
+    place = _hadoop(source.place.rstrip("/"))
+    return place if part is None else f"{place}{'#' if '/' in place else '.'}{part}"
+
+
+def _literal(path: str) -> str:
+    """For Spark, which takes paths for patterns."""
+    return one_file(Files(paths=(path,), format="parquet"), _hadoop(path)).paths[0]
+
+
+def _hadoop(path: str) -> str:
+    return re.sub(r"^s3://", "s3a://", path)
+
+
+def _plain(path: str) -> str:
+    """For comparing: Spark writes file:/a, file:///a and /a."""
+    return re.sub(r"^file:/*", "/", _hadoop(path)).rstrip("/")

@@ -1,0 +1,1 @@
+"""Opal tables beside other table formats, on the same rows, the same machine and in turns."""

@@ -1,0 +1,75 @@
+"""The systems that are compared: what each needs to start. Imported by every process, also where there is nothing but PySpark."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["opal", "peer", "reference"]
+
+DELTA = "io.delta:delta-spark_4.1_2.13:4.4.0"
+ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
+HUDI = "org.apache.hudi:hudi-spark3.5-bundle_2.12:1.2.0"
+HUDI_PYSPARK = "3.5.8"
+STAGER = "stager"  # the process that writes the batches for all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemSpec:
+    """One system: its settings beyond those that all share. `{folder}` stands for its own folder; `pyspark` names an environment apart."""
+
+    name: str
+    kind: Kind
+    packages: str = ""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    pyspark: str | None = None
+
+    def settings(self, folder: str) -> dict[str, str]:
+        found = {name: value.replace("{folder}", folder) for name, value in self.conf.items()}
+        return found | ({"spark.jars.packages": self.packages} if self.packages else {})
+
+
+_SPECS = (
+    SystemSpec(name="opal-batch", kind="opal"),
+    SystemSpec(name="opal-inline", kind="opal"),
+    SystemSpec(name="opal-inline-rocksdb", kind="opal", conf={"spark.opal.cache.backend": "rocksdb"}),
+    SystemSpec(
+        name="delta",
+        kind="peer",
+        packages=DELTA,
+        conf={
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.databricks.delta.properties.defaults.enableDeletionVectors": "true",
+        },
+    ),
+    SystemSpec(
+        name="iceberg",
+        kind="peer",
+        packages=ICEBERG,
+        conf={
+            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+            "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.lake.type": "hadoop",
+            "spark.sql.catalog.lake.warehouse": "{folder}",
+        },
+    ),
+    SystemSpec(
+        name="hudi",
+        kind="peer",
+        packages=HUDI,
+        pyspark=HUDI_PYSPARK,
+        conf={
+            "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+            "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+            "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
+        },
+    ),
+    SystemSpec(name="lumos", kind="reference"),
+    SystemSpec(name="plain", kind="reference"),
+)
+SYSTEMS: Mapping[str, SystemSpec] = {spec.name: spec for spec in _SPECS}
+
+
+def names_of(kind: Kind) -> list[str]:
+    return [spec.name for spec in _SPECS if spec.kind == kind]

@@ -1,0 +1,47 @@
+"""The Python of each system: our own, or a virtual environment with another PySpark, made once and kept in the user's cache."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.bench.peers.catalog import SystemSpec
+
+ROOT = Path(__file__).parents[3]
+_NOT_INHERITED = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opal-bench"
+
+
+def python_of(spec: SystemSpec | None) -> Path:
+    """The interpreter for a system; may take a minute, and 400 MB of download, the first time. Raises OSError when it can't be had."""
+    if spec is None or spec.pyspark is None:
+        return Path(sys.executable)
+    folder = cache_folder() / f"pyspark-{spec.pyspark}-python-{sys.version_info.major}.{sys.version_info.minor}"
+    made = folder / ".made"
+    if not made.exists():
+        print(f"{spec.name}: making an environment with PySpark {spec.pyspark} in {folder}", flush=True)
+        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+        # setuptools: PySpark 3.5 imports distutils, which Python 3.12 has no more
+        _run([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", f"pyspark=={spec.pyspark}", "setuptools<81"])
+        made.touch()
+    return folder / "bin" / "python"
+
+
+def environment_for(python: Path, folder: Path) -> dict[str, str]:
+    """What a worker inherits; temporary files, and caches kept among them, go below its own folder."""
+    temporary = folder / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    path = os.pathsep.join(filter(None, (str(ROOT), inherited.get("PYTHONPATH"))))
+    ours = {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), "TMPDIR": str(temporary), "PYTHONPATH": path}
+    return inherited | ours
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise OSError(f"{' '.join(command[:4])} ... failed: {said[-1] if said else 'without a word'}")

@@ -1,0 +1,130 @@
+"""All systems' processes: each is asked in turn while the others wait, so that all of them meet the same machine."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.bench.peers.catalog import STAGER, SYSTEMS
+from tests.bench.peers.child import Child, ChildError
+from tests.bench.peers.environments import python_of
+
+STAGER_MEMORY = "1g"
+_SPARE_BYTES = 1 << 30  # beside the heap of the one that works: its workers, and pages of files
+_LOW_DISK_BYTES = 10 << 30
+_UNITS = {"m": 1 << 20, "g": 1 << 30}
+
+Answers = dict[str, dict[str, Any]]
+
+
+def bytes_of(memory: str) -> int:
+    """2g -> 2147483648."""
+    unit = _UNITS.get(memory[-1:].lower())
+    if unit is None or not memory[:-1].isdigit():
+        raise ValueError(f"{memory!r} is no amount of memory; write 3g or 2500m")
+    return int(memory[:-1]) * unit
+
+
+@dataclass(kw_only=True)
+class Fleet:
+    """Systems that run. One that fails leaves: `failed` keeps what it said, `unavailable` why it could not start."""
+
+    folder: Path
+    memory: str
+    cores: int
+    timeout_s: float
+    children: dict[str, Child] = field(default_factory=dict)
+    unavailable: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    spark: dict[str, str] = field(default_factory=dict)
+    stager: Child | None = None
+    _turn: int = 0
+
+    def start(self, names: list[str]) -> None:
+        """One after the other, as they share the cache of downloaded jars."""
+        self.stager = self._started(STAGER, STAGER_MEMORY)
+        for name in names:
+            print(f"starting {name}", flush=True)
+            try:
+                self.children[name] = self._started(name, self.memory)
+            except (ChildError, OSError) as error:
+                self.unavailable[name] = str(error).splitlines()[0]
+                print(f"{name}: not available here, the rest runs without it: {self.unavailable[name]}", flush=True)
+
+    def _started(self, name: str, memory: str) -> Child:
+        child = Child(name, python_of(SYSTEMS.get(name)), self.folder / name, (memory, str(self.cores)))
+        try:
+            self.spark[name] = child.wait_until_ready()
+        except ChildError:
+            child.kill()
+            raise ChildError(child.reason()) from None
+        except BaseException:
+            child.kill()
+            raise
+        return child
+
+    def stop(self) -> None:
+        everyone = [*self.children.values(), *([self.stager] if self.stager else [])]
+        self.children, self.stager = {}, None
+        for child in everyone:
+            child.stop()
+
+    def kill(self) -> None:
+        for child in (*self.children.values(), *([self.stager] if self.stager else [])):
+            child.kill()
+
+    def stage(self, batch: Mapping[str, Any], path: Path) -> int:
+        """Write a batch, and return its bytes."""
+        if self.stager is None:
+            raise ChildError("the process that writes the batches is not running")
+        self.stager.ask({"do": "stage", "batch": batch, "path": str(path)}, self.timeout_s)
+        return sum(found.stat().st_size for found in path.glob("part-*"))
+
+    def in_turns(self) -> Iterator[str]:
+        """Everyone once; who begins changes from time to time."""
+        names = list(self.children)
+        self._turn += 1
+        for number in range(len(names)):
+            name = names[(number + self._turn) % len(names)]
+            if name in self.children:
+                yield name
+
+    def ask(self, name: str, **command: Any) -> dict[str, Any] | None:
+        """The answer of one system; None when that was the end of it."""
+        self._make_room(name)
+        try:
+            return self.children[name].ask(command, self.timeout_s)
+        except ChildError as error:
+            self.failed[name] = str(error)
+            print(f"{name}: out of the run: {error}", flush=True)
+            self.children.pop(name).kill()
+            return None
+
+    def ask_all(self, **command: Any) -> Answers:
+        answers = {name: self.ask(name, **command) for name in self.in_turns()}
+        return {name: found for name, found in answers.items() if found is not None}
+
+    def rest(self) -> None:
+        self.ask_all(do="rest")
+
+    def forget_memory(self) -> None:
+        for child in self.children.values():
+            child.forget_memory()
+
+    def _make_room(self, name: str) -> None:
+        """Before the machine is short of memory or disk, those that wait give back what they hold for nothing, the largest first."""
+        child = self.children[name]
+        idle = [(other.resident_bytes(), other) for other in self.children.values() if other is not child] if self._is_short(child) else []
+        for _, other in sorted(idle, key=lambda pair: -pair[0]):
+            if not self._is_short(child):
+                return
+            with contextlib.suppress(ChildError):  # who is dead is told so at its own turn
+                other.ask({"do": "rest"}, self.timeout_s)
+
+    def _is_short(self, child: Child) -> bool:
+        missing = max(0, bytes_of(self.memory) - child.resident_bytes()) + _SPARE_BYTES
+        return psutil.virtual_memory().available < missing or shutil.disk_usage(self.folder).free < _LOW_DISK_BYTES

@@ -1,0 +1,50 @@
+"""What is claimed, and how far from it a short run on a busy machine may be before something must be wrong."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A ratio by its name in the table of ratios. `claim` is the README's figure, `wide` fails the check."""
+
+    ratio: str
+    claim: float
+    wide: float
+    bound: Literal["least", "most"]
+
+    def is_kept_by(self, value: float) -> bool:
+        return value >= self.wide if self.bound == "least" else value <= self.wide
+
+
+LIMITS = (
+    Limit(ratio="upsert 1% uniform: fastest peer / opal-inline", claim=4.0, wide=1.5, bound="least"),
+    Limit(ratio="upsert 10% uniform: fastest peer / opal-inline", claim=3.0, wide=1.2, bound="least"),
+    Limit(ratio="upsert 1% uniform: fastest peer / opal-batch", claim=3.0, wide=1.2, bound="least"),
+    Limit(ratio="upsert 1% uniform: opal-inline / plain", claim=4.0, wide=10.0, bound="most"),
+    Limit(ratio="upsert 10% uniform: opal-inline / plain", claim=3.0, wide=8.0, bound="most"),
+    Limit(ratio="scan 10% after 1 5 columns: opal-inline / its unfiltered scan", claim=1.1, wide=2.0, bound="most"),
+    Limit(ratio="scan 10% after 1 2 columns: opal-inline / its unfiltered scan", claim=1.7, wide=3.5, bound="most"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One limit against what was measured; `value` is None when it was not."""
+
+    limit: Limit
+    value: float | None
+
+    @property
+    def failed(self) -> bool:
+        return self.value is not None and not self.limit.is_kept_by(self.value)
+
+    def __str__(self) -> str:
+        limit = self.limit
+        found = "not measured" if self.value is None else f"{self.value:.2f}x  {'FAILED' if self.failed else 'ok'}"
+        return f"{limit.ratio:<66} claim {limit.claim:g}x, at {limit.bound} {limit.wide:g}x: {found}"
+
+
+def check_limits(ratios: Mapping[str, float], limits: Iterable[Limit] = LIMITS) -> list[Verdict]:
+    return [Verdict(limit=limit, value=ratios.get(limit.ratio)) for limit in limits]

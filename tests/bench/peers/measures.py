@@ -1,0 +1,141 @@
+"""The measures. Each builds a table in all systems, asks them in turns, and drops it."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from tests.bench.peers.figures import UNFILTERED, Case
+from tests.bench.peers.tables import WARM_UP_ROWS, BenchTable, Run, Upserted, bench_table, medians, say
+from tests.bench.peers.worker import SCANS
+
+MOST_BOOTSTRAPS = 3
+KEY_STORE = "_opal/key_store"
+
+
+def warm_up(run: Run) -> None:
+    """A small table, so that classes are loaded and code is compiled where it is going to be measured."""
+    print("warming up", flush=True)
+    with bench_table(run, "warm-up", WARM_UP_ROWS) as table:
+        for _ in range(2):
+            say("upsert", table.upsert(WARM_UP_ROWS // 20).answers)
+        for columns in SCANS:
+            run.fleet.ask_all(do="scan", columns=columns, unfiltered=False)
+
+
+def measure_bootstrap(run: Run) -> None:
+    rows = run.options.rows
+    seconds: dict[str, list[float]] = defaultdict(list)
+    parts: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for _ in range(min(run.options.rounds, MOST_BOOTSTRAPS)):
+        with bench_table(run, "bootstrap", rows) as table:
+            for name, answer in table.bootstrapped.items():
+                seconds[name].append(answer["seconds"])
+                parts[name].append(answer["parts"])
+    for name in run.fleet.children:
+        if seconds[name]:
+            run.add(Case(measure="bootstrap", rows=rows), name, "s", seconds[name], medians(parts[name]))
+
+
+def measure_upsert(run: Run) -> None:
+    """Small batches first, each size some rounds, on one table that grows by what they insert."""
+    rows = run.options.rows
+    for keys in run.options.keys:
+        with bench_table(run, "upsert", rows, keys) as table:
+            for share in run.options.shares:
+                batch = max(2, int(rows * share))
+                done = _upsert_rounds(run, table, batch)
+                _note_upserts(run, Case(measure="upsert", rows=rows, keys=keys, batch=batch), done)
+
+
+def measure_growth(run: Run) -> None:
+    """The same batch into larger and larger tables."""
+    for rows in run.options.growth_rows:
+        with bench_table(run, "growth", rows) as table:
+            batch = min(run.options.growth_batch, rows // 10)
+            _note_upserts(run, Case(measure="growth", rows=rows, batch=batch), _upsert_rounds(run, table, batch))
+
+
+def measure_scan(run: Run) -> None:
+    """Before any upsert, and after some."""
+    rows = run.options.rows
+    batch = max(2, int(rows * run.options.scan_share))
+    with bench_table(run, "scan", rows) as table:
+        for upserts in (0, *run.options.scan_upserts):
+            while table.upserts < upserts:
+                done = table.upsert(batch)
+                say(f"upsert {table.upserts} of {upserts}", done.answers)
+            _scan_rounds(run, Case(measure="scan", rows=rows, batch=batch if upserts else 0, upserts=upserts))
+
+
+def measure_bytes(run: Run) -> None:
+    """What ends up on disk for what was upserted."""
+    rows, count = run.options.rows, run.options.bytes_upserts
+    batch = max(2, int(rows * run.options.bytes_share))
+    with bench_table(run, "bytes", rows) as table:
+        done = []
+        for number in range(count):
+            done.append(table.upsert(batch))
+            say(f"upsert {number + 1} of {count}", done[-1].answers)
+        _note_bytes(run, Case(measure="bytes", rows=rows, batch=batch, upserts=count), done)
+
+
+MEASURE: Mapping[str, Callable[[Run], None]] = {
+    "bootstrap": measure_bootstrap,
+    "upsert": measure_upsert,
+    "scan": measure_scan,
+    "growth": measure_growth,
+    "bytes": measure_bytes,
+}
+
+
+def _upsert_rounds(run: Run, table: BenchTable, batch: int) -> list[Upserted]:
+    """The first round is not counted."""
+    done = []
+    for number in range(run.options.rounds + 1):
+        done.append(table.upsert(batch))
+        say(f"{batch:,} rows into {table.rows:,}, {table.keys}, {f'round {number}' if number else 'warm-up'}", done[-1].answers)
+    run.fleet.rest()
+    return done[1:]
+
+
+def _note_upserts(run: Run, case: Case, done: list[Upserted]) -> None:
+    for name in run.fleet.children:
+        answers = [one.answers[name] for one in done if name in one.answers]
+        if answers:
+            run.add(case, name, "s", [answer["seconds"] for answer in answers], medians([answer["parts"] for answer in answers]))
+
+
+def _scan_rounds(run: Run, case: Case) -> None:
+    seconds: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    views = ("", UNFILTERED) if case.upserts else ("",)
+    for number in range(run.options.rounds + 1):
+        for name in run.fleet.in_turns():
+            for columns, view in ((columns, view) for columns in SCANS for view in views):
+                answer = run.fleet.ask(name, do="scan", columns=columns, unfiltered=bool(view)) if name in run.fleet.children else None
+                if answer and number:
+                    seconds[name, columns, view].append(answer["seconds"])
+    for (name, columns, view), values in sorted(seconds.items()):
+        if name in run.fleet.children:
+            of = Case(measure="scan", rows=case.rows, batch=case.batch, upserts=case.upserts, columns=columns, view=view)
+            run.add(of, name, "s", values)
+
+
+def _note_bytes(run: Run, case: Case, done: list[Upserted]) -> None:
+    """Bytes for each byte that the plain append of the batches writes; `parts` by kind of file."""
+    plain = sum(one.plain_bytes for one in done)
+    for name in run.fleet.children:
+        written = [one.written[name] for one in done]
+        parts: dict[str, float] = defaultdict(float)
+        for kinds in written:
+            for kind, size in kinds.items():
+                parts[kind] += size / plain
+        if KEY_STORE in parts:
+            parts["key store merges"] = merged_bytes([kinds.get(KEY_STORE, 0) for kinds in written]) / plain
+        total = sum(sum(kinds.values()) for kinds in written) / plain
+        run.add(case, name, "x", [total], {kind: round(value, 3) for kind, value in sorted(parts.items())})
+
+
+def merged_bytes(key_store: list[int]) -> int:
+    """What merges wrote into the key store: runs are merged by the job that writes one anyway, so that it is what an upsert wrote there
+    beyond the least of these equal ones. It is among the bytes of the key store.
+    """
+    return sum(key_store) - len(key_store) * min(key_store)

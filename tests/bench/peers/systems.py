@@ -1,0 +1,204 @@
+"""What each system does with a batch. One instance is one table; imports are late, as no process has every system's libraries."""
+
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from tests.bench.peers.rows import NAMES, SCHEMA
+
+Parts = Mapping[str, float]
+MERGE = """
+MERGE INTO {table} t USING batch s ON t.key = s.key
+WHEN MATCHED AND s.mod_time >= t.mod_time THEN UPDATE SET *
+WHEN NOT MATCHED THEN INSERT *
+"""
+
+
+class System(ABC):
+    """One table, which is its folder. What `upsert` and `bootstrap` return are seconds of their parts, where there are parts."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.folder = folder
+
+    @abstractmethod
+    def bootstrap(self, rows: DataFrame) -> Parts: ...
+
+    @abstractmethod
+    def upsert(self, rows: DataFrame) -> Parts: ...
+
+    @abstractmethod
+    def current(self) -> DataFrame: ...
+
+    def unfiltered(self) -> DataFrame | None:
+        """A scan of the files that `current` reads, without asking which rows are current; None where the format has no such scan."""
+        return None
+
+    def drop(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Plain(System):
+    """The limit: rows are appended, none is ever replaced."""
+
+    def bootstrap(self, rows: DataFrame) -> Parts:
+        return self.upsert(rows)
+
+    def upsert(self, rows: DataFrame) -> Parts:
+        rows.write.mode("append").parquet(str(self.folder))
+        return {}
+
+    def current(self) -> DataFrame:
+        return self.spark.read.schema(SCHEMA).parquet(str(self.folder))
+
+
+class Lumos(System):
+    """A base and deltas of plain Parquet, merged when read: what LinkedIn's paper says came before Opal, without its compaction.
+
+    The newest row of every key in the deltas, and the rows of the base whose key is in no delta. That is quicker in Spark than sorting
+    base and deltas together, and right because no delta is older than the base.
+    """
+
+    def bootstrap(self, rows: DataFrame) -> Parts:
+        rows.write.parquet(str(self.folder / "base"))
+        return {}
+
+    def upsert(self, rows: DataFrame) -> Parts:
+        rows.write.mode("append").parquet(str(self.folder / "deltas"))
+        return {}
+
+    def current(self) -> DataFrame:
+        reader = self.spark.read.schema(SCHEMA)
+        base = reader.parquet(str(self.folder / "base"))
+        if not (self.folder / "deltas").exists():
+            return base
+        newest_first = Window.partitionBy("key").orderBy(F.col("mod_time").desc())
+        deltas = reader.parquet(str(self.folder / "deltas")).withColumn("nth", F.row_number().over(newest_first))
+        newest = deltas.where("nth = 1").drop("nth")
+        return base.join(newest.select("key"), "key", "left_anti").select(*NAMES).unionByName(newest)
+
+
+class Opal(System):
+    """An Opal table; `inline` makes rows visible in the ingest itself."""
+
+    def __init__(self, spark: SparkSession, folder: Path, *, inline: bool) -> None:
+        from opal_spark import OpalTable
+
+        super().__init__(spark, folder)
+        self.inline = inline
+        schema = spark.createDataFrame([], SCHEMA).schema
+        self.table = OpalTable.create(spark, str(folder), schema, keys=["key"], delta="mod_time")
+
+    def bootstrap(self, rows: DataFrame) -> Parts:
+        return self.upsert(rows)
+
+    def upsert(self, rows: DataFrame) -> Parts:
+        if self.inline:
+            self.table.ingest(rows, metadata="inline")
+            return {}
+        began = time.perf_counter()
+        self.table.ingest(rows)
+        ingested = time.perf_counter()
+        self.table.metagen()
+        return {"ingest": ingested - began, "metagen": time.perf_counter() - ingested}
+
+    def current(self) -> DataFrame:
+        return self.table.read()
+
+    def unfiltered(self) -> DataFrame | None:
+        from opal_spark.columns import spark_schema
+        from opal_spark.scan import scan_files
+
+        snapshot = self.table.table.snapshot_at()
+        schema = spark_schema(snapshot.spec, physical=True)
+        return scan_files(self.spark, snapshot.storage, list(snapshot.files.values()), schema, snapshot.spec.file_format)
+
+
+class Delta(System):
+    """Delta Lake: MERGE with deletion vectors."""
+
+    def bootstrap(self, rows: DataFrame) -> Parts:
+        rows.write.format("delta").save(str(self.folder))
+        return {}
+
+    def upsert(self, rows: DataFrame) -> Parts:
+        rows.createOrReplaceTempView("batch")
+        self.spark.sql(MERGE.format(table=f"delta.`{self.folder}`"))
+        return {}
+
+    def current(self) -> DataFrame:
+        return self.spark.read.format("delta").load(str(self.folder))
+
+
+class Iceberg(System):
+    """Iceberg, format version 3: MERGE, merge-on-read, hence deletion vectors."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        super().__init__(spark, folder.parent / "bench" / folder.name)
+        self.name = f"lake.bench.`{folder.name}`"
+
+    def bootstrap(self, rows: DataFrame) -> Parts:
+        writer = rows.writeTo(self.name).using("iceberg").tableProperty("format-version", "3")
+        for operation in ("merge", "update", "delete"):
+            writer = writer.tableProperty(f"write.{operation}.mode", "merge-on-read")
+        writer.create()
+        return {}
+
+    def upsert(self, rows: DataFrame) -> Parts:
+        rows.createOrReplaceTempView("batch")
+        self.spark.sql(MERGE.format(table=self.name))
+        return {}
+
+    def current(self) -> DataFrame:
+        return self.spark.table(self.name)
+
+    def drop(self) -> None:
+        self.spark.sql(f"DROP TABLE IF EXISTS {self.name} PURGE")
+        super().drop()
+
+
+class Hudi(System):
+    """Hudi: merge-on-read with the global record-level index; nothing is compacted, as Spark's batch writer does by default."""
+
+    OPTIONS: Mapping[str, str] = {
+        "hoodie.table.name": "bench",
+        "hoodie.datasource.write.recordkey.field": "key",
+        "hoodie.datasource.write.precombine.field": "mod_time",
+        "hoodie.datasource.write.table.type": "MERGE_ON_READ",
+        "hoodie.datasource.write.partitionpath.field": "",
+        "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.NonpartitionedKeyGenerator",
+        "hoodie.metadata.enable": "true",
+        "hoodie.metadata.record.index.enable": "true",
+        "hoodie.metadata.global.record.level.index.enable": "true",
+        "hoodie.index.type": "GLOBAL_RECORD_LEVEL_INDEX",
+        "hoodie.upsert.shuffle.parallelism": "4",
+        "hoodie.bulkinsert.shuffle.parallelism": "4",
+        "hoodie.insert.shuffle.parallelism": "4",
+    }
+
+    def bootstrap(self, rows: DataFrame) -> Parts:
+        return self._write(rows, "bulk_insert", "overwrite")
+
+    def upsert(self, rows: DataFrame) -> Parts:
+        return self._write(rows, "upsert", "append")
+
+    def _write(self, rows: DataFrame, operation: str, mode: str) -> Parts:
+        writer = rows.write.format("hudi").options(**self.OPTIONS).option("hoodie.datasource.write.operation", operation)
+        writer.mode(mode).save(str(self.folder))
+        return {}
+
+    def current(self) -> DataFrame:
+        return self.spark.read.format("hudi").load(str(self.folder)).select(*NAMES)
+
+
+def open_system(name: str, spark: SparkSession, folder: Path) -> System:
+    if name.startswith("opal-"):
+        return Opal(spark, folder, inline=name != "opal-batch")
+    by_name: dict[str, type[System]] = {"delta": Delta, "iceberg": Iceberg, "hudi": Hudi, "lumos": Lumos, "plain": Plain}
+    return by_name[name](spark, folder)

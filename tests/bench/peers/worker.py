@@ -1,0 +1,149 @@
+"""The process of one system: commands come as JSON lines on standard input, each is answered by one JSON line on standard output.
+
+python -m tests.bench.peers.worker SYSTEM FOLDER MEMORY CORES
+"""
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.bench.peers.catalog import SYSTEMS
+from tests.bench.peers.rows import NAMES, SCHEMA, Batch, batch_rows
+from tests.bench.peers.systems import System, open_system
+
+SCANS = {
+    "5 columns": ("count(*)", "sum(v1)", "sum(v2)", "max(c)", "max(key)", "max(mod_time)"),
+    "2 columns": ("count(*)", "sum(v1)", "sum(v2)"),
+}
+Answer = dict[str, Any]
+
+
+class Worker:
+    """A session and, at a time, one table."""
+
+    def __init__(self, name: str, spark: SparkSession, folder: Path) -> None:
+        self.name = name
+        self.spark = spark
+        self.folder = folder
+        self.system: System | None = None
+
+    def do(self, command: Mapping[str, Any]) -> Answer:
+        commands: dict[str, Callable[[Mapping[str, Any]], Answer]] = {
+            "stage": self.stage,
+            "bootstrap": self.bootstrap,
+            "upsert": self.upsert,
+            "scan": self.scan,
+            "fingerprint": self.fingerprint,
+            "drop": self.drop,
+            "rest": self.rest,
+        }
+        return commands[command["do"]](command)
+
+    def stage(self, command: Mapping[str, Any]) -> Answer:
+        batch_rows(self.spark, Batch(**command["batch"])).write.parquet(command["path"])
+        return {}
+
+    def bootstrap(self, command: Mapping[str, Any]) -> Answer:
+        rows = self._staged(command["path"])
+        began = time.perf_counter()
+        self.system = open_system(self.name, self.spark, self.folder / command["table"])
+        parts = self.system.bootstrap(rows)
+        return {"seconds": time.perf_counter() - began, "parts": dict(parts), "folder": str(self.system.folder)}
+
+    def upsert(self, command: Mapping[str, Any]) -> Answer:
+        rows, system = self._staged(command["path"]), self._open
+        began = time.perf_counter()
+        parts = system.upsert(rows)
+        return {"seconds": time.perf_counter() - began, "parts": dict(parts)}
+
+    def scan(self, command: Mapping[str, Any]) -> Answer:
+        system, wanted = self._open, SCANS[command["columns"]]
+        began = time.perf_counter()
+        rows = system.unfiltered() if command["unfiltered"] else system.current()
+        if rows is None:
+            return {}
+        found = rows.selectExpr(*wanted).collect()
+        return {"seconds": time.perf_counter() - began, "rows": found[0][0]}
+
+    def fingerprint(self, _: Mapping[str, Any]) -> Answer:
+        """Rows, sum of v2, and a checksum over whole rows in no order."""
+        checksum = f"sum(pmod(xxhash64({', '.join(NAMES)}), 1000000007L))"
+        return {"fingerprint": [int(value) for value in self._open.current().selectExpr("count(*)", "sum(v2)", checksum).collect()[0]]}
+
+    def drop(self, _: Mapping[str, Any]) -> Answer:
+        self._open.drop()
+        self.system = None
+        return self.rest({})
+
+    def rest(self, _: Mapping[str, Any]) -> Answer:
+        """Give back memory, and the disk of shuffles that nobody will read again: both happen when the JVM collects garbage."""
+        self.spark.sparkContext._jvm.java.lang.System.gc()  # type: ignore[union-attr]  # there is one while the session is open
+        time.sleep(0.3)
+        return {}
+
+    @property
+    def _open(self) -> System:
+        if self.system is None:
+            raise RuntimeError("there is no table yet; send 'bootstrap' first")
+        return self.system
+
+    def _staged(self, path: str) -> DataFrame:
+        return self.spark.read.schema(SCHEMA).parquet(path)
+
+
+def open_session(name: str, folder: Path, memory: str, cores: str) -> SparkSession:
+    settings = {
+        "spark.driver.memory": memory,
+        "spark.sql.shuffle.partitions": "4",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(folder / "spark-local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    if name in SYSTEMS:
+        settings |= SYSTEMS[name].settings(str(folder))
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(f"bench {name}")
+    for setting, value in settings.items():
+        builder = builder.config(setting, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def own_stdout() -> TextIO:
+    """Standard output for answers alone: whatever else is printed in this process, by the JVM too, goes to standard error."""
+    stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return stream
+
+
+def answer(stream: TextIO, content: Answer) -> None:
+    stream.write(json.dumps(content) + "\n")
+    stream.flush()
+
+
+def main() -> int:
+    name, folder, memory, cores = sys.argv[1:]
+    stream = own_stdout()
+    spark = open_session(name, Path(folder), memory, cores)
+    worker = Worker(name, spark, Path(folder))
+    answer(stream, {"spark": spark.version})
+    for line in sys.stdin:
+        try:
+            answer(stream, worker.do(json.loads(line)))
+        except Exception as error:  # noqa: BLE001  whatever it was, the orchestrator decides what becomes of it
+            traceback.print_exc()
+            answer(stream, {"error": f"{type(error).__name__}: {str(error).strip()[:500]}"})
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

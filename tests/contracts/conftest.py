@@ -1,0 +1,43 @@
+"""Every test of caches runs with every form of near runs, and with every store where that may matter."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from opal_lake.key_store import run as run_module
+from opal_lake.key_store.cache import near_runs
+from opal_lake.key_store.cache.near_runs import BACKENDS
+from opal_lake.storage import Storage, open_storage
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["memory", "local", pytest.param("s3", marks=pytest.mark.s3)])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "memory":
+        return open_storage(f"memory://{uuid.uuid4().hex}")
+    if request.param == "s3":
+        return open_storage(f"s3://lake/runs/{uuid.uuid4().hex}", request.getfixturevalue("s3_options"))
+    return open_storage(str(tmp_path / "table"))
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Storage:
+    return open_storage(str(tmp_path / "table"))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks and filters in runs of few entries."""
+    monkeypatch.setattr(run_module, "BLOCK", 64)
+    monkeypatch.setattr(run_module, "FILTER_FROM", 512)
+
+
+@pytest.fixture(autouse=True)
+def _few_blocks_stay_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every probe of a run that there is room for brings it near, so that tests choose the way by the room."""
+    monkeypatch.setattr(near_runs, "FEW_BLOCKS", -1)

@@ -1,0 +1,33 @@
+"""Workers and executors die in the middle of a task, or dawdle until Spark runs it twice: the table is the same."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opal_spark.java import ensure_java
+from tests.opal_spark.test_pack import spark_home
+
+ROOT = Path(__file__).parents[2]
+CLUSTER = "local-cluster[2,1,1024]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("metadata", ["inline", "batch"])
+@pytest.mark.parametrize(
+    "master, loss, at",
+    [
+        *[("local[2,4]", "worker", at) for at in (1, 2, 3, 4, 7)],
+        *[(CLUSTER, "executor", at) for at in (1, 4)],
+        *[(CLUSTER, "slow", at) for at in (1, 6)],
+    ],
+)
+def test_a_loss_in_a_task_changes_nothing(tmp_path: Path, master: str, loss: str, at: int, metadata: str) -> None:
+    ensure_java()
+    words = [sys.executable, "-m", "tests.opal_spark.lossy", master, str(tmp_path / "lake"), metadata, loss, str(at)]
+    environment = {**os.environ, "SPARK_HOME": str(spark_home(tmp_path)), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert "sound after" in done.stdout
