@@ -157,7 +157,7 @@ def bench_upserts(bench: Bench, table: OpalTable, file_format: str) -> None:
             bench.note(f"{name}: the same with merges, {mode}", sum(sizes[mode]) / sum(sizes["plain"]), "x")
 
 
-def bench_many(bench: Bench, table: OpalTable, file_format: str, upserts: int = 200) -> None:
+def bench_many(bench: Bench, table: OpalTable, file_format: str, upserts: int) -> None:
     """Upserts in a row, with nothing else done to the table: the last ones against the first, and then a read."""
     count = max(1000, bench.rows // 1000)
     times = [timed(lambda turn=turn: table.ingest(bench.batch(count, 5000 + turn), metadata="inline")) for turn in range(upserts)]
@@ -201,6 +201,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--formats", default="parquet,orc")
+    parser.add_argument("--upserts", type=int, default=200, help="of the row of inline upserts")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="opal-bench-"))
@@ -211,7 +212,7 @@ def main() -> int:
             table = bench_ingest(bench, file_format)
             bench_scan(bench, table, file_format)
             bench_upserts(bench, table, file_format)
-            bench_many(bench, table, file_format)
+            bench_many(bench, table, file_format, asked.upserts)
         bench_opening(bench)
     finally:
         bench.spark.stop()

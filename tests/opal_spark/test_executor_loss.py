@@ -15,16 +15,17 @@ CLUSTER = "local-cluster[2,1,1024]"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("metadata", ["inline", "batch"])
 @pytest.mark.parametrize(
-    "master, loss, at",
+    "metadata, master, loss, at",
     [
-        *[("local[2,4]", "worker", at) for at in (1, 2, 3, 4, 7)],
-        *[(CLUSTER, "executor", at) for at in (1, 4)],
-        *[(CLUSTER, "slow", at) for at in (1, 6)],
+        *[("inline", "local[2,4]", "worker", at) for at in (1, 4, 7)],
+        ("batch", "local[2,4]", "worker", 8),
+        ("inline", CLUSTER, "executor", 3),
+        ("batch", CLUSTER, "executor", 6),
+        ("inline", CLUSTER, "slow", 1),
     ],
 )
-def test_a_loss_in_a_task_changes_nothing(tmp_path: Path, master: str, loss: str, at: int, metadata: str) -> None:
+def test_a_loss_in_a_task_changes_nothing(tmp_path: Path, metadata: str, master: str, loss: str, at: int) -> None:
     ensure_java()
     words = [sys.executable, "-m", "tests.opal_spark.lossy", master, str(tmp_path / "lake"), metadata, loss, str(at)]
     environment = {**os.environ, "SPARK_HOME": str(spark_home(tmp_path)), "PYSPARK_PYTHON": sys.executable}

@@ -98,8 +98,8 @@ class Step:
     """One thing that happens to a table.
 
     `ingest`, `metagen` and `inline`, which is both, run through; `begin_...` do their work and stay in hand until a `finish` commits the
-    one at place `hand`, onto whatever the head is by then. `tasks` is how many tasks share the work; `part` says which pending segments a MetaGen takes: all (0), the
-    1st, 3rd ..., or the others.
+    one at place `hand`, onto whatever the head is by then. `tasks` is how many tasks share the work; `part` says which pending segments a
+    MetaGen takes: all (0), the 1st, 3rd ..., or the others.
     """
 
     verb: str

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
@@ -125,9 +125,8 @@ def _list_iceberg(spark: SparkSession, source: SourceTable, rows: DataFrame) -> 
 
 def _only(spark: SparkSession, rows: DataFrame, source: SourceTable, files: Sequence[SourceFile]) -> DataFrame:
     """A join and not a list of literals, which thousands of files would make a plan of megabytes."""
-    place: Column = rows.metadataColumn("_file")
-    if source.format == "delta":
-        place = rows.metadataColumn("_metadata").getField("file_path")
+    is_delta = source.format == "delta"
+    place = rows.metadataColumn("_metadata").getField("file_path") if is_delta else rows.metadataColumn("_file")
     wanted = spark.createDataFrame(pa.table({_WANTED: pa.array([file.path for file in files], pa.string())}))
     return rows.withColumn(_FILE, place).join(F.broadcast(wanted), F.col(_FILE) == F.col(_WANTED), "left_semi").drop(_FILE)
 
