@@ -18,14 +18,14 @@ LOCK := .ci/requirements.lock
 ENVIRONMENT = export PYSPARK_PYTHON="$(PY)" PYSPARK_DRIVER_PYTHON="$(PY)" JAVA_HOME && JAVA_HOME="$$("$(PY)" -m opal_spark.java)" &&
 
 BENCH_ROWS ?= 10000000
-# Passed to bench-peers as they are: make bench-peers BENCH_ARGS="--only upsert,scan --systems opal-inline,delta"
+# Passed to bench and bench-peers as they are: make bench-peers BENCH_ARGS="--only upsert,scan --systems opal-inline,delta"
 BENCH_ARGS ?=
 HISTORIES ?= 2000
 # Passed to pytest as they are: make test ARGS="-k metagen -x"
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-table test test-slow test-all check format bench bench-parse bench-peers lock clean
+.PHONY: help venv demo demo-table test test-slow test-all check format bench bench-parse bench-peers bench-rule lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -81,8 +81,11 @@ demo-table: venv  ## a table from its first row to time travel, without Airflow
 bench-parse: venv  ## what a DAG file pays for importing the operators
 	@"$(PY)" tests/bench/parse_bench.py
 
+bench-rule: venv  ## the rule on one core, against a partition of 10 million keys
+	@PYTHONPATH=. "$(PY)" tests/bench/rule_bench.py
+
 bench: venv  ## upserts and scans on BENCH_ROWS (10000000) rows
-	@$(ENVIRONMENT) "$(PY)" tests/bench/table_bench.py --rows $(BENCH_ROWS)
+	@$(ENVIRONMENT) "$(PY)" tests/bench/table_bench.py --rows $(BENCH_ROWS) $(BENCH_ARGS)
 
 bench-peers: venv  ## beside Delta, Iceberg and Hudi, for hours; SHORT=1 takes minutes, BENCH_ARGS=--help tells more
 	@$(ENVIRONMENT) "$(PY)" -m tests.bench.peers --rows $(BENCH_ROWS) $(if $(SHORT),--short) $(BENCH_ARGS)

@@ -84,12 +84,14 @@ class ConsumeOperator(OpalSparkOperator):
         return told_result
 
     def _upstream_version(self, context: "Context") -> int | None:
-        """The version of the MetaGen, or of the inline ingest, in front of this task, if there is one."""
-        for task in self.upstream_list:
-            if isinstance(task, IngestOperator | MetaGenOperator) and task.telling is not None and task.table == self.table:
-                result = context["ti"].xcom_pull(task_ids=task.task_id)
-                return result["version"] if isinstance(result, dict) else None
-        return None
+        """The last version of the MetaGens and inline ingests in front of this task, if there are any."""
+        tellers = [
+            task
+            for task in self.upstream_list
+            if isinstance(task, IngestOperator | MetaGenOperator) and task.telling is not None and task.table == self.table
+        ]
+        results = [context["ti"].xcom_pull(task_ids=task.task_id) for task in tellers]
+        return max((result["version"] for result in results if isinstance(result, dict) and result["version"] is not None), default=None)
 
     def _by_version(self, context: "Context", watermark: Watermark) -> dict[str, Any]:
         given = watermark.given()

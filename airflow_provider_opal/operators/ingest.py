@@ -4,9 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowFailException
+
 from airflow_provider_opal.operators.spark import OpalSparkOperator
 from airflow_provider_opal.telling import Telling
-from opal_lake.job import METADATA, ON_BAD_ROWS, ON_EMPTY
+from opal_lake.errors import InvalidInputError
+from opal_lake.job import METADATA, ON_BAD_ROWS, ON_EMPTY, check_visible
 from opal_lake.source import Files, Jdbc, source_to_json
 
 if TYPE_CHECKING:
@@ -53,7 +56,8 @@ class IngestOperator(OpalSparkOperator):
     consumers by the run's partition key, or by `partition` (a template; give the MetaGenOperator the same).
 
     Rows are visible after the table's MetaGenOperator. With `metadata="inline"` they are by this task, which then needs no MetaGen and has
-    a MetaGenOperator's outlets: one shuffle and one commit less, whatever the size of the table. A table may switch at any time.
+    a MetaGenOperator's outlets: one shuffle and one commit less. A table may switch at any time; what is pending then waits for one more
+    MetaGen. An operator that is mapped (`expand`) has no outlets: let one after it tell.
     """
 
     operation = "ingest"
@@ -96,6 +100,10 @@ class IngestOperator(OpalSparkOperator):
         """Whoever waits for the table is told when its rows are visible."""
         told = super().finish(context, result)
         if self.telling is not None:
+            try:
+                check_visible(result)
+            except InvalidInputError as error:  # an earlier try of this run was in batch mode
+                raise AirflowFailException(str(error)) from error
             self.telling.tell(context, told, self.arguments.get("partition_key"))
         return told
 

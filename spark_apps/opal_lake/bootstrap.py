@@ -14,7 +14,7 @@ from opal_lake import layout
 from opal_lake.commit import canonical_json, seal, unseal
 from opal_lake.errors import FormatError, InvalidInputError, NotFoundError
 from opal_lake.job import JobResult
-from opal_lake.source import PACKAGES, TABLE_FORMATS
+from opal_lake.source import PACKAGES, SOURCE_TABLE_FORMATS
 from opal_lake.storage.protocol import Storage
 
 OPERATION = "bootstrap"
@@ -31,8 +31,8 @@ class SourceTable:
     version: int | None = None
 
     def __post_init__(self) -> None:
-        if self.format not in TABLE_FORMATS:
-            raise InvalidInputError(f"format {self.format!r} is unknown; use one of {', '.join(TABLE_FORMATS)}")
+        if self.format not in SOURCE_TABLE_FORMATS:
+            raise InvalidInputError(f"format {self.format!r} is unknown; use one of {', '.join(SOURCE_TABLE_FORMATS)}")
         if self.version is not None and self.format not in PACKAGES:
             raise InvalidInputError(f"a {self.format} folder has no version {self.version}; leave it out")
 
@@ -64,6 +64,15 @@ class BootstrapPlan:
     def token(self, batch: int) -> str:
         files = sha256(canonical_json([self.source.version, *map(_file_to_json, self.batches[batch])])).hexdigest()
         return f"{OPERATION}/{self.source.name}/{batch:08d}-{files[:32]}"
+
+    @property
+    def metagen_token(self) -> str:
+        """Of the MetaGen that follows: another plan of the same source has another."""
+        batches = sha256(canonical_json([self.token(batch) for batch in range(len(self.batches))])).hexdigest()
+        return f"{OPERATION}/{self.source.name}/metagen-{batches[:32]}"
+
+    def rows(self, batch: int) -> int:
+        return sum(file.rows for file in self.batches[batch])
 
 
 def cut_batches(files: Sequence[SourceFile], source: SourceTable, batch_bytes: int) -> tuple[tuple[SourceFile, ...], ...]:
@@ -127,17 +136,6 @@ def read_result(storage: Storage, name: str) -> JobResult | None:
         return replace(JobResult.from_dict(_read(storage, layout.bootstrap_result_path(name))), repeated=True)
     except NotFoundError:
         return None
-
-
-def check_rows(plan: BootstrapPlan, batch: int, result: JobResult) -> None:
-    """A source that gave another number of rows than it had when it was listed has changed, or was not read whole."""
-    wanted = sum(file.rows for file in plan.batches[batch])
-    got = result.counts.get("rows", 0) + result.counts.get("rejected", 0)
-    if got != wanted:
-        raise InvalidInputError(
-            f"batch {batch} of {plan.source.place} had {wanted} rows when it was listed, and {got} when it was read: the source changed. "
-            "What was ingested is not visible; bootstrap a new table from a source that stands still"
-        )
 
 
 def _read(storage: Storage, path: str) -> Any:

@@ -34,6 +34,7 @@ class IngestRun:
     partition_key: str | None = None
     quarantine: bool = False
     refuse_empty: bool = False
+    expected_rows: int | None = None
 
 
 def check_on_bad_rows(on_bad_rows: str) -> bool:
@@ -56,6 +57,12 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
         raise NoRowsError(
             "the source has no row; nothing was ingested. If that is to be expected: on_empty='accept' (`opal ingest --accept-empty`)"
         )
+    met = rejected.total() + sum(file.rows for output in outputs for file in output.files)
+    if run.expected_rows not in (None, met):
+        raise InvalidInputError(
+            f"the source gave {count_text(met, 'row')}, listed were {run.expected_rows:,}: it changed, or was not read whole; "
+            "nothing was ingested"
+        )
     files = sorted((file for output in outputs for file in output.files), key=lambda file: file.segments)
     counts = _counts(files, rejected, ruled)
     tries = count()
@@ -70,7 +77,7 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
         else:
             actions = replace(actions, ingested_side=_write_side(log, run.number, next(tries), placed))
         notes = [f"rejected {count_text(number, 'row')}: {reason}" for reason, number in rejected.most_common()]
-        notes += rule_notes(ruled.counts) if ruled else ()
+        notes += [*rule_notes(ruled.counts), *_pending_notes(head)] if ruled else ()
         result = JobResult(operation="ingest", table=log.storage.uri, counts=counts, notes=tuple(notes), examples=examples)
         return Draft(actions=actions, result=result, changes_view=bool(actions.processed))
 
@@ -91,6 +98,12 @@ def _counts(files: Sequence[DataFile], rejected: Counter[str], ruled: Ruled | No
     if ruled is not None and ruled.counts["rows"] != counts["rows"]:
         raise FormatError(f"the tasks wrote {counts['rows']} rows and applied the rule to {ruled.counts['rows']}; nothing was ingested")
     return counts | {"rejected": rejected.total()} | (rule_counts(ruled.counts, len(files)) if ruled else {})
+
+
+def _pending_notes(head: Snapshot) -> list[str]:
+    """What an inline ingest does not take up."""
+    pending = head.root.pending
+    return [f"{count_text(pending, 'segment')} of earlier ingests wait for a metagen; an inline ingest leaves them"] if pending else []
 
 
 def _processing(ruled: Ruled, head: Snapshot, winners: Sequence[Commit], placed: Sequence[DataFile]) -> Actions:

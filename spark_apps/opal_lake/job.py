@@ -78,6 +78,13 @@ class JobResult(_Json):
         object.__setattr__(self, "examples", tuple(self.examples))
 
 
+def check_visible(result: JobResult) -> JobResult:
+    """The result that a token found, for an ingest that was to be inline: it may be that of a try in batch mode."""
+    if result.counts.get("rows") and "segments" not in result.counts:
+        raise InvalidInputError(f"version {result.version} ingested these rows in batch mode, and they wait for a metagen: run one")
+    return result
+
+
 def check_metadata(metadata: str) -> None:
     if metadata not in METADATA:
         raise InvalidInputError(f"metadata={metadata!r} is unknown; use one of {', '.join(METADATA)}")

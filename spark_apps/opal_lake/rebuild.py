@@ -165,9 +165,8 @@ def commit_rebuild(log: CommitLog, plan: RebuildPlan, outputs: Iterable[SlotOutp
     """Put the new runs in the place of the old ones. Those of winners stay: their rows are in no run of ours."""
     slots = {**plan.done, **{output.slot: output for output in outputs}}
     met = sum(output.counts["rows"] for output in slots.values())
-    if met != plan.rows or len(slots) != plan.slots:
-        said = f"the data files hold {plan.rows} rows in {plan.slots} slots, the job met {met} in {len(slots)}"
-        raise FormatError(f"{log.storage.uri}: {said}; run `opal check`")
+    if met != plan.rows:  # a slot without rows may have had no task
+        raise FormatError(f"{log.storage.uri}: the data files hold {plan.rows} rows, the job met {met}; run `opal check`")
     runs = tuple(run for slot in sorted(slots) for run in slots[slot].runs)
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:

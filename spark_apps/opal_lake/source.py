@@ -10,7 +10,7 @@ from opal_lake.errors import InvalidInputError
 
 FILE_FORMATS = ("csv", "json", "parquet", "orc")
 
-TABLE_FORMATS = ("parquet", "orc", "delta", "iceberg")
+SOURCE_TABLE_FORMATS = ("parquet", "orc", "delta", "iceberg")
 BATCH_MB = 4096
 # What Spark needs to read those that it does not know
 PACKAGES = {

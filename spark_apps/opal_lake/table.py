@@ -18,7 +18,7 @@ from opal_lake.ids import IdSource, RandomIds
 from opal_lake.ingest import IngestTask, ingest_rows
 from opal_lake.ingest_job import IngestRun, check_on_bad_rows, commit_ingest
 from opal_lake.inline import inline_rows
-from opal_lake.job import JobResult, check_metadata
+from opal_lake.job import JobResult, check_metadata, check_visible
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.entries import concat_entries
@@ -116,7 +116,7 @@ class Table:
         check_metadata(metadata)
         run = self.start_ingest(token, on_bad_rows)
         if isinstance(run, JobResult):
-            return run
+            return run if metadata == "batch" else check_visible(run)
         run = replace(run, partition_key=partition_key)
         task = IngestTask(storage=self.storage, spec=run.base.spec, number=run.number, task=0, attempt="0", quarantine=run.quarantine)
         batches = _marked(rows, deleted, run.base.spec).to_batches()

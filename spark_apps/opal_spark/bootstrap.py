@@ -50,7 +50,7 @@ class Bootstrap:
             notes += result.notes
         version = self.table.snapshot_at().version
         if plan.batches:
-            processed = metagen(self.spark, self.table, f"{OPERATION}/{plan.source.name}/metagen")
+            processed = metagen(self.spark, self.table, plan.metagen_token)
             version, notes = processed.version or version, [*notes, *processed.notes]
         done = JobResult(operation=OPERATION, table=self.table.uri, version=version, counts=dict(counts), notes=tuple(dict.fromkeys(notes)))
         bootstrap.keep_result(self.storage, name, done)
@@ -61,8 +61,8 @@ class Bootstrap:
         if isinstance(run, JobResult):
             result = run
         else:
+            run = replace(run, expected_rows=plan.rows(batch))
             result = ingest(self.table, source_rows(self.spark, batch_rows(self.spark, plan, batch), run.base.spec), run)
-        bootstrap.check_rows(plan, batch, result)
         bootstrap.keep_batch(self.storage, self.source.name, batch, replace(result, repeated=False))
         return result
 

@@ -13,7 +13,7 @@ from opal_lake.cli.progress import ProgressLine
 from opal_lake.cli.render import Style, output_width
 from opal_lake.errors import InvalidInputError
 from opal_lake.job import JobResult, JobSpec
-from opal_lake.source import BATCH_MB, DELTA_CONF, FILE_FORMATS, TABLE_FORMATS, Files, Jdbc, source_to_json
+from opal_lake.source import BATCH_MB, DELTA_CONF, FILE_FORMATS, SOURCE_TABLE_FORMATS, Files, Jdbc, source_to_json
 from opal_spark.cli_pages import result_page, rows_page
 
 
@@ -101,7 +101,7 @@ def _add_bootstrap(verbs: Verbs) -> argparse.ArgumentParser:
     summary = "take over a Parquet or ORC folder, or a Delta or Iceberg table; a repeat goes on after a failure"
     parser = add_command(verbs, Verb(name="bootstrap", group=WORK, summary=summary, example=example, run=bootstrap, operands="SOURCE "))
     parser.add_argument("source", metavar="SOURCE", help="a folder; of Iceberg also a name in a catalog")
-    parser.add_argument("--format", choices=TABLE_FORMATS, required=True, help="of the source")
+    parser.add_argument("--format", choices=SOURCE_TABLE_FORMATS, required=True, help="of the source")
     parser.add_argument("--schema", metavar="SQL", help="the columns as in CREATE TABLE (default: those of the source)")
     _add_layout(parser)
     parser.add_argument("--file-format", choices=("parquet", "orc"), default="parquet", help="of the table (default: %(default)s)")

@@ -20,9 +20,9 @@ from opal_lake.storage.behind import puts_behind
 from opal_lake.table import Table
 from opal_lake.table_spec import TableSpec
 from opal_spark.ingest import fitting, rows_a_batch
-from opal_spark.key_hash import hash_slot, key_hash
+from opal_spark.key_hash import hash_slot, key_hash_sql
 from opal_spark.metagen import plan_slots, this_slot
-from opal_spark.outputs import collect_outputs
+from opal_spark.outputs import collect_outputs, plainly_named
 from opal_spark.session import parallelism, rough_rows
 
 ROUGH_SLOTS = 64  # at most, or four a core: Spark's guess of a source's rows may be wildly high
@@ -36,7 +36,8 @@ def ingest_inline(table: Table, rows: DataFrame, run: IngestRun) -> JobResult:
     cores = parallelism(spark)
     slots = guess_slots(rough_rows(fit), writer.merged_entries, cores)
     task = partial(_write, spec=spec, writer=writer, slots=slots, quarantine=run.quarantine)
-    found = [output_from_json(output) for output in collect_outputs(_by_hash(fit, spec, slots), task, rows_a_batch(fit.schema))]
+    shuffled, batch_rows = _by_hash(fit, spec, slots), rows_a_batch(fit.schema)
+    found = [output_from_json(output) for output in collect_outputs(shuffled, task, batch_rows, [*fit.columns, HASH])]
     ruled = Ruled(writer=writer, outputs=tuple(output.ruled for output in found), slots=slots)
     return commit_ingest(table.log, run, [output.ingested for output in found], ruled)
 
@@ -52,12 +53,11 @@ def guess_slots(rows: int | None, merged: int, cores: int) -> int:
 
 def _by_hash(fit: DataFrame, spec: TableSpec, slots: int) -> DataFrame:
     names = fit.columns
-    plain = fit.toDF(*[f"_{place}" for place in range(len(names))])  # names may hold dots and backticks
     keys = [f"_{names.index(field.name)}" for field in spec.keys]
     types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
     # rows without a key are refused by the task that gets them
-    hashed = plain.withColumn(HASH, F.coalesce(key_hash(keys, types, "parquet"), F.lit(bytes(16))))
-    return hashed.repartitionById(slots, hash_slot(F.col(HASH), slots)).toDF(*names, HASH)
+    hashed = f"coalesce({key_hash_sql(keys, types, 'parquet')}, unhex(repeat('0', 32))) AS {HASH}"
+    return plainly_named(fit).selectExpr("*", hashed).repartitionById(slots, hash_slot(F.col(HASH), slots))
 
 
 def _write(batches: Iterable[pa.RecordBatch], *, spec: TableSpec, writer: SlotWriter, slots: int, quarantine: bool) -> Any:

@@ -19,7 +19,12 @@ def key_hash(columns: Sequence[str], types: Sequence[Atomic], file_format: str) 
     """BINARY of 16 bytes, as `hashes_from_bytes` reads it; null if a key column is null."""
     if not columns or len(columns) != len(types):
         raise InvalidInputError(f"a key of {len(types)} types got {len(columns)} columns; give one column a type, and at least one")
-    return F.expr(f"unhex(substring(sha2({plan_key_sql(columns, types, file_format)}, 256), 1, 32))")
+    return F.expr(key_hash_sql(columns, types, file_format))
+
+
+def key_hash_sql(columns: Sequence[str], types: Sequence[Atomic], file_format: str) -> str:
+    """SQL text of the same."""
+    return f"unhex(substring(sha2({plan_key_sql(columns, types, file_format)}, 256), 1, 32))"
 
 
 def hash_slot(hashed: Column, slot_count: int) -> Column:

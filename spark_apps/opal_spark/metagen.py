@@ -1,6 +1,6 @@
 """MetaGen on Spark: pending rows to their hash range, the rule in each task, one commit."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,12 +14,14 @@ from opal_lake import layout
 from opal_lake.inline import HASH
 from opal_lake.job import JobResult
 from opal_lake.key_hash import hashes_from_bytes
-from opal_lake.key_store.entries import no_entries
+from opal_lake.key_store.entries import Entries, no_entries
 from opal_lake.metagen import entries_of_rows, rule_columns
 from opal_lake.metagen_job import MetaGenPlan, commit_metagen
 from opal_lake.ruled import Ruled, slot_writer
 from opal_lake.schema import Atomic
+from opal_lake.segment import DataFile
 from opal_lake.slot import Slot, SlotWriter, output_from_json, output_to_json, process_slot
+from opal_lake.snapshot import Snapshot
 from opal_lake.storage.behind import puts_behind
 from opal_lake.table import Table
 from opal_lake.table_spec import TableSpec
@@ -59,26 +61,32 @@ def plan_slots(rows: int, cores: int) -> int:
 
 
 def _by_hash(spark: SparkSession, plan: MetaGenPlan, slots: int) -> DataFrame:
-    spec = plan.base.spec
-    rows = scan_files(spark, plan.base.storage, plan.files, spark_schema(spec, physical=True), spec.file_format)
+    return hashed_rows(spark, plan.base, plan.files).repartitionById(slots, hash_slot(F.col(HASH), slots))
+
+
+def hashed_rows(spark: SparkSession, base: Snapshot, files: Sequence[DataFile]) -> DataFrame:
+    """What the rule looks at, with the hash in the place of the key."""
+    spec = base.spec
+    rows = scan_files(spark, base.storage, files, spark_schema(spec, physical=True), spec.file_format)
     keys = [field.physical for field in spec.keys]
     types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
-    order = [name for name in rule_columns(spec) if name not in keys or name in _ordering(spec)]
-    hashed = rows.select(key_hash(keys, types, spec.file_format).alias(HASH), *order)
-    return hashed.repartitionById(slots, hash_slot(F.col(HASH), slots))
+    ordering = {field.physical for field in (spec.delta, *spec.tie_break)}
+    columns = [name for name in rule_columns(spec) if name not in keys or name in ordering]
+    return rows.select(key_hash(keys, types, spec.file_format).alias(HASH), *columns)
 
 
-def _ordering(spec: TableSpec) -> set[str]:
-    return {field.physical for field in (spec.delta, *spec.tie_break)}
+def entries_of_batches(batches: Iterable[pa.RecordBatch], spec: TableSpec) -> Entries:
+    """The same as unsorted entries, in a task."""
+    held = list(batches)
+    if not held:
+        return no_entries(len(spec.tie_break))
+    rows = pa.Table.from_batches(held)
+    return entries_of_rows(rows, spec, hashes_from_bytes(rows[HASH]))
 
 
 def _process(batches: Iterable[pa.RecordBatch], *, spec: TableSpec, writer: SlotWriter, slots: int) -> Any:
     slot = this_slot(writer.number, slots)
-    held = list(batches)
-    new = no_entries(len(spec.tie_break))
-    if held:
-        rows = pa.Table.from_batches(held)
-        new = entries_of_rows(rows, spec, hashes_from_bytes(rows[HASH]))
+    new = entries_of_batches(batches, spec)
     with puts_behind(writer.storage) as storage:
         return output_to_json(process_slot(new, replace(writer, storage=storage), slot))
 

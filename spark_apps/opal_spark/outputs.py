@@ -1,7 +1,7 @@
 """How tasks tell the driver what they wrote: one JSON text a task."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,14 +13,24 @@ OUTPUT = "output string"
 FIXED_WIDTH_ROWS = 10_000
 
 
-def collect_outputs(rows: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], Any], rows_a_batch: int | None) -> list[Any]:
-    """Run a task over each partition and bring back its JSON values. Without `rows_a_batch` Spark cuts batches by rows and by bytes."""
-    names = rows.columns
+def collect_outputs(
+    rows: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], Any], rows_a_batch: int | None, names: Sequence[str] = ()
+) -> list[Any]:
+    """Run a task over each partition and bring back its JSON values. Without `rows_a_batch` Spark cuts batches by rows and by bytes.
+
+    `names` are what the task calls the columns, where `rows` has plain names for them already.
+    """
+    called = list(names) or rows.columns
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        named = (batch.rename_columns(names) for batch in batches)
+        named = (batch.rename_columns(called) for batch in batches)
         yield pa.RecordBatch.from_pydict({"output": [json.dumps(task(named))]})
 
-    plain = rows.toDF(*[f"_{place}" for place in range(len(names))])  # mapInArrow fails on names with dots or backticks
+    plain = rows if names else plainly_named(rows)
     with arrow_batches(rows.sparkSession, rows_a_batch):
         return [json.loads(row.output) for row in plain.mapInArrow(run, OUTPUT).collect()]
+
+
+def plainly_named(rows: DataFrame) -> DataFrame:
+    """`_0`, `_1` and so on: mapInArrow fails on names with dots or backticks."""
+    return rows.toDF(*[f"_{place}" for place in range(len(rows.columns))])

@@ -11,19 +11,13 @@ from pyspark.sql import functions as F
 
 from opal_lake.inline import HASH
 from opal_lake.job import JobResult
-from opal_lake.key_hash import hashes_from_bytes
-from opal_lake.key_store.entries import no_entries
-from opal_lake.metagen import entries_of_rows, rule_columns
 from opal_lake.rebuild import RebuildPlan, RebuildTask, commit_rebuild, plan_rebuild, rebuild_slot
-from opal_lake.schema import Atomic
 from opal_lake.slot import output_from_json, output_to_json
 from opal_lake.table import Table
 from opal_lake.table_spec import TableSpec
-from opal_spark.columns import spark_schema
-from opal_spark.key_hash import hash_slot, key_hash
-from opal_spark.metagen import plan_slots
+from opal_spark.key_hash import hash_slot
+from opal_spark.metagen import entries_of_batches, hashed_rows, plan_slots
 from opal_spark.outputs import FIXED_WIDTH_ROWS, collect_outputs
-from opal_spark.scan import scan_files
 from opal_spark.session import parallelism
 from opal_spark.verify import verify_files
 
@@ -45,14 +39,7 @@ def rebuild_key_store(spark: SparkSession, table: Table, token: str | None) -> J
 
 def _by_hash(spark: SparkSession, plan: RebuildPlan) -> DataFrame:
     """What the rule looks at, of the slots that are left, each in a partition of its own."""
-    spec = plan.base.spec
-    rows = scan_files(spark, plan.base.storage, plan.files, spark_schema(spec, physical=True), spec.file_format)
-    types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
-    keys = [field.physical for field in spec.keys]
-    ordering = {field.physical for field in (spec.delta, *spec.tie_break)}
-    columns = [name for name in rule_columns(spec) if name not in keys or name in ordering]
-    hashed = rows.select(key_hash(keys, types, spec.file_format).alias(HASH), *columns)
-    placed = hashed.withColumn(_SLOT, hash_slot(F.col(HASH), plan.slots))
+    placed = hashed_rows(spark, plan.base, plan.files).withColumn(_SLOT, hash_slot(F.col(HASH), plan.slots))
     if plan.done:
         left = spark.createDataFrame(pa.table({_LEFT: pa.array(plan.left, pa.int32())}))
         placed = placed.join(F.broadcast(left), F.col(_SLOT) == F.col(_LEFT), "left_semi")
@@ -65,9 +52,5 @@ def _rebuild(batches: Iterable[pa.RecordBatch], *, spec: TableSpec, task: Rebuil
     slot = context.partitionId()
     if slot not in left:
         return None
-    held = list(batches)
-    entries = no_entries(len(spec.tie_break))
-    if held:
-        rows = pa.Table.from_batches(held)
-        entries = entries_of_rows(rows, spec, hashes_from_bytes(rows[HASH]))
+    entries = entries_of_batches(batches, spec)
     return output_to_json(rebuild_slot(entries, task, slot, str(context.taskAttemptId())))

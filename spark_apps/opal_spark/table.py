@@ -12,7 +12,7 @@ from opal_lake.bootstrap import BootstrapPlan
 from opal_lake.check import Finding, check_table
 from opal_lake.describe import describe, file_rows, history_rows, segment_rows
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
-from opal_lake.job import JobResult, check_metadata
+from opal_lake.job import JobResult, check_metadata, check_visible
 from opal_lake.source import BATCH_MB, Files, Jdbc
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
@@ -101,7 +101,7 @@ class OpalTable:
         write = ingest_inline if metadata == "inline" else ingest
         run = self.table.start_ingest(token, on_bad_rows, application)
         if isinstance(run, JobResult):
-            return run
+            return run if metadata == "batch" else check_visible(run)
         run = replace(run, refuse_empty=refuse_empty, partition_key=partition_key)
         with source_errors(self.spark, rows, run.base.spec):
             return write(self.table, source_rows(self.spark, rows, run.base.spec), run)

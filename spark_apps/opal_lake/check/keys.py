@@ -18,7 +18,8 @@ from opal_lake.key_store.entries import (
     sort_order,
     sorted_entries,
 )
-from opal_lake.key_store.run import decode_run
+from opal_lake.key_store.filter import may_hold
+from opal_lake.key_store.run import MEND, decode_run, open_index, read_filter, reader_of
 from opal_lake.segment import RunFile
 from opal_lake.snapshot import Snapshot
 
@@ -33,6 +34,7 @@ def check_runs(snapshot: Snapshot, sizes: Sizes, findings: Findings) -> dict[str
         with findings.going_on("I19", run.path):
             entries = decode_run(data, run.path)
             _check_run(run, entries, findings)
+            _check_index(data, run, entries, findings)
             ties = 2 * len(snapshot.spec.tie_break)
             if findings.expect(
                 len(entries.ties) == ties, "I19", run.path, f"it has {len(entries.ties)} columns of ties, the table has {ties}"
@@ -42,16 +44,27 @@ def check_runs(snapshot: Snapshot, sizes: Sizes, findings: Findings) -> dict[str
 
 
 def _check_run(run: RunFile, entries: Entries, findings: Findings) -> None:
-    message = f"it holds {len(entries)} entries, its commit says {run.entries}; restore the file from a backup"
+    message = f"it holds {len(entries)} entries, its commit says {run.entries}; {MEND}"
     if not findings.expect(len(entries) == run.entries and run.entries > 0, "I19", run.path, message):
         return
     in_order = np.array_equal(sort_order(entries), np.arange(len(entries)))
-    findings.expect(in_order, "I19", run.path, "its entries are not in order; restore the file from a backup")
+    findings.expect(in_order, "I19", run.path, f"its entries are not in order; {MEND}")
     twice = int(same_as_next(entries, 3).sum())
     findings.expect(not twice, "I19", run.path, f"{twice} entries have the key and delta of another; only the greatest may be there")
     bounds = int(entries.high[0]), int(entries.high[-1])
     message = f"its hashes lie in {bounds}, its commit says {run.hash_low, run.hash_high}; restore the log from a backup"
     findings.expect(bounds == (run.hash_low, run.hash_high), "I19", run.path, message)
+
+
+def _check_index(data: bytes, run: RunFile, entries: Entries, findings: Findings) -> None:
+    """What a reader of few entries relies on."""
+    read = reader_of(data)
+    index = open_index(read, run.path)
+    fences = np.array_equal(index.fences, entries.high[:: index.block])
+    findings.expect(fences, "I19", run.path, f"its directory does not hold the first hash of each block; {MEND}")
+    held = read_filter(index, read)
+    found = not held or bool(may_hold(held, entries.high, entries.low).all())
+    findings.expect(found, "I19", run.path, f"its filter denies keys that it holds; {MEND}")
 
 
 def check_entries_exist(rows: Entries, runs: dict[str, Entries], findings: Findings) -> None:
@@ -66,7 +79,7 @@ def check_entries_exist(rows: Entries, runs: dict[str, Entries], findings: Findi
         place = np.minimum(place, max(len(codes) - 1, 0))
         agrees = known & _equal(entries, ordered.take(place)) if len(ordered) else known
         wrong = int((~agrees).sum())
-        findings.expect(wrong == 0, "I20", path, f"{wrong} of its entries are not what the data files hold; restore the file from a backup")
+        findings.expect(wrong == 0, "I20", path, f"{wrong} of its entries are not what the data files hold; {MEND}")
 
 
 def _codes(entries: Entries, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -97,5 +110,5 @@ def check_store_complete(rows: Entries, runs: Sequence[Entries], snapshot: Snaps
         findings.add(
             "I21",
             places.get(int(segment), layout.KEY_STORE),
-            f"{count} of its rows are the newest of their key and delta, but no run has them; restore the log from a backup",
+            f"{count} of its rows are the newest of their key and delta, but no run has them; {MEND}",
         )

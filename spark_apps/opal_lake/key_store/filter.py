@@ -1,4 +1,4 @@
-"""A filter that says 'not here' of most keys that a run does not hold: one byte an entry, wrong in 3% of its 'maybe'."""
+"""A filter that says 'not here' of most keys that a run does not hold: one byte an entry; it says 'maybe' of 3% of the others."""
 
 from collections.abc import Iterator
 

@@ -13,7 +13,7 @@ from opal_lake.key_store.cache.protocol import GREATEST_WORD
 from opal_lake.segment import RunFile
 
 TIER_FROM = 4096  # entries over all hashes: fewer are all the lowest tier
-MOST_ENTRIES = 1 << 26  # of one merge in passing; more is left to compaction
+NARROWEST = 1 / (1 << 16)  # of all hashes, the range of a slot: what covers less holds few keys with many versions
 _ALMOST = 0.05  # of a layer: the least and greatest hashes of a range leave a bit at its ends
 
 
@@ -24,12 +24,11 @@ def plan_merge(runs: Iterable[RunFile], fan_in: int) -> tuple[RunFile, ...]:
         tiers[tier_of(run, fan_in)].append(run)
     chosen: list[RunFile] = []
     below: list[RunFile] = []
-    entries = carried = 0
+    carried = 0
     for tier in sorted(tiers):
         below += tiers[tier]
         layers = sum(map(share_of, tiers[tier])) + carried
-        entries = sum(run.entries for run in below)
-        if layers + _ALMOST < fan_in - 1 or entries > MOST_ENTRIES:
+        if layers + _ALMOST < fan_in - 1:
             carried = 0
             continue
         chosen, carried = list(below), 1
@@ -42,8 +41,9 @@ def tier_of(run: RunFile, fan_in: int) -> int:
 
 
 def share_of(run: RunFile) -> float:
-    """The part of all hashes that a run covers. Few entries tell little: they count as spread over all."""
-    return 1.0 if run.entries < TIER_FROM else max((run.hash_high - run.hash_low) / GREATEST_WORD, 1e-9)
+    """The part of all hashes that a run covers. Few entries, or few keys, tell little: they count as spread over all."""
+    share = (run.hash_high - run.hash_low) / GREATEST_WORD
+    return 1.0 if run.entries < TIER_FROM or share < NARROWEST else share
 
 
 def hash_range(slot: int, slots: int) -> tuple[int, int]:

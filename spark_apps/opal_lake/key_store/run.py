@@ -21,6 +21,7 @@ from opal_lake.key_store.entries import Entries, concat_entries, no_entries
 from opal_lake.key_store.filter import may_hold, plan_filter
 
 MAGIC = b"OPALRUN2"
+MEND = "`opal rebuild-key-store` makes the key store anew from the data files"
 BLOCK = 8_192
 FILTER_FROM = 1 << 19  # entries; a smaller run is fetched whole
 HEAD_GUESS = 16 << 10  # bytes that hold the header and directory of most runs
@@ -144,7 +145,7 @@ def open_index(read: Reader, path: str) -> RunIndex:
 
 
 def damaged(path: str, what: str) -> FormatError:
-    return FormatError(f"key-store run {path} is damaged: {what}; run `opal check`")
+    return FormatError(f"key-store run {path} is damaged: {what}; {MEND}")
 
 
 def read_blocks(index: RunIndex, read: Reader, blocks: Blocks | range) -> Iterator[Entries]:

@@ -46,11 +46,10 @@ class CacheFolder:
         if size > self.max_bytes:
             return None
         self._make()
-        if size > DISK_SHARE * shutil.disk_usage(self.path).free:
-            return None
         try:
             with tempfile.TemporaryDirectory(dir=self.path, prefix=_PART, ignore_cleanup_errors=True) as part:
-                self._evict(self.max_bytes - size)
+                if not self._make_room(size):
+                    return None
                 write(Path(part) / "entry")
                 os.rename(Path(part) / "entry", self.path / name)
         except OSError:  # a full disk; or a folder of that name is there, put by another
@@ -84,7 +83,20 @@ class CacheFolder:
             )
         return True
 
-    def _evict(self, keep_bytes: int) -> None:
+    def _make_room(self, size: int) -> bool:
+        """Within the bound, and within what the disk has: free, or taken by what is here."""
+        entries = self._entries()
+        total = sum(taken for _, taken, _ in entries)
+        room = min(self.max_bytes, int(DISK_SHARE * (shutil.disk_usage(self.path).free + total)))
+        for _, taken, name in sorted(entries):
+            if total <= room - size:
+                break
+            self.drop(name)
+            total -= taken
+        return size <= room
+
+    def _entries(self) -> list[tuple[float, int, str]]:
+        """When each was used last, its size and name. What others left half made an hour ago goes."""
         entries = []
         now = self.path.stat().st_mtime  # as this file system's clock has it: a part was just begun
         with os.scandir(self.path) as found:
@@ -95,12 +107,7 @@ class CacheFolder:
                         entries.append((used, _size(item), item.name))
                     elif now - used > _ABANDONED_S:
                         _remove(Path(item.path))
-        total = sum(size for _, size, _ in entries)
-        for _, size, name in sorted(entries):
-            if total <= keep_bytes:
-                return
-            self.drop(name)
-            total -= size
+        return entries
 
 
 def _size(item: os.DirEntry[str]) -> int:

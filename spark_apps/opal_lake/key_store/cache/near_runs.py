@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from opal_lake.errors import FormatError, InvalidInputError, NotFoundError
+from opal_lake.errors import FormatError, InvalidInputError, NotFoundError, StorageError
 from opal_lake.key_store.cache.folder import CacheFolder
 from opal_lake.key_store.cache.mapped_runs import MappedRuns
 from opal_lake.key_store.cache.protocol import GREATEST_WORD, NearForm, NearRun
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries
 from opal_lake.key_store.probe import neighbours
-from opal_lake.key_store.run import Reader, RunIndex, blocks_to_probe, open_index, read_blocks
+from opal_lake.key_store.run import MEND, Reader, RunIndex, blocks_to_probe, open_index, read_blocks
 from opal_lake.segment import RunFile
 from opal_lake.storage.protocol import Storage
 
@@ -114,7 +114,8 @@ class NearRuns:
             done -= min(done, len(wanted))
 
     def keep(self, run: RunFile, entries: Entries) -> None:
-        self._put(run, [entries], len(entries), len(entries.ties) // 2)
+        with suppress(StorageError):  # the run is in the store; who reads it is told what is wrong with the folder
+            self._put(run, [entries], len(entries), len(entries.ties) // 2)
 
     @property
     def _folder(self) -> CacheFolder:
@@ -171,7 +172,7 @@ class NearRuns:
             try:
                 return self.storage.get(run.path, start, length)
             except NotFoundError as error:
-                raise FormatError(f"key-store run {self.storage.uri}/{run.path} is missing; restore the file from a backup") from error
+                raise FormatError(f"key-store run {self.storage.uri}/{run.path} is missing; {MEND}") from error
 
         return read
 
@@ -184,9 +185,9 @@ def _index_of(run: RunFile, read: Reader, path: str) -> RunIndex:
     """The index of the very run that the table names, not of a sound one that was laid in its place."""
     index = open_index(read, path)
     if index.count != run.entries:
-        raise FormatError(f"{path} holds {index.count} entries, the table says {run.entries}; restore the file from a backup")
+        raise FormatError(f"{path} holds {index.count} entries, the table says {run.entries}; {MEND}")
     if index.size != run.size or (index.count and int(index.fences[0]) != run.hash_low):
-        raise FormatError(f"{path} is a run of {index.size} bytes, and not the one that the table names; restore the file from a backup")
+        raise FormatError(f"{path} is a run of {index.size} bytes, and not the one that the table names; {MEND}")
     return index
 
 
