@@ -29,7 +29,7 @@ class MetaGenOperator(OpalSparkOperator):
         super().__init__(table=table, **kwargs)
         self.partition = partition
         self.telling = Telling.of(table, self.opal_conn_id)
-        self.asset = self.telling.asset
+        self.asset, self.versions = self.telling.asset, self.telling.versions
         self.outlets = [*self.telling.outlets, *(outlets or [])]
 
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from opal_lake.errors import StorageError
 
+WAYS_OUT = "name another (spark.opal.cache.folder), or keep nothing (spark.opal.cache.bytes=0)"
 DISK_SHARE = 0.9  # of the free space is the most that one entry may take
 _PART = ".part-"
 _ABANDONED_S = 3600.0
@@ -67,7 +68,7 @@ class CacheFolder:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"the cache folder {self.path} cannot be made: {error}; name another (spark.opal.cache.folder)") from error
+            raise StorageError(f"the cache folder {self.path} cannot be made: {error}; {WAYS_OUT}") from error
         self._is_there()
 
     def _is_there(self) -> bool:
@@ -78,8 +79,7 @@ class CacheFolder:
             return False
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
             raise StorageError(
-                f"the cache folder {self.path} is no folder, belongs to another user, or others may write to it; remove it, "
-                "or name another (spark.opal.cache.folder)"
+                f"the cache folder {self.path} is no folder, belongs to another user, or others may write to it; remove it, or {WAYS_OUT}"
             )
         return True
 

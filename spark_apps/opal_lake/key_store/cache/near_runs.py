@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opal_lake.errors import FormatError, InvalidInputError, NotFoundError, StorageError
+from opal_lake.errors import FormatError, InvalidInputError, NotFoundError
 from opal_lake.key_store.cache.folder import CacheFolder
 from opal_lake.key_store.cache.mapped_runs import MappedRuns
 from opal_lake.key_store.cache.protocol import GREATEST_WORD, NearForm, NearRun
@@ -114,8 +114,7 @@ class NearRuns:
             done -= min(done, len(wanted))
 
     def keep(self, run: RunFile, entries: Entries) -> None:
-        with suppress(StorageError):  # the run is in the store; who reads it is told what is wrong with the folder
-            self._put(run, [entries], len(entries), len(entries.ties) // 2)
+        self._put(run, [entries], len(entries), len(entries.ties) // 2)
 
     @property
     def _folder(self) -> CacheFolder:
