@@ -19,9 +19,9 @@ CLUSTER = "local-cluster[2,1,1024]"
     "metadata, master, loss, at",
     [
         *[("inline", "local[2,4]", "worker", at) for at in (1, 4, 7)],
-        ("batch", "local[2,4]", "worker", 8),
+        ("batch", "local[2,4]", "worker", 5),
         ("inline", CLUSTER, "executor", 3),
-        ("batch", CLUSTER, "executor", 6),
+        ("batch", CLUSTER, "executor", 4),
         ("inline", CLUSTER, "slow", 1),
     ],
 )
