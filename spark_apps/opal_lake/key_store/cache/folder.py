@@ -16,7 +16,7 @@ from pathlib import Path
 from opal_lake.errors import StorageError
 
 WAYS_OUT = "name another (spark.opal.cache.folder), or keep nothing (spark.opal.cache.bytes=0)"
-DISK_SHARE = 0.9  # of the free space is the most that one entry may take
+DISK_SHARE = 0.9  # of the disk, as far as it is free or taken by this folder, is the most that the folder may take
 _PART = ".part-"
 _ABANDONED_S = 3600.0
 
