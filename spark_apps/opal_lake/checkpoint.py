@@ -23,6 +23,8 @@ def encode_root(root: Root, sections: Mapping[str, SectionRef]) -> bytes:
         "spec": spec_to_json(root.spec),
         "epoch": root.epoch,
         "floor": root.floor,
+        "oldest_version": root.oldest_version,
+        "savepoints": dict(root.savepoints),
         "greatest_number": root.greatest_number,
         "groups": sorted(root.groups.items()),
         "abandoned": sorted(root.abandoned),
@@ -46,6 +48,8 @@ def decode_root(data: bytes, path: str) -> tuple[Root, dict[str, SectionRef]]:
         spec=spec_from_json(body["spec"]),
         epoch=body["epoch"],
         floor=body["floor"],
+        oldest_version=body.get("oldest_version", 0),
+        savepoints=body.get("savepoints", {}),
         greatest_number=body["greatest_number"],
         groups=dict(map(tuple, body["groups"])),
         abandoned=frozenset(body["abandoned"]),
@@ -85,7 +89,10 @@ def touched_sections(commits: Iterable[Commit]) -> set[str]:
         actions = commit.actions
         touched |= {"files", "segments", "pending"} if actions.ingested or actions.ingested_side else set()
         touched |= {"pending"} if actions.processed else set()
-        touched |= {"logs"} if actions.add_logs else set()
+        touched |= {"files"} if actions.rewrite else set()
+        touched |= {"segments"} if actions.rewrite and actions.rewrite.gone else set()
+        touched |= {"logs"} if actions.add_logs or actions.remove_logs else set()
+        touched |= {"bases"} if actions.forgotten else set()
         touched |= {"runs"} if actions.add_runs or actions.remove_runs else set()
         touched |= {"tokens"} if commit.token else set()
         touched |= {"partitions"} if commit.partition_key is not None else set()

@@ -2,13 +2,13 @@
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from opal_lake.bounds import bounds_from_json, bounds_to_json
 from opal_lake.errors import FormatError
-from opal_lake.segment import DataFile, LogFile, RunFile
+from opal_lake.segment import Cluster, DataFile, LogFile, RunFile, Segment, segment_from_json, segment_to_json
 from opal_lake.table_spec import TableSpec, spec_from_json, spec_to_json
 
 FORMAT_VERSION = 1
@@ -17,7 +17,7 @@ _OPEN, _BODY, _CLOSE = b'{"crc32":"', b'","commit":', b"}\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideFile:
-    """A bulk list of ingested files that is too long for the commit itself."""
+    """A bulk list of files that is too long for the commit itself."""
 
     path: str
     size: int
@@ -25,8 +25,22 @@ class SideFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """Files that stand for others: the same rows, but for those that were dropped. `side` lists both if they are many."""
+
+    add: tuple[DataFile, ...] = ()
+    remove: tuple[str, ...] = ()
+    side: SideFile | None = None
+    dropped_rows: int = 0
+    gone: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
-    """What a commit changes. `ingested` files bring a segment each, which is pending until `processed` names it."""
+    """What a commit changes. `ingested` files bring a segment each, which is pending until `processed` names it.
+
+    `removed_events` are those of the `remove_logs`; `forgotten` says that some of them are in no other log.
+    """
 
     spec: TableSpec | None = None
     ingested: tuple[DataFile, ...] = ()
@@ -36,6 +50,14 @@ class Actions:
     add_runs: tuple[RunFile, ...] = ()
     remove_runs: tuple[str, ...] = ()
     abandoned: tuple[int, ...] = ()
+    rewrite: Rewrite | None = None
+    remove_logs: tuple[str, ...] = ()
+    removed_events: int = 0
+    forgotten: bool = False
+    floor: int | None = None
+    oldest_version: int | None = None
+    savepoints: Mapping[str, int] = field(default_factory=dict)
+    released: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,27 +152,70 @@ def actions_to_json(actions: Actions) -> dict[str, Any]:
     parts: dict[str, Any] = {
         "spec": spec_to_json(actions.spec) if actions.spec else None,
         "ingested": [file_to_json(file) for file in actions.ingested],
-        "ingested_side": [side.path, side.size, side.crc32] if side else None,
+        "ingested_side": side_to_json(side) if side else None,
         "processed": list(actions.processed),
         "add_logs": [log_to_json(log) for log in actions.add_logs],
         "add_runs": [run_to_json(run) for run in actions.add_runs],
         "remove_runs": list(actions.remove_runs),
         "abandoned": list(actions.abandoned),
+        "rewrite": rewrite_to_json(actions.rewrite) if actions.rewrite else None,
+        "remove_logs": list(actions.remove_logs),
+        "removed_events": actions.removed_events,
+        "forgotten": actions.forgotten,
+        "savepoints": dict(actions.savepoints),
+        "released": list(actions.released),
     }
-    return {name: value for name, value in parts.items() if value}
+    optional = {"floor": actions.floor, "oldest_version": actions.oldest_version}  # which may be 0
+    return {name: value for name, value in parts.items() if value} | {name: value for name, value in optional.items() if value is not None}
 
 
 def actions_from_json(data: Mapping[str, Any]) -> Actions:
-    side = data.get("ingested_side")
     return Actions(
         spec=spec_from_json(data["spec"]) if "spec" in data else None,
         ingested=tuple(map(file_from_json, data.get("ingested", ()))),
-        ingested_side=SideFile(path=side[0], size=side[1], crc32=side[2]) if side else None,
+        ingested_side=side_from_json(data["ingested_side"]) if "ingested_side" in data else None,
         processed=tuple(data.get("processed", ())),
         add_logs=tuple(map(log_from_json, data.get("add_logs", ()))),
         add_runs=tuple(map(run_from_json, data.get("add_runs", ()))),
         remove_runs=tuple(data.get("remove_runs", ())),
         abandoned=tuple(data.get("abandoned", ())),
+        rewrite=rewrite_from_json(data["rewrite"]) if "rewrite" in data else None,
+        remove_logs=tuple(data.get("remove_logs", ())),
+        removed_events=data.get("removed_events", 0),
+        forgotten=data.get("forgotten", False),
+        floor=data.get("floor"),
+        oldest_version=data.get("oldest_version"),
+        savepoints=data.get("savepoints", {}),
+        released=tuple(data.get("released", ())),
+    )
+
+
+def side_to_json(side: SideFile) -> list[Any]:
+    return [side.path, side.size, side.crc32]
+
+
+def side_from_json(data: Sequence[Any]) -> SideFile:
+    return SideFile(path=data[0], size=data[1], crc32=data[2])
+
+
+def rewrite_to_json(rewrite: Rewrite) -> dict[str, Any]:
+    parts: dict[str, Any] = {
+        "add": [file_to_json(file) for file in rewrite.add],
+        "remove": list(rewrite.remove),
+        "side": side_to_json(rewrite.side) if rewrite.side else None,
+        "dropped_rows": rewrite.dropped_rows,
+        "gone": [segment_to_json(segment) for segment in rewrite.gone],
+    }
+    return {name: value for name, value in parts.items() if value}
+
+
+def rewrite_from_json(data: Mapping[str, Any]) -> Rewrite:
+    return Rewrite(
+        add=tuple(map(file_from_json, data.get("add", ()))),
+        remove=tuple(data.get("remove", ())),
+        side=side_from_json(data["side"]) if "side" in data else None,
+        dropped_rows=data.get("dropped_rows", 0),
+        gone=tuple(map(segment_from_json, data.get("gone", ()))),
     )
 
 
@@ -164,6 +229,8 @@ def file_to_json(file: DataFile) -> dict[str, Any]:
         "group": file.group,
         "segments": list(file.segments),
         "bounds": bounds_to_json(file.bounds),
+        **({"cluster": [file.cluster.number, list(file.cluster.columns)]} if file.cluster else {}),
+        **({"codec": file.codec} if file.codec else {}),
     }
 
 
@@ -178,6 +245,8 @@ def file_from_json(data: Mapping[str, Any]) -> DataFile:
         group=data["group"],
         segments=tuple(data["segments"]),
         bounds=bounds_from_json(data["bounds"]),
+        cluster=Cluster(number=data["cluster"][0], columns=tuple(data["cluster"][1])) if "cluster" in data else None,
+        codec=data.get("codec", ""),
     )
 
 

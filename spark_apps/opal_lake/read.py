@@ -17,7 +17,7 @@ from opal_lake.ids import segment_part
 from opal_lake.ordering import encode_order, from_order, to_order
 from opal_lake.prune import Predicate, may_match
 from opal_lake.schema import OFFSET, SEGMENT, Atomic, decimal_parts
-from opal_lake.segment import DataFile
+from opal_lake.segment import DataFile, Segment
 from opal_lake.snapshot import Snapshot
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
@@ -88,7 +88,7 @@ def plan_read(snapshot: Snapshot, until: int | None, predicate: Predicate | None
     for file in snapshot.files.values():
         if not pending.isdisjoint(file.segments):
             continue
-        if not _may_hold(file, snapshot.spec, until, predicate) or _is_dead(file, bitmaps):
+        if not _may_hold(file, snapshot.spec, until, predicate) or _is_dead(file, snapshot.segments, bitmaps):
             skipped += 1
         elif any(segment in bitmaps for segment in file.segments) or _cut_by_time(file, snapshot.spec, until):
             mixed.append(file)
@@ -99,9 +99,9 @@ def plan_read(snapshot: Snapshot, until: int | None, predicate: Predicate | None
     return ReadPlan(snapshot=snapshot, until=until, plain=tuple(plain), mixed=tuple(mixed), invalid=needed, skipped=skipped)
 
 
-def _is_dead(file: DataFile, bitmaps: Bitmaps) -> bool:
-    """Only said of a file that holds all of its one segment."""
-    return len(file.segments) == 1 and len(bitmaps.get(file.segments[0], ())) == file.rows
+def _is_dead(file: DataFile, segments: Mapping[int, Segment], bitmaps: Bitmaps) -> bool:
+    """Only said of a file whose segments are invalid as a whole, wherever their rows lie."""
+    return all(segment in bitmaps and len(bitmaps[segment]) >= segments[segment].rows for segment in file.segments)
 
 
 def _may_hold(file: DataFile, spec: TableSpec, until: int | None, predicate: Predicate | None) -> bool:

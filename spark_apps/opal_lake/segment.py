@@ -1,6 +1,6 @@
 """The nouns of the data management metadata: segments, data files, and the files of the log management metadata."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from opal_lake.bounds import Bounds
@@ -15,9 +15,28 @@ class Segment:
     group: int
 
 
+def segment_to_json(segment: Segment) -> list[int]:
+    return [segment.id, segment.rows, segment.group]
+
+
+def segment_from_json(data: Sequence[int]) -> Segment:
+    return Segment(id=data[0], rows=data[1], group=data[2])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Which job put rows in Z-order, by which columns (their field ids): files of one job hardly overlap."""
+
+    number: int
+    columns: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A file of rows. `crc32` covers all of it, `footer_crc32` its last `footer_bytes`, which readers trust."""
+    """A file of rows. `crc32` covers all of it, `footer_crc32` its last `footer_bytes`, which readers trust.
+
+    A `codec` is named where it is not the usual one.
+    """
 
     path: str
     size: int
@@ -28,11 +47,13 @@ class DataFile:
     group: int
     segments: tuple[int, ...]
     bounds: Mapping[int, Bounds] = field(default_factory=dict)
+    cluster: Cluster | None = None
+    codec: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """UNTIL events of one MetaGen task, sorted by (segment, offset). `version` is the commit that brought them."""
+    """UNTIL events, sorted by (segment, offset). `version` is the commit that brought them; of merged logs, the newest such one."""
 
     path: str
     size: int

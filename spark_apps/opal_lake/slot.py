@@ -68,7 +68,8 @@ class SegmentGroups:
             return ()
         if len(self.groups) == 1:
             return (int(self.groups[0]),)
-        return tuple(int(group) for group in np.unique(self.groups[np.searchsorted(self.segments, np.unique(segments))]))
+        known = np.intersect1d(segments, self.segments)  # the key store may name rows that were dropped
+        return tuple(int(group) for group in np.unique(self.groups[np.searchsorted(self.segments, known)]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

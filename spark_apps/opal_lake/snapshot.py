@@ -9,6 +9,7 @@ from typing import Any
 from opal_lake.bitmap import BitmapBase
 from opal_lake.commit import (
     Commit,
+    Rewrite,
     SideFile,
     file_from_json,
     file_to_json,
@@ -19,7 +20,7 @@ from opal_lake.commit import (
 )
 from opal_lake.errors import FormatError
 from opal_lake.sections import SectionRef, decode_section
-from opal_lake.segment import DataFile, LogFile, RunFile, Segment
+from opal_lake.segment import DataFile, LogFile, RunFile, Segment, segment_from_json, segment_to_json
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
 from opal_lake.table_spec import TableSpec
@@ -36,6 +37,8 @@ class Root:
     spec: TableSpec
     epoch: int = 0
     floor: int | None = None
+    oldest_version: int = 0
+    savepoints: Mapping[str, int] = field(default_factory=dict)
     greatest_number: int = 0
     groups: Mapping[int, int] = field(default_factory=dict)
     abandoned: frozenset[int] = frozenset()
@@ -65,26 +68,36 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
         groups[file.group] = groups.get(file.group, 0) + file.rows
         rows += file.rows
         pending += 1
+    actions = commit.actions
+    if actions.rewrite:
+        rows -= actions.rewrite.dropped_rows
+        for segment in actions.rewrite.gone:
+            groups[segment.group] -= segment.rows
     applications = dict(root.applications) | ({commit.application[0]: commit.application[1]} if commit.application else {})
+    savepoints = {name: version for name, version in root.savepoints.items() if name not in actions.released}
     return replace(
         root,
         version=commit.version,
         write_id=commit.write_id,
         timestamp_us=commit.timestamp_us,
-        spec=commit.actions.spec or root.spec,
+        spec=actions.spec or root.spec,
         epoch=commit.epoch,
+        floor=root.floor if actions.floor is None else actions.floor,
+        oldest_version=root.oldest_version if actions.oldest_version is None else actions.oldest_version,
+        savepoints=savepoints | dict(actions.savepoints),
         greatest_number=max(root.greatest_number, commit.number or 0),
         groups=groups,
-        abandoned=root.abandoned | set(commit.actions.abandoned),
+        abandoned=root.abandoned | set(actions.abandoned),
         applications=applications,
         rows=rows,
-        pending=pending - len(commit.actions.processed),
-        events=root.events + sum(log.events for log in commit.actions.add_logs),
+        pending=pending - len(actions.processed),
+        events=root.events + sum(log.events for log in actions.add_logs) - actions.removed_events,
     )
 
 
 _SIDES_KEPT = 16
-_side_files: dict[tuple[str, SideFile], tuple[DataFile, ...]] = {}
+_NO_REWRITE = Rewrite()
+_side_files: dict[tuple[str, SideFile], tuple[DataFile | str, ...]] = {}
 _side_lock = Lock()
 
 
@@ -119,6 +132,10 @@ class Snapshot:
         found = {file.path: file for file in self._section("files", file_from_json)}
         for commit in self.commits:
             found.update((file.path, file) for file in ingested_files(self.storage, commit))
+            rewritten = rewritten_files(self.storage, commit)
+            found.update((file.path, file) for file in rewritten.add)
+            for path in rewritten.remove:
+                found.pop(path, None)
         return found
 
     @functools.cached_property
@@ -127,6 +144,8 @@ class Snapshot:
         found = {segment.id: segment for segment in self._section("segments", segment_from_json)}
         for commit in self.commits:
             found.update((file.segments[0], segment_of_file(file)) for file in ingested_files(self.storage, commit))
+            for segment in commit.actions.rewrite.gone if commit.actions.rewrite else ():
+                found.pop(segment.id, None)
         return found
 
     @functools.cached_property
@@ -142,7 +161,10 @@ class Snapshot:
     def logs(self) -> dict[str, LogFile]:
         found = {log.path: log for log in self._section("logs", log_from_json)}
         for commit in self.commits:
-            found.update((log.path, replace(log, version=commit.version)) for log in commit.actions.add_logs)
+            brought = (log if log.version >= 0 else replace(log, version=commit.version) for log in commit.actions.add_logs)
+            found.update((log.path, log) for log in brought)
+            for path in commit.actions.remove_logs:
+                found.pop(path, None)
         return found
 
     @functools.cached_property
@@ -178,7 +200,9 @@ class Snapshot:
 
     @functools.cached_property
     def bases(self) -> dict[int, BitmapBase]:
-        """The checkpoint's bitmap bases by group."""
+        """The checkpoint's bitmap bases by group; none once events were forgotten, which they hold still."""
+        if any(commit.actions.forgotten for commit in self.commits):
+            return {}
         return {base.group: base for base in self._section("bases", base_from_json)}
 
     def _section(self, name: str, from_json: Callable[[Any], Any]) -> list[Any]:
@@ -187,14 +211,28 @@ class Snapshot:
 
 
 def ingested_files(storage: Storage, commit: Commit) -> tuple[DataFile, ...]:
-    """The files that a commit brought, wherever it lists them."""
+    """The files that a commit ingested, wherever it lists them."""
     side = commit.actions.ingested_side
     if side is None:
         return commit.actions.ingested
+    return tuple(item for item in _side_items(storage, side) if isinstance(item, DataFile))
+
+
+def rewritten_files(storage: Storage, commit: Commit) -> Rewrite:
+    """What a commit rewrote, wherever it lists it."""
+    rewrite = commit.actions.rewrite or _NO_REWRITE
+    if rewrite.side is None:
+        return rewrite
+    items = _side_items(storage, rewrite.side)
+    added = tuple(item for item in items if isinstance(item, DataFile))
+    return replace(rewrite, add=added, remove=tuple(item for item in items if isinstance(item, str)))
+
+
+def _side_items(storage: Storage, side: SideFile) -> tuple[DataFile | str, ...]:
     with _side_lock:
         found = _side_files.get((storage.uri, side))
     if found is None:
-        found = tuple(decode_section(read_verified(storage, side), side.path, file_from_json))
+        found = tuple(decode_section(read_verified(storage, side), side.path, _side_item))
         with _side_lock:
             if len(_side_files) >= _SIDES_KEPT:
                 _side_files.clear()
@@ -202,17 +240,14 @@ def ingested_files(storage: Storage, commit: Commit) -> tuple[DataFile, ...]:
     return found
 
 
+def _side_item(data: Any) -> DataFile | str:
+    """A file, or the path of one that is removed."""
+    return data if isinstance(data, str) else file_from_json(data)
+
+
 def segment_of_file(file: DataFile) -> Segment:
     """The segment that an ingested file brought."""
     return Segment(id=file.segments[0], rows=file.rows, group=file.group)
-
-
-def segment_to_json(segment: Segment) -> list[int]:
-    return [segment.id, segment.rows, segment.group]
-
-
-def segment_from_json(data: list[int]) -> Segment:
-    return Segment(id=data[0], rows=data[1], group=data[2])
 
 
 def token_from_json(data: list[Any]) -> tuple[str, int]:

@@ -46,7 +46,8 @@ def fold_bases(snapshot: Snapshot) -> dict[int, BitmapBase]:
         return snapshot.bases
     by_group: dict[int, Bitmaps] = {group: {} for group in snapshot.root.groups}
     for segment, bitmap in invalid_rows(snapshot).items():
-        by_group[snapshot.segments[segment].group][segment] = bitmap
+        if segment in snapshot.segments:  # of a segment whose rows were dropped, events may be left
+            by_group[snapshot.segments[segment].group][segment] = bitmap
     return {group: _write_base(snapshot, group, bitmaps) for group, bitmaps in by_group.items()}
 
 
