@@ -23,8 +23,6 @@ def encode_root(root: Root, sections: Mapping[str, SectionRef]) -> bytes:
         "spec": spec_to_json(root.spec),
         "epoch": root.epoch,
         "floor": root.floor,
-        "oldest_version": root.oldest_version,
-        "savepoints": dict(root.savepoints),
         "greatest_number": root.greatest_number,
         "groups": sorted(root.groups.items()),
         "abandoned": sorted(root.abandoned),
@@ -32,7 +30,8 @@ def encode_root(root: Root, sections: Mapping[str, SectionRef]) -> bytes:
         "totals": [root.rows, root.pending, root.events],
         "sections": refs_to_json(sections),
     }
-    return seal(canonical_json(body))
+    kept: dict[str, object] = {"oldest_version": root.oldest_version, "savepoints": dict(root.savepoints)}
+    return seal(canonical_json(body | {name: value for name, value in kept.items() if value}))
 
 
 def decode_root(data: bytes, path: str) -> tuple[Root, dict[str, SectionRef]]:
