@@ -10,7 +10,20 @@ from opal_lake.errors import InvalidInputError
 ON_BAD_ROWS = ("fail", "quarantine")
 ON_EMPTY = ("fail", "accept")
 METADATA = ("batch", "inline")
-OPERATIONS = ("create", "ingest", "metagen", "read", "consume", "rebuild_key_store", "bootstrap")
+OPERATIONS = (
+    "create",
+    "ingest",
+    "metagen",
+    "read",
+    "consume",
+    "rebuild_key_store",
+    "bootstrap",
+    "compact",
+    "zorder",
+    "retain",
+    "maintain",
+    "set_properties",
+)
 
 
 class _Json:

@@ -1,5 +1,6 @@
-"""Results of jobs that commit nothing, by their tokens."""
+"""Results of jobs that commit nothing, or more than once, by their tokens."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from opal_lake import layout
@@ -7,7 +8,14 @@ from opal_lake.errors import NotFoundError
 from opal_lake.job import JobResult
 from opal_lake.storage.protocol import Storage
 
-WITHOUT_COMMIT = ("consume",)
+WITHOUT_COMMIT = ("consume", "compact", "zorder", "retain", "maintain")
+
+
+def run_once(storage: Storage, token: str | None, run: Callable[[], JobResult]) -> JobResult:
+    """Run a job whose repeat is harmless, and keep its result; with a token that has one, only say it again."""
+    if token is None:
+        return run()
+    return read_result(storage, token) or write_result(storage, replace(run(), token=token))
 
 
 def write_result(storage: Storage, result: JobResult) -> JobResult:
