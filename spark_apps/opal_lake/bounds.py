@@ -4,7 +4,7 @@ Bounds may be wider than the truth, never narrower. Only top-level columns witho
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_lake.errors import FormatError
-from opal_lake.schema import Atomic
+from opal_lake.schema import Atomic, decimal_parts
 from opal_lake.table_spec import TableSpec
 
 Value = bool | int | float | str
@@ -51,6 +51,18 @@ def bounds_of(table: pa.Table, spec: TableSpec, known: Mapping[str, tuple[Extrem
                 high = None  # Spark holds NaN for the greatest of all
             found[field.id] = Bounds(low=plan_low(low), high=plan_high(high), nulls=column.null_count)
     return found
+
+
+def merged_bounds(parts: Sequence[tuple[int, Bounds]], kind: Atomic) -> Bounds:
+    """Of a column whose rows come in parts: how many rows each has, and its bounds."""
+    filled = [bounds for rows, bounds in parts if bounds.nulls < rows]
+    lows, highs = [bounds.low for bounds in filled], [bounds.high for bounds in filled]
+    order: Callable[[Any], Any] = Decimal if decimal_parts(kind.name) else lambda bound: bound
+    return Bounds(
+        low=None if None in lows else min(lows, key=order, default=None),
+        high=None if None in highs else max(highs, key=order, default=None),
+        nulls=sum(bounds.nulls for _, bounds in parts),
+    )
 
 
 def _extremes(column: pa.ChunkedArray) -> tuple[Extreme, Extreme]:
