@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_provider_opal.assets import consumer_schedule, opal_asset, told_asset
     from airflow_provider_opal.hooks.opal import OpalHook
+    from airflow_provider_opal.operators.compaction import CompactionOperator
     from airflow_provider_opal.operators.consume import ConsumeOperator
     from airflow_provider_opal.operators.ingest import IngestOperator, Table
+    from airflow_provider_opal.operators.maintenance import MaintenanceOperator
     from airflow_provider_opal.operators.metagen import MetaGenOperator
     from airflow_provider_opal.operators.reconcile import ReconcileOperator
+    from airflow_provider_opal.operators.retention import RetentionOperator
     from airflow_provider_opal.operators.spark import OpalSparkOperator
+    from airflow_provider_opal.operators.zorder import ZOrderOperator
     from airflow_provider_opal.sensors.snapshot import SnapshotTriggerSensor
     from airflow_provider_opal.templates.pipeline import Consumer, OpalTaskGroup, opal_dag, reconcile_dag
     from airflow_provider_opal.templates.schedule import keyed_schedule
@@ -22,18 +26,22 @@ if TYPE_CHECKING:
     from opal_lake.source import Files, Jdbc
 
 __all__ = [
+    "CompactionOperator",
     "ConsumeOperator",
     "Consumer",
     "Files",
     "IngestOperator",
     "Jdbc",
+    "MaintenanceOperator",
     "MetaGenOperator",
     "OpalHook",
     "OpalSparkOperator",
     "OpalTaskGroup",
     "ReconcileOperator",
+    "RetentionOperator",
     "SnapshotTriggerSensor",
     "Table",
+    "ZOrderOperator",
     "consumer_schedule",
     "keyed_schedule",
     "load_yaml_dags",
@@ -44,18 +52,22 @@ __all__ = [
 ]
 
 _PLACES = {
+    "CompactionOperator": "airflow_provider_opal.operators.compaction",
     "ConsumeOperator": "airflow_provider_opal.operators.consume",
     "Consumer": "airflow_provider_opal.templates.pipeline",
     "Files": "opal_lake.source",
     "IngestOperator": "airflow_provider_opal.operators.ingest",
     "Jdbc": "opal_lake.source",
+    "MaintenanceOperator": "airflow_provider_opal.operators.maintenance",
     "MetaGenOperator": "airflow_provider_opal.operators.metagen",
     "OpalHook": "airflow_provider_opal.hooks.opal",
     "OpalSparkOperator": "airflow_provider_opal.operators.spark",
     "OpalTaskGroup": "airflow_provider_opal.templates.pipeline",
     "ReconcileOperator": "airflow_provider_opal.operators.reconcile",
+    "RetentionOperator": "airflow_provider_opal.operators.retention",
     "SnapshotTriggerSensor": "airflow_provider_opal.sensors.snapshot",
     "Table": "airflow_provider_opal.operators.ingest",
+    "ZOrderOperator": "airflow_provider_opal.operators.zorder",
     "consumer_schedule": "airflow_provider_opal.assets",
     "keyed_schedule": "airflow_provider_opal.templates.schedule",
     "load_yaml_dags": "airflow_provider_opal.templates.yaml.loader",

@@ -3,6 +3,7 @@
 from typing import Any
 
 NAME = "Opal"
+_OPERATORS = ("spark", "ingest", "metagen", "consume", "reconcile", "compaction", "zorder", "retention", "maintenance")
 _HOME = "https://pypi.org/project/airflow-provider-opal/"
 
 
@@ -16,7 +17,7 @@ def get_provider_info() -> dict[str, Any]:
         "source-date-epoch": 1763683200,
         "versions": ["0.1.0"],
         "integrations": [{"integration-name": NAME, "external-doc-url": _HOME, "tags": ["service"]}],
-        "operators": [_modules("operators.spark", "operators.ingest", "operators.metagen", "operators.consume", "operators.reconcile")],
+        "operators": [_modules(*(f"operators.{name}" for name in _OPERATORS))],
         "sensors": [_modules("sensors.snapshot")],
         "hooks": [_modules("hooks.opal")],
         "triggers": [_modules("triggers.snapshot")],

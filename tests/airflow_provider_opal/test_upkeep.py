@@ -1,0 +1,168 @@
+"""The operators that tend a table: what they submit, what they refuse when the DAG is read, and that they need neither key nor commit."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowSkipException
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_provider_opal import (
+    CompactionOperator,
+    MaintenanceOperator,
+    RetentionOperator,
+    ZOrderOperator,
+    keyed_schedule,
+)
+from airflow_provider_opal.operators.spark import token_of
+from airflow_provider_opal.operators.upkeep import UpkeepOperator, span_text
+from opal_lake.job import JobResult, JobSpec
+from opal_lake.results import WITHOUT_COMMIT, write_result
+from opal_lake.storage.open import open_storage
+from tests.airflow_provider_opal.stand_ins import Commands, commands, context
+from tests.opal_lake.shop import create
+
+__all__ = ["commands"]
+
+KINDS = (CompactionOperator, ZOrderOperator, RetentionOperator, MaintenanceOperator)
+
+
+@pytest.fixture(autouse=True)
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path / "lake")}))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    create(open_storage(str(tmp_path / "lake" / "t")))
+    return tmp_path / "lake"
+
+
+def made(kind: type[UpkeepOperator], **given: Any) -> Any:
+    needed = {"columns": ["a"]} if kind is ZOrderOperator else {}
+    return kind(**{"task_id": "t", "table": "t", **needed, **given})
+
+
+@pytest.mark.parametrize(
+    "kind, given, expected",
+    [
+        (CompactionOperator, {}, {"mode": "minor", "target_mb": 256, "only_if_due": True}),
+        (
+            CompactionOperator,
+            {"mode": "major", "look_back": "30d", "target_mb": None, "only_if_due": False},
+            {"mode": "major", "look_back": "30d", "only_if_due": False},
+        ),
+        (
+            CompactionOperator,
+            {"mode": "major", "look_back": 5_000},
+            {"mode": "major", "look_back": 5_000, "target_mb": 256, "only_if_due": True},
+        ),
+        (ZOrderOperator, {"columns": ("a", "b")}, {"columns": ["a", "b"], "only_if_due": True}),
+        (RetentionOperator, {"dry_run": True}, {"dry_run": True}),
+        (
+            RetentionOperator,
+            {"window": timedelta(days=7), "grace": "1d", "dry_run": True},
+            {"window": "7d", "grace": "1d", "dry_run": True},
+        ),
+        (MaintenanceOperator, {}, {"delete": True, "dry_run": False}),
+        (
+            MaintenanceOperator,
+            {"zorder": ["a"], "window": "2w", "look_back": "90d", "target_mb": 64, "small_files": 8, "dead_share": 0.2}
+            | {"unclustered_share": 0.5, "archive_after": "365d", "archive_codec": "zstd", "delete": False},
+            {"zorder": ["a"], "window": "14d", "look_back": "90d", "target_mb": 64, "small_files": 8, "dead_share": 0.2}
+            | {"unclustered_share": 0.5, "archive_after": "365d", "archive_codec": "zstd", "delete": False, "dry_run": False},
+        ),
+    ],
+)
+def test_the_job_that_is_submitted_says_what_was_given_and_no_more(
+    kind: type[UpkeepOperator], given: dict[str, Any], expected: dict[str, Any], commands: Commands
+) -> None:
+    commands.spark_submit(works=True)
+    task = made(kind, **given)
+    told = task.execute(context(task))
+    argv = commands.notes()[0]["argv"]
+    spec = JobSpec.from_json(argv[argv.index("--spec") + 1])
+    assert (spec.operation, spec.arguments, spec.token) == (kind.operation, expected, "d/r/t/-1/0")
+    assert argv[argv.index("--spec") - 1].endswith(f"opal_spark/apps/{kind.operation}.py")
+    assert (told["counts"], told["version"]) == ({"files": 3}, None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_without_a_commit_is_found_first_and_nothing_is_submitted_again(
+    kind: type[UpkeepOperator], commands: Commands, lake: Path
+) -> None:
+    commands.spark_submit(works=True)
+    assert kind.operation in WITHOUT_COMMIT
+    task = made(kind)
+    done = JobResult(operation=kind.operation, table=str(lake / "t"), token=token_of(context(task)), notes=("done before",))
+    write_result(open_storage(str(lake / "t")), done)
+    told = task.execute(context(task))
+    assert (told["repeated"], told["notes"]) == (True, ["done before"])
+    assert not commands.notes()
+    assert task.execute(context(task, clears=1))["notes"] == []
+    assert len(commands.notes()) == 1, "a clear really runs again"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_wake_nobody_and_run_with_or_without_a_partition_key(kind: type[UpkeepOperator]) -> None:
+    with DAG("keyed", schedule=keyed_schedule("@daily")) as dag:
+        task = made(kind)
+    assert (task.outlets, task.operation) == ([], kind.operation)
+    for key in (None, "2026-11-01"):
+        task.render_template_fields({"partition_key": key, "dag": dag, "task": task})
+    DagSerialization.to_dict(dag)
+
+
+@pytest.mark.parametrize(
+    "kind, given, said",
+    [
+        (CompactionOperator, {"mode": "middle"}, "use one of minor, major"),
+        (CompactionOperator, {"look_back": "30d"}, "add mode='major'"),
+        (CompactionOperator, {"mode": "major", "look_back": "30 days"}, "look_back='30 days' is no duration; write it as '12h', '30d'"),
+        (CompactionOperator, {"mode": "major", "look_back": -1}, "reaches into the future"),
+        (CompactionOperator, {"target_mb": 0}, "target_mb=0; write a whole number of at least 1"),
+        (ZOrderOperator, {"columns": "customer_id"}, r"columns='customer_id' is no list of columns; write columns=\['customer_id'"),
+        (ZOrderOperator, {"columns": []}, "columns has 0 columns; give 1 to 8"),
+        (ZOrderOperator, {"columns": list("abcdefghi")}, "columns has 9 columns; give 1 to 8"),
+        (ZOrderOperator, {"columns": ["a", "b", "a"]}, "names a twice"),
+        (RetentionOperator, {"window": "30"}, "window='30' is no duration"),
+        (RetentionOperator, {"window": 30}, "window=30 is no duration"),
+        (RetentionOperator, {"grace": timedelta(days=-1)}, "is negative"),
+        (MaintenanceOperator, {"dead_share": 30}, "dead_share=30 is no share; write a number from 0 to 1"),
+        (MaintenanceOperator, {"zorder": "a"}, r"write zorder=\['customer_id'"),
+        (MaintenanceOperator, {"archive_after": "1y"}, "archive_after='1y' is no duration"),
+        (MaintenanceOperator, {"small_files": 2.5}, "small_files=2.5; write a whole number"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_the_dag_is_read(kind: type[UpkeepOperator], given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        made(kind, **given)
+
+
+@pytest.mark.parametrize(
+    "given, text",
+    [("2w", "14d"), ("90m", "90m"), (timedelta(hours=36), "36h"), (timedelta(minutes=90), "90m"), (timedelta(0), "0d"), (None, None)],
+)
+def test_a_duration_is_told_in_one_unit(given: str | timedelta | None, text: str | None) -> None:
+    assert span_text("window", given) == text
+
+
+def test_a_duration_may_be_a_template() -> None:
+    task = made(RetentionOperator, window="{{ var.value.window }}")
+    assert task.arguments["window"] == "{{ var.value.window }}"
+
+
+def test_maintenance_of_a_table_that_is_not_there_yet_is_skipped(commands: Commands) -> None:
+    commands.spark_submit()
+    task = MaintenanceOperator(task_id="m", table="not.yet")
+    with pytest.raises(AirflowSkipException, match=r"not\.yet is not there yet"):
+        task.execute(context(task))
+    assert not commands.notes()
+
+
+def test_default_args_reach_them_as_any_task() -> None:
+    given = {"retries": 7, "spark_conn_id": "prod", "opal_conn_id": "other"}
+    with DAG("own", schedule=None, default_args=given) as dag:
+        for kind in KINDS:
+            made(kind, task_id=kind.operation)
+    assert {(task.retries, task.spark_conn_id, task.opal_conn_id) for task in dag.tasks} == {(7, "prod", "other")}
