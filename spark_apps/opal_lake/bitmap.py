@@ -47,6 +47,12 @@ def add_events(bitmaps: Bitmaps, events: Events) -> None:
             bitmaps[segment] = marks
 
 
+def add_bitmaps(bitmaps: Bitmaps, more: Mapping[int, BitMap]) -> None:
+    """Mark more rows in place; `more` may be used on."""
+    for segment, rows in more.items():
+        bitmaps[segment] = bitmaps[segment] | rows if segment in bitmaps else rows
+
+
 def offsets_of(bitmap: BitMap) -> npt.NDArray[np.uint32]:
     """The marked row offsets, ascending."""
     return np.frombuffer(bitmap.to_array(), np.uint32)
@@ -62,6 +68,32 @@ def words_of(bitmap: BitMap, rows: int) -> npt.NDArray[np.int64]:
         starts = np.flatnonzero(np.r_[True, word[1:] != word[:-1]])
         words[word[starts]] = np.add.reduceat(bits, starts)
     return words.view(np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """The bitmaps of some segments, for asking about many rows at once."""
+
+    segments: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    words: npt.NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, bitmaps: Mapping[int, BitMap]) -> "Marks":
+        chosen = sorted(segment for segment, bitmap in bitmaps.items() if bitmap)
+        words = [words_of(bitmaps[segment], bitmaps[segment].max() + 1).view(np.uint64) for segment in chosen]
+        starts = np.cumsum([0, *map(len, words)], dtype=np.int64)
+        return cls(segments=np.array(chosen, np.int64), starts=starts, words=np.concatenate([*words, np.zeros(1, np.uint64)]))
+
+    def at(self, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Whether each row is marked."""
+        if not len(self.segments):
+            return np.zeros(len(segment), np.bool_)
+        place = np.minimum(np.searchsorted(self.segments, segment), len(self.segments) - 1)
+        word = self.starts[place] + (offset >> 6)
+        known = (self.segments[place] == segment) & (word < self.starts[place + 1])
+        bits = self.words[np.where(known, word, len(self.words) - 1)] >> (offset & 63).astype(np.uint64)
+        return np.asarray(known & ((bits & np.uint64(1)) != 0), np.bool_)
 
 
 def encode_base(bitmaps: Mapping[int, BitMap], origin: Mapping[str, object]) -> bytes:

@@ -77,6 +77,16 @@ def data_path(partition: list[tuple[str, str | None]], stem: str, file_format: s
     return f"{DATA}{folders}{stem}.{file_format}"
 
 
+def beside(path: str, stem: str, file_format: str) -> str:
+    """A data file in the folder of another."""
+    return f"{folder_of(path)}/{stem}.{file_format}"
+
+
+def folder_of(path: str) -> str:
+    """Where a data file lies: files of one partition lie together."""
+    return path.rpartition("/")[0]
+
+
 def _folder_value(value: str | None) -> str:
     return "__null__" if value is None else _short(quote(value, safe="")) or "__empty__"
 

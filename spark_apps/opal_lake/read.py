@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from opal_lake.bitmap import Bitmaps, offsets_of
+from opal_lake.bitmap import Bitmaps, Marks
 from opal_lake.columns import physical_schema, to_logical
 from opal_lake.data_file import decode_file
 from opal_lake.errors import InvalidInputError, NotFoundError
@@ -136,7 +136,7 @@ class FileRead:
     spec: TableSpec
     file: DataFile
     until: int | None
-    invalid: Mapping[int, npt.NDArray[np.uint32]]
+    invalid: Bitmaps
 
 
 def file_reads(plan: ReadPlan) -> list[FileRead]:
@@ -147,7 +147,7 @@ def file_reads(plan: ReadPlan) -> list[FileRead]:
             spec=plan.snapshot.spec,
             file=file,
             until=plan.until,
-            invalid={segment: offsets_of(plan.invalid[segment]) for segment in file.segments if segment in plan.invalid},
+            invalid={segment: plan.invalid[segment] for segment in file.segments if segment in plan.invalid},
         )
         for file in plan.files
     ]
@@ -172,11 +172,7 @@ def read_file(part: FileRead, columns: Sequence[str] | None) -> pa.Table:
 
 def hidden_rows(rows: pa.Table, part: FileRead) -> npt.NDArray[np.bool_]:
     """Of a file's rows, those that are not visible."""
-    hidden = np.zeros(rows.num_rows, np.bool_)
-    segments, offsets = rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy()
-    for segment, marked in part.invalid.items():
-        here = segments == segment
-        hidden[here] = np.isin(offsets[here], marked)
+    hidden = Marks.of(part.invalid).at(rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy())
     if part.until is not None:
         delta = part.spec.delta
         assert isinstance(delta.type, Atomic)

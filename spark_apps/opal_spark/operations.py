@@ -130,6 +130,19 @@ def rebuild_key_store(spark: SparkSession, spec: JobSpec) -> JobResult:
     return OpalTable.for_path(spark, spec.table).rebuild_key_store(token=spec.token)
 
 
+def compact(
+    spark: SparkSession,
+    spec: JobSpec,
+    *,
+    mode: str = "minor",
+    look_back: str | int | None = None,
+    target_mb: int | None = None,
+) -> JobResult:
+    """Fewer, larger files; by mode="major" also without what no event time after the look-back shows."""
+    table = OpalTable.for_path(spark, spec.table)
+    return table.compact(mode=mode, look_back=look_back, target_mb=target_mb, token=spec.token)
+
+
 def bootstrap(
     spark: SparkSession,
     spec: JobSpec,

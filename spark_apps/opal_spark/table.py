@@ -10,9 +10,12 @@ from pyspark.sql.types import StructType
 
 from opal_lake.bootstrap import BootstrapPlan
 from opal_lake.check import Finding, check_table
+from opal_lake.compaction import CompactOptions, compact
 from opal_lake.describe import describe, file_rows, history_rows, segment_rows
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
 from opal_lake.job import JobResult, check_metadata, check_visible
+from opal_lake.results import run_once
+from opal_lake.rewrite import target_bytes_of
 from opal_lake.source import BATCH_MB, Files, Jdbc
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
@@ -28,6 +31,7 @@ from opal_spark.rebuild import rebuild_key_store
 from opal_spark.session import cache_settings, storage_options, use_this_python
 from opal_spark.sources import source_errors, source_rows
 from opal_spark.sources.tables import plan_source
+from opal_spark.spread import spread_over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -162,6 +166,22 @@ class OpalTable:
         After a failure the same call does only what is left. Pending rows stay pending, and others may write meanwhile.
         """
         return rebuild_key_store(self.spark, self.table, token)
+
+    def compact(
+        self,
+        *,
+        mode: str = "minor",
+        look_back: str | int | None = None,
+        target_mb: int | None = None,
+        token: str | None = None,
+    ) -> JobResult:
+        """Fewer, larger files, with the same content at every version and event time.
+
+        mode="major" also drops what no event time from `look_back` before now on shows ("30d"; a number where the delta is one): from
+        then on that is the oldest readable event time. Upserts may go on meanwhile.
+        """
+        options = CompactOptions(mode=mode, look_back=look_back, target_bytes=target_bytes_of(target_mb))
+        return run_once(self.table.storage, token, lambda: compact(self.table, options, spread_over(self.spark)))
 
     @classmethod
     def bootstrap(

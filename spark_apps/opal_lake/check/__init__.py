@@ -64,7 +64,7 @@ def _check_content(state: Snapshot, commits: list[Commit], sizes: Sizes, events:
         return  # what a missing row would have meant for the others cannot be told
     if logged is not None:
         check_complete(rows, logged, state, findings)
-    check_entries_exist(rows, runs, findings)
+    check_entries_exist(rows, runs, state.root.floor, findings)
     if len(runs) == len(state.runs):
         check_store_complete(rows, [*runs.values()], state, findings)
 

@@ -9,7 +9,7 @@ from opal_lake.check.finding import Findings
 from opal_lake.commit import Commit, unseal
 from opal_lake.commit_log import CommitLog, result_of
 from opal_lake.ids import segment_part
-from opal_lake.snapshot import ingested_files
+from opal_lake.snapshot import ingested_files, rewritten_files
 from opal_lake.storage.protocol import Storage
 
 Sizes = Mapping[str, int]
@@ -128,7 +128,7 @@ def _check_names(storage: Storage, commit: Commit, findings: Findings) -> None:
     path, prefix = layout.commit_path(commit.version), f"{commit.number:010d}-"
     files = ingested_files(storage, commit)
     for named in (
-        *(file.path for file in files),
+        *(file.path for file in (*files, *rewritten_files(storage, commit).add)),
         *(log.path for log in commit.actions.add_logs),
         *(run.path for run in commit.actions.add_runs),
     ):

@@ -48,7 +48,8 @@ def _check_rows_exist(log: LogFile, events: Events, snapshot: Snapshot, findings
     numbers, place = np.unique(events.segment, return_inverse=True)
     found = [snapshot.segments.get(int(number)) for number in numbers]
     strangers = [segment_name(int(number)) for number, segment in zip(numbers, found, strict=True) if segment is None]
-    findings.expect(not strangers, "I17", log.path, f"it has events of segments {strangers}, which the table does not have")
+    if snapshot.root.floor is None:  # else their rows may have been dropped
+        findings.expect(not strangers, "I17", log.path, f"it has events of segments {strangers}, which the table does not have")
     limits = np.array([segment.rows if segment else np.iinfo(np.int64).max for segment in found], np.int64)
     outside = int(((events.offset < 0) | (events.offset >= limits[place])).sum())
     findings.expect(not outside, "I17", log.path, f"{outside} of its events are of rows beyond the end of their segments; restore the file")
@@ -56,10 +57,9 @@ def _check_rows_exist(log: LogFile, events: Events, snapshot: Snapshot, findings
     findings.expect(
         not pending, "I17", log.path, f"it has events of segments {pending}, which are not processed; restore the log from a backup"
     )
-    groups = tuple(sorted({segment.group for segment in found if segment}))
-    findings.expect(
-        groups == tuple(sorted(log.groups)), "I16", log.path, f"its events are of groups {groups}, its commit says {log.groups}"
-    )
+    groups = {segment.group for segment in found if segment}
+    named = groups == {*log.groups} or (groups < {*log.groups} and bool(strangers))
+    findings.expect(named, "I16", log.path, f"its events are of groups {sorted(groups)}, its commit says {log.groups}")
 
 
 def rule_of(rows: Entries) -> Events:
@@ -74,11 +74,18 @@ def rule_of(rows: Entries) -> Events:
 
 
 def check_complete(rows: Entries, events: Events, snapshot: Snapshot, findings: Findings) -> None:
-    """The least event of each row is the rule's; later ones may be there as well."""
+    """The least event of each row is the rule's; later ones may be there as well.
+
+    Below the floor rows may have been dropped: events of theirs may be left, and the successor of a row may be gone.
+    """
     wanted, found = least_events(rule_of(rows)), least_events(events)
+    floor = snapshot.root.floor
+    if floor is not None:
+        found = _of_rows(found, rows)
     numbers = np.unique(np.concatenate([wanted.segment, found.segment]))
     wanted_codes, found_codes = _codes(wanted, numbers), _codes(found, numbers)
     _, here, there = np.intersect1d(wanted_codes, found_codes, assume_unique=True, return_indices=True)
+    forgiven = np.zeros(len(here), np.bool_) if floor is None else found.until[there] < floor
     early, late = found.until[there] < wanted.until[here], found.until[there] > wanted.until[here]
     extra = np.setdiff1d(np.arange(len(found)), there)
     missing = np.setdiff1d(np.arange(len(wanted)), here)
@@ -86,7 +93,7 @@ def check_complete(rows: Entries, events: Events, snapshot: Snapshot, findings: 
     for what, bad in (
         ("have no UNTIL event, though a newer row of their key or their own delete ends them", wanted.take(missing)),
         ("have an UNTIL event that comes too late", wanted.take(here[late])),
-        ("have an UNTIL event before the time at which they end", found.take(there[early])),
+        ("have an UNTIL event before the time at which they end", found.take(there[early & ~forgiven])),
         ("have an UNTIL event, though they are valid to the end of time", found.take(extra)),
     ):
         for segment in np.unique(bad.segment):
@@ -97,6 +104,12 @@ def check_complete(rows: Entries, events: Events, snapshot: Snapshot, findings: 
                 f"{len(offsets)} rows of segment {segment_name(int(segment))} (the first has offset {offsets[0]}) {what}; "
                 "restore the log and the segment logs from a backup",
             )
+
+
+def _of_rows(events: Events, rows: Entries) -> Events:
+    numbers = np.unique(np.concatenate([events.segment, rows.segment]))
+    held = np.searchsorted(numbers, rows.segment).astype(np.int64) << 32 | rows.offset.astype(np.int64)
+    return events.take(np.isin(_codes(events, numbers), held))
 
 
 def _codes(events: Events, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

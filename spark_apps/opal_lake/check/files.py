@@ -40,9 +40,11 @@ def check_totals(snapshot: Snapshot, commits: list[Commit], findings: Findings) 
     """Files, segments, groups and counts of the state agree."""
     path = layout.commit_path(snapshot.version)
     root, segments = snapshot.root, snapshot.segments
-    rows = sum(segment.rows for segment in segments.values())
+    rows = sum(file.rows for file in snapshot.files.values())
+    findings.expect(root.rows == rows, "I15", path, f"the state counts {root.rows} rows, its files {rows}; restore the log from a backup")
+    held = {segment for file in snapshot.files.values() for segment in file.segments}
     findings.expect(
-        root.rows == rows, "I15", path, f"the state counts {root.rows} rows, its segments {rows}; restore the log from a backup"
+        held == segments.keys(), "I15", path, f"segments {sorted(held ^ segments.keys())} are in the state, or in a file, alone"
     )
     pending = len(snapshot.pending)
     findings.expect(root.pending == pending, "I15", path, f"the state counts {root.pending} pending segments, it lists {pending}")

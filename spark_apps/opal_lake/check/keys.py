@@ -67,17 +67,21 @@ def _check_index(data: bytes, run: RunFile, entries: Entries, findings: Findings
     findings.expect(found, "I19", run.path, f"its filter denies keys that it holds; {MEND}")
 
 
-def check_entries_exist(rows: Entries, runs: dict[str, Entries], findings: Findings) -> None:
-    """Every entry is a processed row, with all that the row holds."""
+def check_entries_exist(rows: Entries, runs: dict[str, Entries], floor: int | None, findings: Findings) -> None:
+    """Every entry is a processed row, with all that the row holds; of one from before the floor the row may be gone."""
     by_row = np.lexsort((rows.offset, rows.segment))
     ordered = rows.take(by_row)
     numbers = np.unique(ordered.segment)
     codes = _codes(ordered, numbers)
     for path, entries in runs.items():
         known = np.isin(entries.segment, numbers)
-        place = np.searchsorted(codes, _codes(entries, numbers)) if len(numbers) else np.zeros(len(entries), np.intp)
+        codes_here = _codes(entries, numbers)
+        place = np.searchsorted(codes, codes_here) if len(numbers) else np.zeros(len(entries), np.intp)
         place = np.minimum(place, max(len(codes) - 1, 0))
         agrees = known & _equal(entries, ordered.take(place)) if len(ordered) else known
+        if floor is not None:
+            gone = ~known | (codes[place] != codes_here if len(codes) else True)
+            agrees = agrees | (gone & (entries.delta < floor))
         wrong = int((~agrees).sum())
         findings.expect(wrong == 0, "I20", path, f"{wrong} of its entries are not what the data files hold; {MEND}")
 

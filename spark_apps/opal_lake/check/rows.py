@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from opal_lake.bounds import Bounds
 from opal_lake.check.finding import Findings
 from opal_lake.columns import physical_schema
-from opal_lake.ids import segment_name
+from opal_lake.ids import segment_name, segment_part
 from opal_lake.schema import DELETED, OFFSET, SEGMENT, Atomic
 from opal_lake.segment import DataFile, Segment
 from opal_lake.table_spec import TableSpec
@@ -52,22 +52,40 @@ def _check_schema(rows: pa.Table, file: DataFile, spec: TableSpec, findings: Fin
 
 
 def _check_row_ids(rows: pa.Table, file: DataFile, segments: Mapping[int, Segment], findings: Findings) -> bool:
-    """A file that holds one segment as it was ingested: its id in every row, offsets counted up from 0."""
+    """Rows of the segments that the commit says, each within its segment; an ingested file holds its one segment whole, in order."""
     known = [segments[number] for number in file.segments if number in segments]
     held, names = rows[SEGMENT].unique().to_pylist(), [segment_name(number) for number in file.segments]
     message = f"its rows are of segments {sorted(map(segment_name, held))}, its commit says {names}; restore the file from a backup"
-    sound = findings.expect(sorted(held) == sorted(file.segments) and len(known) == 1, "I11", file.path, message)
+    sound = findings.expect(sorted(held) == sorted(file.segments) and len(known) == len(held), "I11", file.path, message)
+    for segment in known:
+        message = f"it is in group {file.group}, its segment {segment_name(segment.id)} in {segment.group}; restore the log from a backup"
+        sound &= findings.expect(segment.group == file.group, "I11", file.path, message)
+    if not is_ingested(file):
+        return sound and _check_offsets(rows, file, segments, findings)
     in_order = np.array_equal(rows[OFFSET].to_numpy(), np.arange(rows.num_rows))
     sound &= findings.expect(
         in_order, "I11", file.path, f"its offsets do not count from 0 to {rows.num_rows - 1}; restore the file from a backup"
     )
     for segment in known:
-        agrees = (segment.rows, segment.group) == (file.rows, file.group)
-        message = (
-            f"segment {segment_name(segment.id)} has {segment.rows} rows in group {segment.group}, the file {file.rows} in {file.group}"
-        )
-        sound &= findings.expect(agrees, "I11", file.path, message)
+        message = f"segment {segment_name(segment.id)} has {segment.rows} rows, the file {file.rows}; restore the log from a backup"
+        sound &= findings.expect(segment.rows == file.rows, "I11", file.path, message)
     return sound
+
+
+def is_ingested(file: DataFile) -> bool:
+    """As it was ingested: its name begins with the number of its one segment."""
+    number = int(file.path.rpartition("/")[2].partition("-")[0])
+    return len(file.segments) == 1 and segment_part(file.segments[0]) == number
+
+
+def _check_offsets(rows: pa.Table, file: DataFile, segments: Mapping[int, Segment], findings: Findings) -> bool:
+    numbers, place = np.unique(rows[SEGMENT].to_numpy(), return_inverse=True)
+    limits = np.array([segments[int(number)].rows for number in numbers], np.int64)
+    offsets = rows[OFFSET].to_numpy().astype(np.int64)
+    outside = int(((offsets < 0) | (offsets >= limits[place])).sum())
+    sound = findings.expect(not outside, "I11", file.path, f"{outside} of its rows are beyond the end of their segments; restore the file")
+    twice = len(offsets) - len(np.unique(place.astype(np.int64) << 32 | offsets))
+    return findings.expect(not twice, "I11", file.path, f"{twice} of its rows are there twice; restore the file from a backup") and sound
 
 
 def _check_bounds(rows: pa.Table, file: DataFile, spec: TableSpec, findings: Findings) -> None:

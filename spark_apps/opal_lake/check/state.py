@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from pyroaring import BitMap
+
 from opal_lake import layout
 from opal_lake.bitmap import BitmapBase, Bitmaps, add_events, decode_base
 from opal_lake.check.chain import Sizes
@@ -122,26 +124,28 @@ def _check_bases(found: Snapshot, state: Snapshot, events: KnownEvents) -> None:
 
 
 def _check_base(base: BitmapBase, state: Snapshot, events: KnownEvents) -> None:
-    """The base is the fold of all events up to its version, of the segments of its group."""
+    """The base is the fold of all events up to its version, of the segments of its group. A merged log may hold younger ones as well."""
     marked = decode_base(read_verified(state.storage, base), base.path)
     wanted: Bitmaps = {}
+    every: Bitmaps = {}
     try:
-        logs = [log for log in state.logs.values() if log.version <= base.version]
-        segments = state.segments
+        logs, segments = [*state.logs.values()], state.segments
     except (FormatError, NotFoundError):
         return  # found already: the state is a checkpoint whose own lists are damaged
     for log in logs:
         known = events.of(log)
         if known is None:
             return  # found already: without the log nothing can be said of the base
-        add_events(wanted, known)
+        add_events(every, known)
+        if log.version <= base.version:
+            add_events(wanted, known)
     wanted = {number: marks for number, marks in wanted.items() if number in segments and segments[number].group == base.group}
-    for number in sorted(marked.keys() | wanted.keys()):
-        here, there = marked.get(number), wanted.get(number)
+    for number in sorted((marked.keys() & segments.keys()) | wanted.keys()):
+        here, there = marked.get(number, BitMap()), wanted.get(number, BitMap())
         events.findings.expect(
-            here == there,
+            there <= here <= every.get(number, BitMap()),
             "I8",
             base.path,
-            f"segment {number} has {len(here or ())} marked rows, the logs up to version {base.version} mark {len(there or ())}; "
+            f"segment {number} has {len(here)} marked rows, the logs up to version {base.version} mark {len(there)}; "
             "delete the checkpoints that name it, they are derived",
         )

@@ -1,6 +1,6 @@
 """Plays a history on a table and on the model side by side, and compares every moment of both."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from opal_lake import layout
+from opal_lake.compaction import CompactOptions, compact
 from opal_lake.data_file import decode_file
+from opal_lake.errors import NotFoundError
 from opal_lake.ingest import IngestTask, ingest_rows
 from opal_lake.ingest_job import IngestRun, commit_ingest
 from opal_lake.inline import inline_rows
@@ -18,6 +20,7 @@ from opal_lake.key_hash import hash_keys
 from opal_lake.key_store.entries import Entries, concat_entries
 from opal_lake.metagen import entries_of_rows, rule_columns
 from opal_lake.metagen_job import MetaGenPlan, commit_metagen
+from opal_lake.ordering import encode_order
 from opal_lake.read import event_time_of, file_reads, hidden_rows, plan_read
 from opal_lake.ruled import Ruled, slot_writer
 from opal_lake.schema import DELETED, OFFSET, SEGMENT, Atomic, Field, arrow_type
@@ -28,6 +31,7 @@ from opal_lake.table import Table
 from opal_lake.testing.model import ModelRow, RowId, visible
 from opal_lake.testing.strategies import DELTA, SERIAL, Put, Shape, Step, neighbours_of
 
+_TARGET_BYTES = 12_000  # a handful of tiny files
 _KEYS = ("2026-11-01", None, "2026-11-02")
 
 
@@ -72,6 +76,8 @@ class Replay:
                 self._begin(self._begin_metagen(step), step)
             case "finish" if self.hands:
                 self._finish(self.hands.pop(step.hand % len(self.hands)))
+            case "compact":
+                self._compact(step)
             case "reopen":
                 self.table = self.open_table()
 
@@ -80,6 +86,37 @@ class Replay:
             self.hands.append(hand)
         elif hand is not None:
             self._finish(hand)
+
+    def _compact(self, step: Step) -> None:
+        """Minor, or major with the floor at some row's delta. Other steps go on while its tasks have run and nothing is committed."""
+        deltas = sorted({row.delta for row in self.rows.values()})
+        floor = self.order_word(deltas[step.hand % len(deltas)]) if step.part and deltas else None
+        left = list(step.during)
+
+        def spread(task: Callable[[Any, str], Any], works: Sequence[Any]) -> list[Any]:
+            found = [task(work, f"{len(left)}.{step.hand}") for work in works]
+            self._see_versions()
+            if left:
+                self.play(left.pop(0))
+            return found
+
+        options = CompactOptions(mode="minor" if floor is None else "major", floor=floor, target_bytes=_TARGET_BYTES)
+        compact(self.table, options, spread)
+        self._see_versions()
+
+    def _see_versions(self) -> None:
+        """A compaction commits as often as it likes."""
+        self.versions += range(self.versions[-1] + 1, self.table.log.head().version + 1)
+
+    def order_word(self, moment: Any) -> int:
+        delta = self.table.snapshot_at(0).spec.delta
+        assert isinstance(delta.type, Atomic)
+        return encode_order(moment, delta.type, name=delta.name)
+
+    def is_readable(self, version: int, moment: Any) -> bool:
+        """Whether the floor of the version lets the event time be read."""
+        floor = self.table.snapshot_at(version).root.floor
+        return moment is None or floor is None or self.order_word(moment) >= floor
 
     def _begin_ingest(self, step: Step) -> Hand | None:
         run = self.table.start_ingest(step.token, "fail")
@@ -223,9 +260,20 @@ class Replay:
             snapshot = self.table.snapshot_at(version)
             fresh = any(row.processed == version for row in self.rows.values())
             for moment in moments if fresh or version == self.versions[-1] else moments[:1] + moments[-2:-1]:
+                if not self.is_readable(version, moment):
+                    self._expect_unreadable(version, moment)
+                    continue
                 found = self.visible_ids(snapshot, moment)
                 wanted = [row.row_id for row in visible(self.rows.values(), version, moment)]
                 assert found == wanted, f"version {version}, event time {moment!r}: visible are {found}, should be {wanted}"
+
+    def _expect_unreadable(self, version: int, moment: Any) -> None:
+        said = ""
+        try:
+            self.table.read(version=version, event_time=moment)
+        except NotFoundError as error:
+            said = str(error)
+        assert "oldest readable" in said, f"version {version} at {moment!r}, before its floor: {said!r}"
 
     def visible_ids(self, snapshot: Snapshot, event_time: Any) -> list[RowId]:
         """The row ids that the read plan and its filter let through."""
@@ -241,6 +289,8 @@ class Replay:
     def compare_read(self, version: int | None, event_time: Any, timestamp: Any = None) -> None:
         """A whole read through the public face: the same rows with the same values."""
         at = self.table.snapshot_at(version, timestamp).version
+        if not self.is_readable(at, event_time):
+            return self._expect_unreadable(at, event_time)
         found = self.table.read(version=version, timestamp=timestamp, event_time=event_time).to_pylist()
         wanted = [dict(row.values) for row in visible(self.rows.values(), at, event_time)]
         by_serial = {row[SERIAL]: row for row in found}

@@ -99,7 +99,7 @@ class Step:
 
     `ingest`, `metagen` and `inline`, which is both, run through; `begin_...` do their work and stay in hand until a `finish` commits the
     one at place `hand`, onto whatever the head is by then. `tasks` is how many tasks share the work; `part` says which pending segments a
-    MetaGen takes: all (0), the 1st, 3rd ..., or the others.
+    MetaGen takes: all (0), the 1st, 3rd ..., or the others. `compact` is minor, or, with a part, major; `during` happens while it runs.
     """
 
     verb: str
@@ -109,6 +109,7 @@ class Step:
     tasks: int = 1
     part: int = 0
     hand: int = 0
+    during: tuple["Step", ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +183,9 @@ def _work(verb: str) -> st.SearchStrategy[Step]:
 _INGEST, _METAGEN, _BEGIN_INGEST, _BEGIN_METAGEN = map(_work, ("ingest", "metagen", "begin_ingest", "begin_metagen"))
 _INLINE, _BEGIN_INLINE = map(_work, ("inline", "begin_inline"))
 _FINISH = st.builds(Step, verb=st.just("finish"), hand=st.integers(0, 3))
+_DURING = st.lists(st.one_of(_INGEST, _METAGEN, _INLINE, _FINISH), max_size=3).map(tuple)
+_COMPACT = st.builds(Step, verb=st.just("compact"), part=st.integers(0, 1), hand=st.integers(0, 9), during=_DURING)
+_RIVALS = st.builds(Step, verb=st.just("compact"), part=st.integers(0, 1), hand=st.integers(0, 9), during=st.tuples(_COMPACT, _COMPACT))
 _REOPEN = st.just(Step(verb="reopen"))
 _RACE = st.tuples(_INGEST, _INGEST, _BEGIN_METAGEN, _INGEST, _BEGIN_METAGEN, _FINISH, _FINISH)
 # Only MetaGens that take up different segments have anything to redo.
@@ -194,6 +198,9 @@ _SCENES = st.one_of(
     _RACE,
     _PARTED,
     st.tuples(_INLINE, _INLINE, _REOPEN),
+    st.tuples(_INLINE, _INLINE, _COMPACT, _INLINE, _COMPACT),
+    st.tuples(_INLINE, _INGEST, _BEGIN_METAGEN, _COMPACT, _FINISH, _RIVALS),
+    st.tuples(_INLINE, _INLINE, _BEGIN_INLINE, _RIVALS, _FINISH, _INGEST, _COMPACT, _METAGEN),
     st.tuples(_INGEST, _BEGIN_METAGEN, _INLINE, _BEGIN_INLINE, _INGEST, _METAGEN, _FINISH, _FINISH),
     st.tuples(_INLINE, _BEGIN_INLINE, _BEGIN_INLINE, _INLINE, _FINISH, _FINISH),
     st.tuples(_BEGIN_INGEST, _BEGIN_INGEST, _FINISH, _BEGIN_METAGEN, _FINISH, _FINISH, _METAGEN),
@@ -207,7 +214,12 @@ def histories(draw: st.DrawFn, file_formats: tuple[str, ...] = ("parquet", "orc"
     shape = draw(shapes(file_formats))
     steps = [step for scene in draw(_STORIES) for step in scene]
     steps += [Step(verb="metagen")] if draw(st.booleans()) else []
-    return History(shape=shape, steps=tuple(replace(step, puts=tuple(put_of(raw, shape) for raw in step.raw)) for step in steps))
+    return History(shape=shape, steps=tuple(_shaped(step, shape) for step in steps))
+
+
+def _shaped(step: Step, shape: Shape) -> Step:
+    puts = tuple(put_of(raw, shape) for raw in step.raw)
+    return replace(step, puts=puts, during=tuple(_shaped(one, shape) for one in step.during))
 
 
 def put_of(raw: bytes, shape: Shape) -> Put:

@@ -1,0 +1,121 @@
+"""Which files a compaction writes anew, and which of their rows it may leave out.
+
+A rewrite never mixes groups, nor the folders of partitions, and takes no file with a pending segment. Rows keep their ids, so that bitmaps,
+segment logs and the key store stay true while upserts go on.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from opal_lake.bitmap import Bitmaps
+from opal_lake.errors import InvalidInputError
+from opal_lake.layout import folder_of
+from opal_lake.segment import DataFile, Segment
+from opal_lake.snapshot import Snapshot
+from opal_lake.visibility import invalid_rows
+
+TARGET_MB = 256
+SMALL_SHARE = 0.75  # of the target: files from there on are left alone
+DEAD_SHARE = 0.05  # of a file's rows that can go: from there on a major compaction writes it anew
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bin:
+    """Files of one folder and group that become one, or few. `codec` is how their rows are compressed, where not as usual."""
+
+    files: tuple[DataFile, ...]
+    codec: str = ""
+
+    @property
+    def segments(self) -> frozenset[int]:
+        return frozenset(segment for file in self.files for segment in file.segments)
+
+    @property
+    def group(self) -> int:
+        return self.files[0].group
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def settled_files(snapshot: Snapshot) -> list[DataFile]:
+    """The files that a rewrite may take: none of their segments is pending."""
+    pending = snapshot.pending
+    return [file for file in snapshot.files.values() if pending.isdisjoint(file.segments)]
+
+
+def by_place(files: Iterable[DataFile]) -> Iterator[tuple[tuple[int, str], list[DataFile]]]:
+    """Files that may be rewritten together, oldest rows first: by group and folder."""
+    ordered = sorted(files, key=lambda file: (file.group, folder_of(file.path), file.segments[0], file.path))
+    for place, members in groupby(ordered, key=lambda file: (file.group, folder_of(file.path))):
+        yield place, list(members)
+
+
+def plan_minor(snapshot: Snapshot, target_bytes: int) -> list[Bin]:
+    """Small files to target size, neighbours in time together."""
+    small = [file for file in settled_files(snapshot) if is_small(file, target_bytes)]
+    return [one for _, files in by_place(small) for one in _packed(files, {}, target_bytes) if len(one.files) > 1]
+
+
+def is_small(file: DataFile, target_bytes: int) -> bool:
+    """An archived file is not compacted with others: it would be decompressed for little."""
+    return file.size < SMALL_SHARE * target_bytes and not file.codec
+
+
+def plan_major(snapshot: Snapshot, target_bytes: int, droppable: Bitmaps) -> list[Bin]:
+    """Also the files that hold rows which can go."""
+    shares = {file.path: dead_share(file, snapshot.segments, droppable) for file in settled_files(snapshot)}
+    taken = [file for file in settled_files(snapshot) if shares[file.path] >= DEAD_SHARE or is_small(file, target_bytes)]
+    bins = (one for _, files in by_place(taken) for one in _packed(files, shares, target_bytes))
+    return [one for one in bins if len(one.files) > 1 or shares[one.files[0].path] >= DEAD_SHARE]
+
+
+def plan_archive(snapshot: Snapshot, before_number: int, codec: str, target_bytes: int) -> list[Bin]:
+    """Partitions into which no job from that number on wrote, with a codec that costs time once and saves space for long."""
+    bins = []
+    for _, files in by_place(settled_files(snapshot)):
+        if max(segment >> 32 for file in files for segment in file.segments) < before_number:
+            left = [file for file in files if file.codec != codec]
+            bins += [Bin(files=one.files, codec=codec) for one in _packed(left, {}, target_bytes)]
+    return bins
+
+
+def dead_share(file: DataFile, segments: Mapping[int, Segment], bitmaps: Bitmaps) -> float:
+    """Of a file's rows the share that is marked; about that, where its segments lie in other files too."""
+    marked = sum(len(bitmaps[segment]) for segment in file.segments if segment in bitmaps)
+    rows = sum(segments[segment].rows for segment in file.segments)
+    return marked / rows if rows else 0.0
+
+
+def _packed(files: list[DataFile], shares: Mapping[str, float], target_bytes: int) -> Iterator[Bin]:
+    """In order, each bin as full as the next file allows, by what will be left of them."""
+    held: list[DataFile] = []
+    size = 0.0
+    for file in files:
+        left = file.size * (1 - shares.get(file.path, 0.0))
+        if held and size + left > target_bytes:
+            yield Bin(files=tuple(held))
+            held, size = [], 0.0
+        held.append(file)
+        size += left
+    if held:
+        yield Bin(files=tuple(held))
+
+
+def droppable_rows(snapshot: Snapshot, floor: int) -> Bitmaps:
+    """Rows that are visible at no event time from the floor on: an UNTIL event ends them before it.
+
+    Of deleting rows among them the key store may still name the latest of a key: those stay.
+    """
+    if floor <= -(1 << 63):
+        return {}
+    return invalid_rows(snapshot, floor - 1)
+
+
+def target_bytes_of(target_mb: int | None, default_mb: int = TARGET_MB) -> int:
+    wanted = default_mb if target_mb is None else target_mb
+    if wanted < 1:
+        raise InvalidInputError(f"target_mb={wanted} is no size for a file; give megabytes, as {TARGET_MB}")
+    return wanted << 20
