@@ -31,6 +31,7 @@ from opal_lake.schema import DELETED, Atomic
 from opal_lake.segment import DataFile
 from opal_lake.slot import Slot, SlotOutput, process_slot
 from opal_lake.snapshot import Snapshot
+from opal_lake.spec_change import Changes, set_properties
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.verified import read_verified
 from opal_lake.table_spec import TableLayout, TableSpec, plan_spec
@@ -161,6 +162,10 @@ class Table:
         if (earlier := self.log.earlier_result(base, "metagen", token)) is not None:
             return earlier
         return plan_metagen(base, claim_number(self.storage, base.root, "metagen", self.log.clock), started_us)
+
+    def set_properties(self, properties: Changes, *, token: str | None = None) -> JobResult:
+        """Change properties; None gives one its default again."""
+        return set_properties(self.log, properties, token)
 
     def _rule_rows(self, file: DataFile, base: Snapshot) -> pa.Table:
         return decode_file(read_verified(self.storage, file), base.spec, rule_columns(base.spec), file.path)

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from opal_lake.errors import InvalidInputError
+from opal_lake.properties import PROPERTIES, check_properties, default_of, plain_properties
 from opal_lake.schema import (
     Atomic,
     DataType,
@@ -26,18 +27,6 @@ ORDER_TYPES = ("byte", "short", "integer", "long", "date", "timestamp", "timesta
 PARTITION_TYPES = KEY_TYPES
 MAX_KEY_BYTES = 64 * 1024
 MAX_ORDER_DIGITS = 18
-
-# name -> (default, what it does); every property is an integer or one of the words in the default's tuple
-PROPERTIES: dict[str, tuple[int | tuple[str, ...], str]] = {
-    "group_rows": (1 << 30, "rows of one group: a rewrite, a broadcast and a segment log stay within it"),
-    "segment_rows": (1 << 22, "most rows of one ingested file"),
-    "segment_bytes": (128 << 20, "bytes in memory at which an ingested file is closed"),
-    "checkpoint_commits": (16, "commits between two checkpoints"),
-    "key_store_fan_in": (8, "runs of a size that are merged into one; more make writes cheaper and probes dearer"),
-    "token_keep": (10_000, "newest idempotency tokens that are remembered"),
-    "read_verify": (("full", "footer", "none"), "what a read verifies of data files before it opens them"),
-}
-LEAST = {"key_store_fan_in": 2}  # of the numbers, where it is not 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +63,13 @@ class TableSpec:
 
     def integer(self, name: str) -> int:
         """A property that is a number, set or default."""
-        value = self.properties.get(name, PROPERTIES[name][0])
+        value = self.properties.get(name, default_of(name))
         assert isinstance(value, int)
         return value
 
     def word(self, name: str) -> str:
-        """A property that is a word, set or default."""
-        default = PROPERTIES[name][0]
-        assert isinstance(default, tuple)
-        return str(self.properties.get(name, default[0]))
+        """A property that is a word or a text, set or default."""
+        return str(self.properties.get(name, default_of(name)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +92,8 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
         raise InvalidInputError("a table needs at least one key column: keys=[...]")
     if layout.file_format not in FILE_FORMATS:
         raise InvalidInputError(f"file format {layout.file_format!r} is unknown; use one of {', '.join(FILE_FORMATS)}")
-    check_properties(layout.properties)
+    properties = plain_properties(layout.properties)
+    check_properties(properties, schema)
     return TableSpec(
         schema=schema,
         key_ids=_ids(schema, "key", layout.keys, KEY_TYPES),
@@ -114,7 +102,7 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
         deletes=layout.deletes,
         partition_ids=_ids(schema, "partition", layout.partition_by, PARTITION_TYPES),
         file_format=layout.file_format,
-        properties=dict(layout.properties),
+        properties=properties,
     )
 
 
@@ -140,19 +128,6 @@ def _fits(column: Field, role: str, allowed: Sequence[str]) -> bool:
     if parts := decimal_parts(column.type.name):
         return role in ("key", "partition") or parts[0] <= MAX_ORDER_DIGITS
     return column.type.name in allowed
-
-
-def check_properties(properties: Mapping[str, int | str]) -> None:
-    """Refuse properties that nothing reads."""
-    for name, value in properties.items():
-        if name not in PROPERTIES:
-            raise InvalidInputError(f"property {name!r} is unknown; known are {', '.join(PROPERTIES)}")
-        default = PROPERTIES[name][0]
-        if isinstance(default, tuple):
-            if value not in default:
-                raise InvalidInputError(f"property {name!r} is {value!r}; use one of {', '.join(default)}")
-        elif not isinstance(value, int) or isinstance(value, bool) or value < (least := LEAST.get(name, 1)):
-            raise InvalidInputError(f"property {name!r} is {value!r}; use a whole number from {least}")
 
 
 def spec_to_json(spec: TableSpec) -> dict[str, Any]:
@@ -182,9 +157,10 @@ def spec_from_json(data: dict[str, Any]) -> TableSpec:
 
 
 def spec_differences(made: TableSpec, wanted: TableSpec) -> list[str]:
-    """What another specification says otherwise, in words."""
+    """What another specification says otherwise, in words. Of properties only those that it names and that maintenance does not go by."""
     roles = zip(_ROLES, _roles(made), _roles(wanted), strict=True)
     found = [f"{role} is {one!r}, not {other!r}" for role, one, other in roles if one != other]
+    found += [f"properties has {name}={one!r}, not {other!r}" for name, one, other in _other_properties(made, wanted)]
     ours, theirs = ({field.name: field.type for field in spec.schema.fields} for spec in (made, wanted))
     found += [f"column {name!r} is missing" for name in theirs if name not in ours]
     found += [f"column {name!r} is there too" for name in ours if name not in theirs]
@@ -201,12 +177,21 @@ def refuse_another_spec(uri: str, made: TableSpec, columns: pa.Schema | None, la
         raise InvalidInputError(f"{uri} is there, but was made otherwise: {said}. Give what it has, or choose another path")
 
 
-_ROLES = ("keys", "delta", "tie_break", "deletes", "partition_by", "file_format", "properties")
+def _other_properties(made: TableSpec, wanted: TableSpec) -> list[tuple[str, int | str, int | str]]:
+    """Properties that are asked for and stand otherwise. What nobody asks for may be as it is, and so may what maintenance goes by:
+    `opal set` changes both over the years, while whoever names the table goes on saying how it was made.
+    """
+    asked = ((name, value) for name, value in wanted.properties.items() if not PROPERTIES[name].maintenance)
+    both = ((name, made.properties.get(name, default_of(name)), value) for name, value in asked)
+    return [(name, one, other) for name, one, other in both if one != other]
+
+
+_ROLES = ("keys", "delta", "tie_break", "deletes", "partition_by", "file_format")
 
 
 def _roles(spec: TableSpec) -> tuple[object, ...]:
     named = [[field.name for field in fields] for fields in (spec.keys, spec.tie_break, spec.partition_by)]
-    return named[0], spec.delta.name, named[1], spec.deletes, named[2], spec.file_format, dict(spec.properties)
+    return named[0], spec.delta.name, named[1], spec.deletes, named[2], spec.file_format
 
 
 def _type_text(kind: DataType) -> str:

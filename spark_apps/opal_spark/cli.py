@@ -131,13 +131,15 @@ def create(args: argparse.Namespace) -> None:
 
 
 def _layout(args: argparse.Namespace) -> dict[str, Any]:
+    from opal_lake.properties import given_properties
+
     return {
         "keys": args.key,
         "delta": args.delta,
         "tie_break": args.tie_break,
         "deletes": args.deletes,
         "partition_by": args.partition_by,
-        "properties": {name: int(value) if value.isdecimal() else value for name, value in pairs(args.property, "--property").items()},
+        "properties": given_properties(pairs(args.property, "--property")),
     }
 
 

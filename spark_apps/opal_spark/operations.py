@@ -82,7 +82,7 @@ def _standing(spark: SparkSession, uri: str, schema: str | None, layout: TableLa
     except NotFoundError:
         return None
     columns = None if schema is None else arrow_of_spark(_schema(spark, schema, None))
-    refuse_another_spec(uri, table.snapshot_at(0).spec, columns, layout)
+    refuse_another_spec(uri, table.snapshot_at().spec, columns, layout)
     return JobResult(operation="create", table=table.uri, version=0, repeated=True)
 
 
@@ -141,6 +141,11 @@ def compact(
     """Fewer, larger files; by mode="major" also without what no event time after the look-back shows."""
     table = OpalTable.for_path(spark, spec.table)
     return table.compact(mode=mode, look_back=look_back, target_mb=target_mb, token=spec.token)
+
+
+def set_properties(spark: SparkSession, spec: JobSpec, *, properties: dict[str, int | str | list[str] | None]) -> JobResult:
+    """Change properties of the table; null gives one its default again."""
+    return OpalTable.for_path(spark, spec.table).set_properties(properties, token=spec.token)
 
 
 def bootstrap(

@@ -17,6 +17,7 @@ from opal_lake.job import JobResult, check_metadata, check_visible
 from opal_lake.results import run_once
 from opal_lake.rewrite import target_bytes_of
 from opal_lake.source import BATCH_MB, Files, Jdbc
+from opal_lake.spec_change import Changes
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.table_spec import TableLayout, plan_spec, refuse_another_spec
@@ -160,6 +161,10 @@ class OpalTable:
         """Every broken invariant; empty when all is well."""
         return check_table(self.table)
 
+    def set_properties(self, properties: Changes, *, token: str | None = None) -> JobResult:
+        """Change properties; None gives one its default again."""
+        return self.table.set_properties(properties, token=token)
+
     def rebuild_key_store(self, *, token: str | None = None) -> JobResult:
         """Make the key store anew from the data files, for when runs of it are lost or damaged.
 
@@ -227,7 +232,7 @@ class OpalTable:
             use_this_python(spark)
             plan = plan_source(spark, wanted, schema, batch_mb << 20)
             found = cls._made(spark, uri, schema or StructType.fromJson(dict(plan.schema)), layout, options)
-        made = found.table.snapshot_at(0).spec
+        made = found.table.snapshot_at().spec
         refuse_another_spec(found.table.uri, made, None if schema is None else arrow_of_spark(schema), layout)
         return Bootstrap(spark=spark, table=found.table, source=wanted, on_bad_rows=on_bad_rows).run(
             lambda: plan or plan_source(spark, wanted, schema, batch_mb << 20)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from opal_lake.errors import InvalidInputError
 from opal_lake.exit_codes import INPUT, MEANINGS
 
-LOOK, WORK = "Look at a table (no Spark)", "Work on a table (Spark)"
+LOOK, WORK, KEEP = "Look at a table (no Spark)", "Work on a table (Spark)", "Keep a table (no Spark)"
 STORE_OPTIONS = ("endpoint_url", "region_name", "path_style")
 _EVERYWHERE = "everywhere"
 TABLE_FORMS = "a local path, file:///path or s3://bucket/path"

@@ -12,6 +12,7 @@ from opal_lake.cli.command import LOOK, Verb, Verbs, add_command, store_options,
 from opal_lake.cli.pages import check_page, describe_page, files_page, history_page, segments_page
 from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import Style, output_width
+from opal_lake.cli.upkeep import commands as upkeep_commands
 from opal_lake.exit_codes import FINDINGS, OK
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def commands(verbs: Verbs) -> None:
     parsers["check"].add_argument("--quick", action="store_true", help="metadata only: read no data file, and use little memory")
     for name in ("files", "segments"):
         parsers[name].add_argument("--version", type=whole_number, metavar="N", help="as of this version (default: the newest)")
+    upkeep_commands(verbs)
 
 
 def describe(args: argparse.Namespace) -> None:

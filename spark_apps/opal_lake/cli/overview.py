@@ -5,7 +5,7 @@ import contextlib
 import importlib.metadata
 from collections.abc import Iterator, Mapping
 
-from opal_lake.cli.command import LOOK, STORE_OPTIONS, TABLE_FORMS, WORK, exit_code_lines
+from opal_lake.cli.command import KEEP, LOOK, STORE_OPTIONS, TABLE_FORMS, WORK, exit_code_lines
 from opal_lake.cli.render import Style
 
 PACKAGE = "airflow-provider-opal"
@@ -32,7 +32,7 @@ def _head(style: Style) -> Iterator[str]:
 
 
 def _groups(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> Iterator[str]:
-    groups: dict[str, list[str]] = {WORK: [], LOOK: []}
+    groups: dict[str, list[str]] = {WORK: [], KEEP: [], LOOK: []}
     for name, parser in verbs.items():
         groups.setdefault(parser.get_default("group") or _OTHER, []).append(name)
     width = max(map(len, verbs), default=0)

@@ -153,7 +153,7 @@ class Replay:
         return Hand(commit=commit, token=step.token, serials=serials, is_ingest=True, is_inline=True)
 
     def table_field(self, name: str) -> Field:
-        return self.table.snapshot_at(0).spec.schema.field(name)
+        return self.table.snapshot_at().spec.schema.field(name)
 
     def _tasks(self, run: IngestRun, serials: tuple[int, ...], tasks: int) -> Iterator[tuple[IngestTask, list[pa.RecordBatch]]]:
         for task in range(tasks):

@@ -1,0 +1,55 @@
+"""Properties changed after creation: a commit of its own, in the way of nobody else's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from opal_lake.commit import Actions, Commit
+from opal_lake.commit_log import CommitLog, Draft, Proposal
+from opal_lake.errors import InvalidInputError
+from opal_lake.job import JobResult
+from opal_lake.properties import PROPERTIES, check_properties, plain_properties
+from opal_lake.snapshot import Snapshot
+from opal_lake.table_spec import TableSpec
+
+OPERATION = "set_properties"
+Changes = Mapping[str, int | str | Sequence[str] | None]
+
+
+def set_properties(log: CommitLog, changes: Changes, token: str | None = None) -> JobResult:
+    """Give properties other values, or, with None, their defaults again. What they have already is no change."""
+    started_us, base = log.clock.now_us(), log.head()
+    if (earlier := log.earlier_result(base, OPERATION, token)) is not None:
+        return earlier
+
+    def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
+        spec = changed_spec(head, changes)
+        names = sorted(name for name in PROPERTIES if spec.properties.get(name) != head.spec.properties.get(name))
+        notes = tuple(f"{name} is {spec.properties.get(name, PROPERTIES[name].kind.default)!r} now" for name in names)
+        result = JobResult(operation=OPERATION, table=log.storage.uri, counts={"properties": len(names)}, notes=notes)
+        if not names and token is None:
+            return None
+        return Draft(actions=Actions(spec=spec if names else None), result=result)
+
+    return log.commit(base, Proposal(operation=OPERATION, number=None, build=build, started_us=started_us, token=token))
+
+
+def changed_spec(head: Snapshot, changes: Changes) -> TableSpec:
+    """The specification with the changes in it; InvalidInputError where one does not fit the table."""
+    given = plain_properties({name: value for name, value in changes.items() if value is not None})
+    check_properties(given, head.spec.schema)
+    if unknown := sorted(set(changes) - set(PROPERTIES)):
+        raise InvalidInputError(f"property {unknown[0]!r} is unknown; known are {', '.join(PROPERTIES)}")
+    kept = {name: value for name, value in head.spec.properties.items() if name not in changes}
+    spec = replace(head.spec, properties={**kept, **given})
+    _check_groups(head, spec)
+    return spec
+
+
+def _check_groups(head: Snapshot, spec: TableSpec) -> None:
+    """A group never splits: what holds today must hold by the new limit too."""
+    fullest = max(head.root.groups.values(), default=0)
+    if spec.integer("group_rows") < min(fullest, head.spec.integer("group_rows")):
+        raise InvalidInputError(
+            f"property 'group_rows' is {spec.integer('group_rows')}; a group of {head.storage.uri} holds {fullest:,} rows, "
+            "and groups never split: use at least that"
+        )
