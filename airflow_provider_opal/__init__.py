@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_opal.operators.spark import OpalSparkOperator
     from airflow_provider_opal.operators.zorder import ZOrderOperator
     from airflow_provider_opal.sensors.snapshot import SnapshotTriggerSensor
+    from airflow_provider_opal.templates.maintenance import Maintenance, maintenance_dag
     from airflow_provider_opal.templates.pipeline import Consumer, OpalTaskGroup, opal_dag, reconcile_dag
     from airflow_provider_opal.templates.schedule import keyed_schedule
     from airflow_provider_opal.templates.yaml.loader import load_yaml_dags
@@ -32,6 +33,7 @@ __all__ = [
     "Files",
     "IngestOperator",
     "Jdbc",
+    "Maintenance",
     "MaintenanceOperator",
     "MetaGenOperator",
     "OpalHook",
@@ -45,6 +47,7 @@ __all__ = [
     "consumer_schedule",
     "keyed_schedule",
     "load_yaml_dags",
+    "maintenance_dag",
     "opal_asset",
     "opal_dag",
     "reconcile_dag",
@@ -58,6 +61,7 @@ _PLACES = {
     "Files": "opal_lake.source",
     "IngestOperator": "airflow_provider_opal.operators.ingest",
     "Jdbc": "opal_lake.source",
+    "Maintenance": "airflow_provider_opal.templates.maintenance",
     "MaintenanceOperator": "airflow_provider_opal.operators.maintenance",
     "MetaGenOperator": "airflow_provider_opal.operators.metagen",
     "OpalHook": "airflow_provider_opal.hooks.opal",
@@ -71,6 +75,7 @@ _PLACES = {
     "consumer_schedule": "airflow_provider_opal.assets",
     "keyed_schedule": "airflow_provider_opal.templates.schedule",
     "load_yaml_dags": "airflow_provider_opal.templates.yaml.loader",
+    "maintenance_dag": "airflow_provider_opal.templates.maintenance",
     "opal_asset": "airflow_provider_opal.assets",
     "opal_dag": "airflow_provider_opal.templates.pipeline",
     "reconcile_dag": "airflow_provider_opal.templates.pipeline",

@@ -3,7 +3,7 @@
 from typing import Any
 
 NAME = "Opal"
-_OPERATORS = ("spark", "ingest", "metagen", "consume", "reconcile", "compaction", "zorder", "retention", "maintenance")
+_OPERATORS = ("spark", "ingest", "metagen", "consume", "reconcile", "compaction", "zorder", "retention", "maintenance", "approval")
 _HOME = "https://pypi.org/project/airflow-provider-opal/"
 
 

@@ -23,7 +23,7 @@ class CompactionOperator(UpkeepOperator):
         *,
         table: str,
         mode: str = "minor",
-        look_back: Span | float | None = None,
+        look_back: Span | int | None = None,
         target_mb: int | None = 256,
         only_if_due: bool = True,
         **kwargs: Any,

@@ -5,18 +5,33 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_opal.operators.upkeep import Span, UpkeepOperator, at_least, cluster_columns, look_back_value, share, span_text
+from airflow_provider_opal.operators.upkeep import (
+    Span,
+    UpkeepOperator,
+    at_least,
+    cluster_columns,
+    codec,
+    look_back_value,
+    percent,
+    span_text,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+POLICY = (
+    "zorder", "window", "look_back", "target_mb", "small_files", "dead_share", "unclustered_share", "archive_after", "archive_codec",
+)  # fmt: skip
+
+
 class MaintenanceOperator(UpkeepOperator):
     """Looks what is due, and does it: minor or major compaction, Z-order by `zorder`, and retention by `window`.
 
-    Without `zorder` nothing is clustered, without `look_back` no history before the floor is dropped, and without `archive_after` no file
-    is written anew by `archive_codec` for its age. `small_files`, `dead_share` and `unclustered_share` say how much has to have gathered
-    before a step is due. `delete=False` leaves retention out; with `dry_run` nothing is done, and the result tells what would be.
+    What is not given the table's properties of these names say; by default they name no `zorder`, no `look_back` and no `archive_after`,
+    so that nothing is clustered, no history dropped, and nothing compressed by `archive_codec` for its age. `small_files` of a partition,
+    `dead_share` (percent of the rows) and `unclustered_share` (percent of the bytes) have to have gathered before a step is due.
+    `delete=False` leaves retention out; with `dry_run` nothing is done, and the result tells what would be.
 
     Skips while the table is not there yet.
     """
@@ -29,7 +44,7 @@ class MaintenanceOperator(UpkeepOperator):
         table: str,
         zorder: Sequence[str] | None = None,
         window: Span | None = None,
-        look_back: Span | float | None = None,
+        look_back: Span | int | None = None,
         target_mb: int | None = None,
         small_files: int | None = None,
         dead_share: float | None = None,
@@ -82,6 +97,8 @@ def _checked(name: str, value: Any) -> Any:
         case "target_mb" | "small_files":
             return at_least(name, value)
         case "dead_share" | "unclustered_share":
-            return share(name, value)
+            return percent(name, value)
+        case "archive_codec":
+            return codec(name, value)
         case _:
-            return value
+            raise ValueError(f"maintenance has no {name!r}; known are {', '.join(POLICY)}")

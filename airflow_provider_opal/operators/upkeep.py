@@ -3,18 +3,20 @@
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.operators.spark import OpalSparkOperator
+from opal_lake.duration import parse_duration
+from opal_lake.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 Span = str | timedelta
 MOST_COLUMNS = 8
-_SPAN = re.compile(r"([0-9]{1,6})([wdhms])")
-_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+CODEC = r"zstd(:([1-9]|1[0-9]|2[0-2]))?"
+_WEEKS = re.compile(r"([0-9]{1,5})w")
+_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _TEMPLATE = re.compile(r"\{[{%]")
 
 
@@ -37,24 +39,26 @@ def span_text(name: str, value: Any) -> str | None:
     """A duration as a job takes it, in one unit. A template is left to its run."""
     if value is None or (isinstance(value, str) and _TEMPLATE.search(value)):
         return value
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    else:
-        found = _SPAN.fullmatch(value) if isinstance(value, str) else None
-        if found is None:
-            raise ValueError(f"{name}={value!r} is no duration; write it as '12h', '30d' or '2w', or as timedelta(days=30)")
-        seconds = int(found[1]) * _SECONDS[found[2]]
-    if seconds < 0 or seconds % 1:
-        raise ValueError(f"{name}={value!r} is negative or no whole number of seconds; write it as '12h' or '30d'")
-    unit = next(unit for unit, size in _SECONDS.items() if unit != "w" and seconds % size == 0)
-    return f"{int(seconds) // _SECONDS[unit]}{unit}"
+    try:
+        parse_duration(text := _text(value), name=name)
+    except (InvalidInputError, TypeError) as error:
+        raise ValueError(f"{name}={value!r} is no duration; write it as '12h', '30d' or '2w', or as timedelta(days=30)") from error
+    return text
 
 
-def look_back_value(value: Any) -> str | float | None:
-    """A duration; or a number in the unit of the delta column, if that holds numbers."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if not 0 <= value < inf:
-            raise ValueError(f"look_back={value!r} reaches into the future or beyond all; write a number of at least 0, or '30d'")
+def _text(value: Any) -> str:
+    if isinstance(value, timedelta) and value.total_seconds() % 1 == 0:
+        seconds = int(value.total_seconds())
+        return next(f"{seconds // size}{unit}" for unit, size in _SECONDS.items() if seconds % size == 0)
+    weeks = _WEEKS.fullmatch(value)
+    return f"{int(weeks[1]) * 7}d" if weeks else str(value)
+
+
+def look_back_value(value: Any) -> str | int | None:
+    """A duration; or a whole number in the unit of the delta column, if that holds numbers."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 0:
+            raise ValueError(f"look_back={value!r} reaches into the future; write a whole number of at least 0, or '30d'")
         return value
     return span_text("look_back", value)
 
@@ -78,7 +82,16 @@ def at_least(name: str, value: Any, least: int = 1) -> int | None:
     return value
 
 
-def share(name: str, value: Any) -> float | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1):
-        raise ValueError(f"{name}={value!r} is no share; write a number from 0 to 1, as 0.3")
+def percent(name: str, value: Any) -> int | None:
+    """A share, as 30 or 0.3."""
+    if isinstance(value, float) and 0 < value < 1:
+        return round(value * 100)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100):
+        raise ValueError(f"{name}={value!r} is no percentage; write a whole number from 1 to 100, or a fraction, as 0.3")
+    return value
+
+
+def codec(name: str, value: Any) -> str | None:
+    if value is not None and not (isinstance(value, str) and re.fullmatch(CODEC, value)):
+        raise ValueError(f"{name}={value!r} is no codec; write 'zstd:1' to 'zstd:22', the higher the smaller and slower")
     return value

@@ -15,6 +15,7 @@ from airflow_provider_opal.operators.ingest import IngestOperator, Table
 from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.reconcile import GRACE, LOOK_BACK, ReconcileOperator
 from airflow_provider_opal.operators.spark import is_keyed
+from airflow_provider_opal.templates.maintenance import Maintenance, maintenance_dag, maintenance_of
 from airflow_provider_opal.templates.schedule import in_zone, keyed_schedule, run_bounds
 from opal_lake.source import Files, Jdbc
 
@@ -50,6 +51,7 @@ class Pipeline:
     ingest: Mapping[str, Any]
     consumers: Sequence[Consumer]
     task: Mapping[str, Any]
+    maintenance: Maintenance | None = None
 
     @property
     def needs_keys(self) -> bool:
@@ -89,7 +91,7 @@ def pipeline_of(
     table: str,
     source: Files | Jdbc | Mapping[str, Any],
     create: Table | Mapping[str, Any] | None = None,
-    maintenance: Any = None,
+    maintenance: Maintenance | Mapping[str, Any] | bool | None = None,
     consumers: Sequence[Consumer] = (),
     metadata: str = "batch",
     on_bad_rows: str = "fail",
@@ -103,10 +105,9 @@ def pipeline_of(
 ) -> Pipeline:
     """The arguments that `opal_dag` and `OpalTaskGroup` share. What is not given is left to the DAG's `default_args`.
 
-    `spark` are arguments of SparkSubmitOperator (conf, packages, executor_memory, ...) for all tasks.
+    `spark` are arguments of SparkSubmitOperator (conf, packages, executor_memory, ...) for all tasks. `maintenance`, a Maintenance or a
+    mapping of its arguments, or True, makes a DAG `<name>.maintenance` beside, that tends the table by a schedule of its own.
     """
-    if maintenance is not None:
-        raise ValueError("maintenance= is kept for compaction and Z-order, which this version does not have yet; leave it out")
     if not isinstance(consumers, list | tuple) or not all(isinstance(one, Consumer) for one in consumers):
         raise ValueError(
             f"consumers={consumers!r}; give a list of them: consumers=[Consumer(name='revenue', function='shop_jobs:revenue')]"
@@ -117,7 +118,7 @@ def pipeline_of(
     ingest = {"source": source, "create": create, "metadata": metadata, "on_bad_rows": on_bad_rows, "on_empty": on_empty}
     given = {"opal_conn_id": opal_conn_id, "spark_conn_id": spark_conn_id, "retries": retries, "retry_delay": retry_delay, "pool": pool}
     task = {**{name: value for name, value in given.items() if value is not None}, **(spark or {})}
-    return Pipeline(table=table, ingest=ingest, consumers=tuple(consumers), task=task)
+    return Pipeline(table=table, ingest=ingest, consumers=tuple(consumers), task=task, maintenance=maintenance_of(maintenance))
 
 
 def add_tasks(pipeline: Pipeline, name: str) -> Tasks:
@@ -136,7 +137,10 @@ def add_tasks(pipeline: Pipeline, name: str) -> Tasks:
 
 
 class OpalTaskGroup(TaskGroup):
-    """The pipeline within a DAG of one's own: `.visible` is what to put tasks behind, `.asset` what others can wait for."""
+    """The pipeline within a DAG of one's own: `.visible` is what to put tasks behind, `.asset` what others can wait for.
+
+    `maintenance` makes a DAG beside that one, `<dag>.<group>.maintenance`; in the group it would run once a key, and fail and wait with it.
+    """
 
     def __init__(self, group_id: str, *, table: str, source: Files | Jdbc | Mapping[str, Any], **options: Any) -> None:
         known = {name: options.pop(name) for name in list(options) if name in _SHARED}
@@ -144,8 +148,10 @@ class OpalTaskGroup(TaskGroup):
         if own := [consumer.name for consumer in pipeline.consumers if consumer.own_dag]:
             raise ValueError(f"consumer {', '.join(own)} has own_dag=True, which only opal_dag makes; write its DAG beside this one")
         super().__init__(group_id=group_id, **options)
+        name = f"{self.dag.dag_id}.{self.group_id}"
         with self:
-            tasks = add_tasks(pipeline, f"{self.dag.dag_id}.{self.group_id}")
+            tasks = add_tasks(pipeline, name)
+        _tend(pipeline, name, self.dag.start_date, default_args=self.dag.default_args, tags=self.dag.tags)
         self.ingest, self.metagen, self.consumers = tasks.ingest, tasks.metagen, tasks.consumers
         self.visible, self.asset = tasks.visible, tasks.visible.asset
 
@@ -167,7 +173,8 @@ def opal_dag(
     reconcile: str | None = "@hourly",
     **options: Any,
 ) -> DAG:
-    """A DAG of the pipeline; with it the DAGs of consumers that have their own, and one that tells those what they missed.
+    """A DAG of the pipeline; with it the DAGs of consumers that have their own, one that tells those what they missed, and one that
+    tends the table, if `maintenance` says how. Nobody waits for that one, and it waits for nobody.
 
     A scheduled run works on the partition that just ended (`{{ partition_key }}`); `start_date` and `end_date` are those of the first and
     the last partition, in `timezone` where they have none. `deadline` counts from when a run was queued. `options` are those of
@@ -185,6 +192,7 @@ def opal_dag(
     with DAG(dag_id, schedule=timetable, start_date=first, end_date=last, deadline=_deadline(dag_id, deadline), **common) as dag:
         made = add_tasks(pipeline, dag_id)
     begin = in_zone(start_date, timezone)
+    _tend(pipeline, dag_id, begin, default_args=defaults, tags=common["tags"])
     own = [consumer for consumer in pipeline.consumers if consumer.own_dag]
     for consumer in own:
         _consumer_dag(pipeline, consumer, dag_id, {**common, "start_date": begin}, made.ingest.opal_conn_id)
@@ -193,6 +201,12 @@ def opal_dag(
         conn_id = made.ingest.opal_conn_id
         reconcile_dag(f"{dag_id}.reconcile", table=table, consumers=consumers, schedule=reconcile, start_date=begin, opal_conn_id=conn_id)
     return dag
+
+
+def _tend(pipeline: Pipeline, name: str, start_date: datetime | None, **dag_kwargs: Any) -> None:
+    if pipeline.maintenance is not None:
+        tended: dict[str, Any] = {"table": pipeline.table, "maintenance": pipeline.maintenance, "task": pipeline.task, **dag_kwargs}
+        maintenance_dag(f"{name}.maintenance", start_date=start_date, **tended)
 
 
 def _deadline(dag_id: str, deadline: timedelta | None) -> DeadlineAlert | None:

@@ -12,14 +12,18 @@ from airflow_provider_opal import (
     Consumer,
     Files,
     IngestOperator,
+    Maintenance,
     OpalTaskGroup,
     Table,
     consumer_schedule,
+    maintenance_dag,
     opal_asset,
     opal_dag,
     reconcile_dag,
 )
+from airflow_provider_opal.operators.approval import RetentionApproval
 from airflow_provider_opal.templates.schedule import format_of, keyed_schedule
+from airflow_provider_opal.templates.yaml.loader import registered
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 FILES = Files(paths=("/in/{{ partition_key }}/*.json",))
@@ -75,7 +79,10 @@ def test_a_key_says_as_much_as_tells_the_runs_apart(cron: str, key: str) -> None
         ({"schedule": [Asset("a")]}, "join them: schedule=a & b"),
         ({"schedule": "@once"}, "makes no partitions"),
         ({"schedule": 5}, "is no schedule"),
-        ({"maintenance": {"zorder": ["a"]}}, "this version does not have yet"),
+        ({"maintenance": {"zorder": "a"}}, r"zorder='a' is no list of columns"),
+        ({"maintenance": {"zorders": ["a"]}}, "maintenance has no 'zorders'; known are schedule, zorder"),
+        ({"maintenance": {"window": "a month"}}, "window='a month' is no duration"),
+        ({"maintenance": "daily"}, r"write True, or Maintenance\("),
         ({"consumers": [Consumer(name="a", function="m:f")] * 2}, "the name a is given to more than one consumer"),
         ({"schedule": opal_asset("a"), "key_format": "%Y"}, "belongs to a cron schedule"),
         ({"key_format": "%Y-%m"}, "one key, '2026-01'; write more of the moment, as '%Y-%m-%d'"),
@@ -189,3 +196,67 @@ def test_consumers_of_their_own_come_with_a_dag_that_tells_them_again() -> None:
     assert "opal://opal_default/shop.orders/told/b" in heard
     with pytest.raises(ValueError, match="use one of partition, version"):
         reconcile_dag("again", table="shop.orders", consumers={"a": "day"}, start_date=START)
+
+
+def made(**more: Any) -> dict[str, DAG]:
+    """All DAGs that a pipeline comes with."""
+    with registered() as found:
+        orders(**more)
+    return {dag.dag_id: dag for dag in found}
+
+
+@pytest.mark.parametrize("schedule", ["@daily", None, opal_asset("shop.raw")])
+@pytest.mark.parametrize("given", [True, {}, Maintenance()])
+def test_maintenance_is_a_dag_beside_the_pipeline_with_a_schedule_and_no_keys_of_its_own(schedule: Any, given: Any) -> None:
+    dags = made(schedule=schedule, maintenance=given, consumers=[Consumer(name="a", function="m:f")])
+    assert set(dags) == {"orders", "orders.maintenance"}
+    assert wires(dags["orders"]) == {"ingest": {"metagen"}, "metagen": {"a"}, "a": set()}
+    dag = dags["orders.maintenance"]
+    assert wires(dag) == {"maintain": set()}
+    maintain: Any = dag.get_task("maintain")
+    assert (maintain.table, maintain.arguments, maintain.outlets) == ("shop.orders", {"delete": True, "dry_run": False}, [])
+    assert (dag.catchup, dag.max_active_runs, dag.start_date, dag.tags) == (False, 1, START, {"opal"})
+    assert getattr(dag.timetable, "expression", None) == "0 0 * * *"
+    assert not isinstance(dag.timetable, CronPartitionTimetable)
+    DagSerialization.to_dict(dag)
+
+
+@pytest.mark.parametrize("given", [None, False])
+def test_without_maintenance_there_is_no_such_dag(given: Any) -> None:
+    assert set(made(maintenance=given)) == {"orders"}
+
+
+def test_maintenance_takes_what_all_tasks_of_the_pipeline_take() -> None:
+    more = {"retries": 5, "pool": "spark", "spark": {"executor_memory": "2g"}, "opal_conn_id": "other", "tags": ["shop"]}
+    dag = made(maintenance={"schedule": "@weekly", "approve": True}, **more)["orders.maintenance"]
+    for name in ("maintain", "would_go", "retain"):
+        task: Any = dag.get_task(name)
+        assert (task.retries, task.pool, task._executor_memory, task.opal_conn_id) == (5, "spark", "2g", "other")
+    assert dag.tags == {"shop"}
+    assert dag.get_task("approve").pool == "default_pool"
+
+
+def test_with_approve_nothing_is_deleted_before_somebody_has_seen_the_list() -> None:
+    dag = maintenance_dag("tend", table="shop.orders", start_date=START, maintenance=Maintenance(window="3d", approve=True))
+    assert wires(dag) == {"maintain": {"would_go"}, "would_go": {"approve"}, "approve": {"retain"}, "retain": set()}
+    tasks: dict[str, Any] = dag.task_dict
+    assert tasks["maintain"].arguments == {"window": "3d", "delete": False, "dry_run": False}
+    assert (tasks["would_go"].arguments, tasks["retain"].arguments) == (
+        {"window": "3d", "dry_run": True},
+        {"window": "3d", "dry_run": False},
+    )
+    approve = tasks["approve"]
+    assert isinstance(approve, RetentionApproval)
+    assert (approve.listed_by, approve.response_timeout, approve.defaults) == ("would_go", timedelta(hours=20), ["Reject"])
+    DagSerialization.to_dict(dag)
+
+
+def test_a_group_s_maintenance_is_a_dag_beside_that_of_the_group() -> None:
+    with registered() as found, DAG("own", schedule=keyed_schedule("@daily"), start_date=START, default_args={"retries": 4}, tags=["t"]):
+        OpalTaskGroup("users", table="shop.users", source=FILES, maintenance={"zorder": ["id"]})
+    dags = {dag.dag_id: dag for dag in found}
+    assert set(dags) == {"own", "own.users.maintenance"}
+    assert wires(dags["own"]) == {"users.ingest": {"users.metagen"}, "users.metagen": set()}
+    dag = dags["own.users.maintenance"]
+    maintain: Any = dag.get_task("maintain")
+    assert (maintain.arguments["zorder"], maintain.retries, dag.start_date, dag.tags) == (["id"], 4, START, {"t"})

@@ -3,6 +3,7 @@
 import json
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from airflow_provider_opal import (
     ZOrderOperator,
     keyed_schedule,
 )
+from airflow_provider_opal.operators.approval import RetentionApproval, listing
 from airflow_provider_opal.operators.spark import token_of
 from airflow_provider_opal.operators.upkeep import UpkeepOperator, span_text
 from opal_lake.job import JobResult, JobSpec
@@ -67,10 +69,10 @@ def made(kind: type[UpkeepOperator], **given: Any) -> Any:
         (MaintenanceOperator, {}, {"delete": True, "dry_run": False}),
         (
             MaintenanceOperator,
-            {"zorder": ["a"], "window": "2w", "look_back": "90d", "target_mb": 64, "small_files": 8, "dead_share": 0.2}
-            | {"unclustered_share": 0.5, "archive_after": "365d", "archive_codec": "zstd", "delete": False},
-            {"zorder": ["a"], "window": "14d", "look_back": "90d", "target_mb": 64, "small_files": 8, "dead_share": 0.2}
-            | {"unclustered_share": 0.5, "archive_after": "365d", "archive_codec": "zstd", "delete": False, "dry_run": False},
+            {"zorder": ["a"], "window": "2w", "look_back": "90d", "target_mb": 64, "small_files": 8, "dead_share": 20}
+            | {"unclustered_share": 0.5, "archive_after": "365d", "archive_codec": "zstd:19", "delete": False},
+            {"zorder": ["a"], "window": "14d", "look_back": "90d", "target_mb": 64, "small_files": 8, "dead_share": 20}
+            | {"unclustered_share": 50, "archive_after": "365d", "archive_codec": "zstd:19", "delete": False, "dry_run": False},
         ),
     ],
 )
@@ -122,15 +124,17 @@ def test_they_wake_nobody_and_run_with_or_without_a_partition_key(kind: type[Upk
         (CompactionOperator, {"mode": "major", "look_back": -1}, "reaches into the future"),
         (CompactionOperator, {"target_mb": 0}, "target_mb=0; write a whole number of at least 1"),
         (ZOrderOperator, {"columns": "customer_id"}, r"columns='customer_id' is no list of columns; write columns=\['customer_id'"),
+        (ZOrderOperator, {"columns": 5}, "columns=5 is no list of columns"),
         (ZOrderOperator, {"columns": []}, "columns has 0 columns; give 1 to 8"),
         (ZOrderOperator, {"columns": list("abcdefghi")}, "columns has 9 columns; give 1 to 8"),
         (ZOrderOperator, {"columns": ["a", "b", "a"]}, "names a twice"),
         (RetentionOperator, {"window": "30"}, "window='30' is no duration"),
         (RetentionOperator, {"window": 30}, "window=30 is no duration"),
-        (RetentionOperator, {"grace": timedelta(days=-1)}, "is negative"),
-        (MaintenanceOperator, {"dead_share": 30}, "dead_share=30 is no share; write a number from 0 to 1"),
+        (RetentionOperator, {"grace": timedelta(days=-1)}, "is no duration"),
+        (MaintenanceOperator, {"dead_share": 1.5}, "dead_share=1.5 is no percentage; write a whole number from 1 to 100"),
         (MaintenanceOperator, {"zorder": "a"}, r"write zorder=\['customer_id'"),
         (MaintenanceOperator, {"archive_after": "1y"}, "archive_after='1y' is no duration"),
+        (MaintenanceOperator, {"archive_codec": "gzip"}, "archive_codec='gzip' is no codec; write 'zstd:1' to 'zstd:22'"),
         (MaintenanceOperator, {"small_files": 2.5}, "small_files=2.5; write a whole number"),
     ],
 )
@@ -166,3 +170,26 @@ def test_default_args_reach_them_as_any_task() -> None:
         for kind in KINDS:
             made(kind, task_id=kind.operation)
     assert {(task.retries, task.spark_conn_id, task.opal_conn_id) for task in dag.tasks} == {(7, "prod", "other")}
+
+
+def approval(found: JobResult | None) -> Any:
+    """An approval, and its context: what Airflow hands on of the dry run before it."""
+    task = RetentionApproval(task_id="approve", table="shop.orders", listed_by="would_go")
+    told = {"would_go": None if found is None else json.loads(found.to_json())}
+    return task, {"ti": SimpleNamespace(xcom_pull=lambda task_ids: told[task_ids])}
+
+
+@pytest.mark.parametrize("found", [None, JobResult(operation="retain", table="/lake/t", notes=("readable are the versions 0 to 3",))])
+def test_nobody_is_asked_when_nothing_can_be_deleted(found: JobResult | None) -> None:
+    task, given = approval(found)
+    with pytest.raises(AirflowSkipException, match="can be deleted"):
+        task.execute(given)
+
+
+def test_who_is_asked_sees_how_much_would_go_and_the_first_of_the_files() -> None:
+    examples = [{"path": f"data/{number}.parquet", "size": 2_000 - number, "why": "no version needs it"} for number in range(30)]
+    counts = {"versions": 4, "data_files": 30, "bytes": 59_565, "abandoned": 0}
+    body = list(listing(JobResult(operation="retain", table="/lake/t", counts=counts, examples=examples, notes=("a dry run",)).to_dict()))
+    assert body[:6] == ["`/lake/t`", "", "- versions: 4", "- data files: 30", "- bytes: 59,565", "- a dry run"]
+    assert body[9] == "| `data/0.parquet` | 2,000 | no version needs it |"
+    assert len(body) == 9 + 20

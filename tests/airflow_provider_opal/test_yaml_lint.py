@@ -85,6 +85,12 @@ def test_a_pipeline_that_names_its_trigger_otherwise_than_the_writer_is_found(tm
     assert "dags.two.schedule.table: 'shop/one' is written as 'shop.one', and its events go by that name; write it so here too" in problem
 
 
+def test_a_pipeline_with_the_id_of_another_one_s_maintenance_is_found(tmp_path: Path) -> None:
+    write(tmp_path, a=pipeline("one", "shop.a", more="    maintenance: true\n"), b=pipeline("one.maintenance", "shop.b"))
+    [problem] = found(tmp_path)
+    assert problem.startswith("b.opal.yaml:3:3: dags.one.maintenance: the DAG 'one.maintenance' is made in a.opal.yaml:3 already")
+
+
 def test_one_id_in_two_files_is_found(tmp_path: Path) -> None:
     [problem] = found(write(tmp_path, a=pipeline("one", "shop.a"), b=pipeline("one", "shop.b")))
     assert problem.startswith("b.opal.yaml:3:3: dags.one: the DAG 'one' is made in a.opal.yaml:3 already")
@@ -181,6 +187,11 @@ def test_a_file_that_agrees_with_the_lake_has_no_findings(lake: Path, dags: Path
         ),
         ("delta: updated_at", "delta: at", "11:14: dags.orders.table.delta: the table has no column 'at'"),
         (
+            "    source:",
+            "    maintenance: {zorder: [day, dya]}\n    source:",
+            "12:27: dags.orders.maintenance.zorder: the table has no column 'dya'; did you mean 'day'?",
+        ),
+        (
             "delta: updated_at",
             "delta: updated_at\n      partition_by: [day]",
             "12:21: dags.orders.table.partition_by: the table's partition_by is []",
@@ -210,6 +221,12 @@ def test_what_a_file_says_otherwise_than_the_lake_is_found(old: str, new: str, s
 def test_a_table_that_is_nowhere_and_that_nothing_makes_is_found(lake: Path, dags: Path) -> None:
     [problem] = found(write(dags, a=pipeline("one", "shop.none")), lake=True)
     assert "dags.one.table: the table 'shop.none' is not there, and nothing says how to make it; add 'keys' and 'delta'" in problem
+
+
+def test_a_pipeline_that_only_names_its_table_is_compared_too(lake: Path, dags: Path) -> None:
+    write(dags, a=pipeline("one", "shop.orders", more="    maintenance: {zorder: [customer]}\n"))
+    [problem] = found(dags, lake=True)
+    assert problem.startswith("a.opal.yaml:8:27: dags.one.maintenance.zorder: the table has no column 'customer'; known are")
 
 
 def test_two_connections_to_one_lake_are_seen_through(lake: Path, dags: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,8 +297,16 @@ def test_render_shows_dags_tasks_schedules_and_assets(tmp_path: Path, capsys: py
     assert "            wakes opal://lake/shop.all\n" in page
     assert main(["dag", "render", str(tmp_path / "all.opal.yaml"), "--json"]) == OK
     told = json.loads(capsys.readouterr().out)
-    assert [dag["dag_id"] for dag in told["dags"]] == ["all", "all.own", "all.reconcile", "after", "by_hand"]
-    assert told["dags"][3]["woken_by"] == ["opal://lake/shop.all"]
+    assert [dag["dag_id"] for dag in told["dags"]] == ["all", "all.maintenance", "all.own", "all.reconcile", "after", "by_hand"]
+    assert told["dags"][1]["schedule"] == "0 4 * * * (Europe/Berlin)"
+    tasks = [(task["task_id"], task["operator"], task["wakes"]) for task in told["dags"][1]["tasks"]]
+    assert tasks == [
+        ("maintain", "MaintenanceOperator", []),
+        ("would_go", "RetentionOperator", []),
+        ("approve", "RetentionApproval", []),
+        ("retain", "RetentionOperator", []),
+    ]
+    assert told["dags"][4]["woken_by"] == ["opal://lake/shop.all"]
 
 
 def test_render_shows_the_sound_pipelines_beside_the_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

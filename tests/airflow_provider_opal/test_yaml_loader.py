@@ -61,6 +61,19 @@ dags:
     deadline: 2h
     reconcile: "@daily"
     spark: {conf: {spark.sql.shuffle.partitions: 4}, executor_memory: 2g, num_executors: 2}
+    maintenance:
+      schedule: "0 4 * * *"
+      zorder: [day, id]
+      window: 2w
+      look_back: 90d
+      target_mb: 128
+      small_files: 8
+      dead_share: 30
+      unclustered_share: 40
+      archive_after: 1h30m
+      archive_codec: zstd:19
+      approve: true
+      answer_within: 2d
     tags: [a, b]
     catchup: true
     max_active_runs: 3
@@ -199,7 +212,7 @@ def test_everything_that_can_be_said_comes_out_in_the_dags(tmp_path: Path, monke
     folder = folder_of(tmp_path, all=ALL_SAID)
     result = parsed(folder, monkeypatch)
     assert result.import_errors == {}
-    assert ids(result) == ["after", "all", "all.own", "all.reconcile", "by_hand"]
+    assert ids(result) == ["after", "all", "all.maintenance", "all.own", "all.reconcile", "by_hand"]
     monkeypatch.delenv("_AIRFLOW_PROCESS_CONTEXT")
     dags = bag_of(folder).dags
     dag = dags["all"]
@@ -219,15 +232,39 @@ def test_everything_that_can_be_said_comes_out_in_the_dags(tmp_path: Path, monke
     assert task.arguments["create"]["properties"] == {"segment_rows": 1000}
     assert task.arguments["source"]["jdbc"]["password_env"] == "P"
     assert set(dag.task_ids) == {"ingest", "metagen", "beside"}
+    said_of_maintenance(dags["all.maintenance"])
     after = dags["after"]
     assert isinstance(after.timetable, PartitionedAssetTimetable)
     assert isinstance(after.timetable.asset_condition, Asset)
     assert after.timetable.asset_condition.uri == "opal://lake/shop.all"
 
 
+def said_of_maintenance(dag: Any) -> None:
+    """That of ALL_SAID."""
+    assert (dag.timetable.expression, str(dag.timetable.timezone), dag.max_active_runs, dag.catchup) == (
+        "0 4 * * *", "Europe/Berlin", 1, False,
+    )  # fmt: skip
+    assert dag.get_task("maintain").arguments == {
+        "zorder": ["day", "id"], "window": "14d", "look_back": "90d", "target_mb": 128, "small_files": 8, "dead_share": 30,
+        "unclustered_share": 40, "archive_after": "90m", "archive_codec": "zstd:19", "delete": False, "dry_run": False,
+    }  # fmt: skip
+    assert [dag.get_task(name).arguments for name in ("would_go", "retain")] == [
+        {"window": "14d", "dry_run": True},
+        {"window": "14d", "dry_run": False},
+    ]
+    assert dag.get_task("approve").response_timeout.days == 2
+    assert {
+        (task.opal_conn_id, task.spark_conn_id, task.pool, task.retries, task.owner) for task in dag.tasks if task.task_id != "approve"
+    } == {("lake", "spark", "small", 5, "shop")}
+
+
 def test_a_worker_gets_only_the_pipeline_of_its_dag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_of(tmp_path, all=ALL_SAID, broken="version: 2", good=GOOD)
-    for wanted, made in (("all.own", {"all", "all.own", "all.reconcile"}), ("orders", {"orders"}), ("nobody", set())):
+    for wanted, made in (
+        ("all.maintenance", {"all", "all.own", "all.reconcile", "all.maintenance"}),
+        ("orders", {"orders"}),
+        ("nobody", set()),
+    ):
         monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", wanted)
         with registered() as found:
             main = load_yaml_dags(folder / "sub" / "load_yaml.py")
@@ -279,7 +316,7 @@ def test_two_processes_make_the_same_dags_to_the_byte(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", HASHES, str(folder), str(answer)], capture_output=True, text=True, env=env)
         assert done.returncode == 0, done.stderr
         found.append(json.loads(answer.read_text()))
-    assert len(found[0]) == 10
+    assert len(found[0]) == 11
     assert found[0] == found[1]
 
 

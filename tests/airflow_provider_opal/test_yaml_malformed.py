@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_opal.operators.upkeep import span_text
 from airflow_provider_opal.templates.yaml.files import found_files, read_yaml
+from airflow_provider_opal.templates.yaml.models import MaintenanceModel
 from airflow_provider_opal.templates.yaml.problem import Problem, dotted
 
 DATA = Path(__file__).with_name("yaml")
@@ -518,7 +520,172 @@ CASES = [
         "name a connection instead",
     ),
     case(
-        "maintenance", "    consumers:", "    maintenance: {window: 30d}\n    consumers:", "14:18", "dags.orders.maintenance", "take it out"
+        "maintenance_yes",
+        "    consumers:",
+        "    maintenance: yes\n    consumers:",
+        "14:18",
+        "dags.orders.maintenance",
+        "write true without quotes",
+    ),
+    case(
+        "maintenance_number",
+        "    consumers:",
+        "    maintenance: 30\n    consumers:",
+        "14:18",
+        "dags.orders.maintenance",
+        "write true or false",
+    ),
+    case(
+        "maintenance_list",
+        "    consumers:",
+        "    maintenance: [compact]\n    consumers:",
+        "14:18",
+        "dags.orders.maintenance",
+        "write true or {window: 30d, zorder: [customer_id]}",
+    ),
+    case(
+        "maintenance_unknown",
+        "    consumers:",
+        "    maintenance: {windw: 30d}\n    consumers:",
+        "14:19",
+        "dags.orders.maintenance.windw",
+        "did you mean 'window'?",
+    ),
+    case(
+        "maintenance_zorder_name",
+        "    consumers:",
+        "    maintenance: {z_order: [order_id]}\n    consumers:",
+        "14:19",
+        "dags.orders.maintenance.z_order",
+        "did you mean 'zorder'?",
+    ),
+    case(
+        "maintenance_elsewhere",
+        "    consumers:",
+        "    maintenance: {retries: 3}\n    consumers:",
+        "14:19",
+        "dags.orders.maintenance.retries",
+        "it belongs under a pipeline",
+    ),
+    case(
+        "maintenance_window",
+        "    consumers:",
+        "    maintenance: {window: 30}\n    consumers:",
+        "14:27",
+        "dags.orders.maintenance.window",
+        "write '10m', '2h' or '30d'",
+    ),
+    case(
+        "maintenance_window_unit",
+        "    consumers:",
+        "    maintenance: {window: 30 days}\n    consumers:",
+        "14:27",
+        "dags.orders.maintenance.window",
+        "write it as '90s', '10m', '1h30m', '30d' or '2w'",
+    ),
+    case(
+        "maintenance_look_back",
+        "    consumers:",
+        "    maintenance: {look_back: a month}\n    consumers:",
+        "14:30",
+        "dags.orders.maintenance.look_back",
+        "write it as '90s', '10m', '1h30m', '30d' or '2w'",
+    ),
+    case(
+        "maintenance_look_back_negative",
+        "    consumers:",
+        "    maintenance: {look_back: -1}\n    consumers:",
+        "14:30",
+        "dags.orders.maintenance.look_back",
+        "write a whole number of at least 0, or '90d'",
+    ),
+    case(
+        "maintenance_zorder_text",
+        "    consumers:",
+        "    maintenance: {zorder: order_id}\n    consumers:",
+        "14:27",
+        "dags.orders.maintenance.zorder",
+        "write [order_id]",
+    ),
+    case(
+        "maintenance_zorder_empty",
+        "    consumers:",
+        "    maintenance: {zorder: []}\n    consumers:",
+        "14:27",
+        "dags.orders.maintenance.zorder",
+        "write [customer_id, created_at]",
+    ),
+    case(
+        "maintenance_zorder_twice",
+        "    consumers:",
+        "    maintenance: {zorder: [a, a]}\n    consumers:",
+        "14:27",
+        "dags.orders.maintenance.zorder",
+        "take one out",
+    ),
+    case(
+        "maintenance_zorder_many",
+        "    consumers:",
+        "    maintenance: {zorder: [a, b, c, d, e, f, g, h, i]}\n    consumers:",
+        "14:27",
+        "dags.orders.maintenance.zorder",
+        "it has 9 members; write at most 8",
+    ),
+    case(
+        "maintenance_share",
+        "    consumers:",
+        "    maintenance: {dead_share: 120}\n    consumers:",
+        "14:31",
+        "dags.orders.maintenance.dead_share",
+        "write at most 100",
+    ),
+    case(
+        "maintenance_codec",
+        "    consumers:",
+        "    maintenance: {archive_codec: gzip}\n    consumers:",
+        "14:34",
+        "dags.orders.maintenance.archive_codec",
+        "write 'zstd:1' to 'zstd:22'",
+    ),
+    case(
+        "maintenance_schedule",
+        "    consumers:",
+        "    maintenance: {schedule: '@dayly'}\n    consumers:",
+        "14:29",
+        "dags.orders.maintenance.schedule",
+        "did you mean '@daily'?",
+    ),
+    case(
+        "maintenance_approve",
+        "    consumers:",
+        "    maintenance: {approve: yes}\n    consumers:",
+        "14:28",
+        "dags.orders.maintenance.approve",
+        "write true without quotes",
+    ),
+    case(
+        "maintenance_default",
+        "  retries: 3",
+        "  maintenance: {windows: 30d}",
+        "3:17",
+        "defaults.maintenance.windows",
+        "did you mean 'window'?",
+    ),
+    case(
+        "schedule_nearby",
+        "    schedule:",
+        "    maintenence: true\n    schedule:",
+        "6:5",
+        "dags.orders.maintenence",
+        "did you mean 'maintenance'?",
+    ),
+    case(
+        "maintenance_zorder_absent",
+        TABLE,
+        TABLE + "      schema: order_id BIGINT, updated_at TIMESTAMP, total INT\n    maintenance: {zorder: [order_id, totl]}\n",
+        "13:38",
+        "dags.orders.maintenance.zorder[1]",
+        "did you mean 'total'?",
     ),
     case(
         "on_empty", "    consumers:", "    on_empty: skip\n    consumers:", "14:15", "dags.orders.on_empty", "use one of 'fail', 'accept'"
@@ -763,6 +930,32 @@ def test_defaults_hold_unless_the_pipeline_says_otherwise(tmp_path: Path) -> Non
     assert (dag.retries, dag.retry_delay.total_seconds(), dag.pool) == (7, 300, None)
     assert dag.spark is not None
     assert dag.spark.model_dump(exclude_none=True) == {"executor_memory": "4g", "conf": {"a": "1", "b": "2.5"}}
+
+
+@pytest.mark.parametrize(
+    "said, window, zorder",
+    [
+        ("    maintenance: true\n", "30d", None),
+        ("    maintenance: {zorder: [order_id]}\n", "30d", ["order_id"]),
+        ("    maintenance: {window: 1d}\n", "1d", None),
+        ("", "30d", None),
+    ],
+)
+def test_maintenance_of_the_defaults_and_of_the_pipeline_are_joined(
+    said: str, window: str, zorder: list[str] | None, tmp_path: Path
+) -> None:
+    text = GOOD.replace("defaults:", "defaults:\n  maintenance: {window: 30d}").replace("    table:", f"{said}    table:")
+    assert problems_of(text, tmp_path) == []
+    maintenance = read_yaml(tmp_path / "shop.opal.yaml", tmp_path).dags["orders"].maintenance
+    assert isinstance(maintenance, MaintenanceModel)
+    assert (span_text("window", maintenance.window), maintenance.zorder, maintenance.schedule) == (window, zorder, "@daily")
+
+
+@pytest.mark.parametrize("said", ["false", "null"])
+def test_a_pipeline_may_have_no_maintenance_though_the_defaults_say_it(said: str, tmp_path: Path) -> None:
+    text = GOOD.replace("defaults:", "defaults:\n  maintenance: true").replace("    table:", f"    maintenance: {said}\n    table:")
+    assert problems_of(text, tmp_path) == []
+    assert read_yaml(tmp_path / "shop.opal.yaml", tmp_path).dags["orders"].maintenance is None
 
 
 def test_a_link_out_of_the_folder_is_refused_and_one_within_it_is_followed(tmp_path: Path) -> None:

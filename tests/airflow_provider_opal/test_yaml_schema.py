@@ -56,7 +56,9 @@ def test_the_schema_takes_what_the_loader_takes(text: str) -> None:
         ("[order_id]", "[]"),
         ('"shop.jobs:revenue"', "revenue"),
         ("revenue:", "a/b:"),
-        ("    source:", "    maintenance: {window: 30d}\n    source:"),
+        ("    source:", "    maintenance: {window: 30}\n    source:"),
+        ("    source:", "    maintenance: daily\n    source:"),
+        ("    source:", "    maintenance: {zorder: [a, b, c, d, e, f, g, h, i]}\n    source:"),
         ("    source:", "    retry_delay: 5\n    source:"),
         ("    source:", "    on_empty: skip\n    source:"),
         ("    source:", "    spark: {post_submit_commands: [x]}\n    source:"),
@@ -66,6 +68,11 @@ def test_the_schema_refuses_what_the_loader_refuses(old: str, new: str) -> None:
     assert old in GOOD
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(read(GOOD.replace(old, new, 1)), SCHEMA)
+
+
+@pytest.mark.parametrize("said", ["true", "false", "{window: 30d, zorder: [order_id], look_back: 5000}"])
+def test_the_schema_takes_maintenance_as_the_loader_does(said: str) -> None:
+    jsonschema.validate(read(GOOD.replace("    source:", f"    maintenance: {said}\n    source:", 1)), SCHEMA)
 
 
 def test_every_argument_says_what_it_is_for() -> None:

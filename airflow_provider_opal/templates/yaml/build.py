@@ -6,6 +6,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_opal.assets import opal_asset
 from airflow_provider_opal.operators.ingest import Table
+from airflow_provider_opal.templates.maintenance import Maintenance
 from airflow_provider_opal.templates.pipeline import Consumer, opal_dag
 from airflow_provider_opal.templates.yaml.models import DagModel, Options, TableModel, TableSchedule
 from opal_lake.source import source_from_json
@@ -28,7 +29,8 @@ def build_dag(dag_id: str, dag: DagModel) -> DAG:
 def derived_ids(dag_id: str, dag: DagModel) -> list[str]:
     """The ids of all DAGs that a pipeline becomes, its own first."""
     own = [f"{dag_id}.{name}" for name, consumer in dag.consumers.items() if consumer.own_dag]
-    return [dag_id, *own, *([f"{dag_id}.reconcile"] if own and dag.reconcile is not None else [])]
+    told = [f"{dag_id}.reconcile"] if own and dag.reconcile is not None else []
+    return [dag_id, *own, *told, *([f"{dag_id}.maintenance"] if dag.maintenance else [])]
 
 
 def _schedule(dag: DagModel) -> Any:
@@ -50,4 +52,12 @@ def _options(dag: DagModel) -> dict[str, Any]:
     for name in ("spark", "default_args"):
         if name in given:
             given[name] = given[name].model_dump(exclude_none=True)
+    if dag.maintenance:
+        given["maintenance"] = _maintenance(dag.maintenance)
     return given
+
+
+def _maintenance(model: Any) -> Maintenance:
+    """Of its values, what is said counts; a schedule of null, too."""
+    said = model.model_dump(exclude_none=True)
+    return Maintenance(**{**said, "schedule": model.schedule})

@@ -71,7 +71,9 @@ def _fact(one: ErrorDetails) -> str:
         return _wrong_type(kind, value, one["loc"])
     if kind in ("too_short", "string_too_short"):
         return f"it is empty; write {example(one['loc'], value_only=True)}"
-    if kind in ("too_long", "string_too_long"):
+    if kind == "too_long":
+        return f"it has {context.get('actual_length')} members; write at most {context.get('max_length')}"
+    if kind == "string_too_long":
         return f"it is longer than {context.get('max_length')}; write less"
     if kind in ("greater_than_equal", "less_than_equal"):
         bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']:,}"
@@ -191,6 +193,8 @@ _EXAMPLES = {
     "consumers": '{revenue: {function: "shop.jobs:revenue"}}',
     "function": '"shop.jobs:revenue"',
     "defaults": "{retries: 3}",
+    "maintenance": "{window: 30d, zorder: [customer_id]}",
+    "zorder": "[customer_id, created_at]",
     "spark": "{executor_memory: 4g}",
     "conf": "{spark.sql.shuffle.partitions: 200}",
     "tags": "[shop]",
@@ -198,7 +202,11 @@ _EXAMPLES = {
 }
 
 
-_WHOLE = {"schedule": '"@daily", null or {table: shop.raw}', "table": "shop.orders or {name: shop.orders, ...}"}
+_WHOLE = {
+    "maintenance": "true or {window: 30d, zorder: [customer_id]}",
+    "schedule": '"@daily", null or {table: shop.raw}',
+    "table": "shop.orders or {name: shop.orders, ...}",
+}
 _MANY = 12
 
 

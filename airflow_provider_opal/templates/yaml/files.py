@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from airflow_provider_opal.templates.yaml.explain import explained
-from airflow_provider_opal.templates.yaml.models import MODELS, DagModel, DefaultArgs, FileModel, Options, SparkModel
+from airflow_provider_opal.templates.yaml.models import MODELS, DagModel, DefaultArgs, FileModel, MaintenanceModel, Options, SparkModel
 from airflow_provider_opal.templates.yaml.problem import START, Keys, Place, Problem, YamlError, advice
 from airflow_provider_opal.templates.yaml.reader import MAX_BYTES, Document, read_document
 from airflow_provider_opal.templates.yaml.rules import findings
@@ -19,6 +19,7 @@ from opal_lake.errors import InvalidInputError, NotFoundError
 SUFFIX = ".opal.yaml"
 _NEARLY = (".opal.yml", ".opal.json", ".opal.yaml.txt")
 M = TypeVar("M", bound=BaseModel)
+_BY_NAME = (SparkModel, MaintenanceModel, DefaultArgs)
 _MINE = "x-"  # keys at the top for the writer's own anchors
 
 
@@ -156,7 +157,7 @@ def _model_of(value: dict[str, Any], document: Document) -> type[FileModel] | Pr
 
 
 def with_defaults(dag: DagModel, defaults: Options) -> DagModel:
-    """What the pipeline says counts. `spark` (and its settings) and `default_args` are joined by name, everything else is replaced."""
+    """What the pipeline says counts. `spark` (and its settings), `maintenance` and `default_args` are joined by name, the rest replaced."""
     return _joined(dag, defaults)
 
 
@@ -166,7 +167,7 @@ def _joined(own: M, base: BaseModel) -> M:
         theirs, ours = getattr(base, name), getattr(own, name)
         if name not in own.model_fields_set:
             update[name] = theirs
-        elif isinstance(ours, SparkModel | DefaultArgs) and isinstance(theirs, SparkModel | DefaultArgs):
+        elif isinstance(ours, _BY_NAME) and isinstance(theirs, _BY_NAME):
             update[name] = _joined(ours, theirs)
         elif isinstance(ours, dict) and isinstance(theirs, dict):
             update[name] = theirs | ours

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.templates.yaml.files import YamlFile
 from airflow_provider_opal.templates.yaml.graph import Pipeline, TableOf
-from airflow_provider_opal.templates.yaml.models import TableModel
+from airflow_provider_opal.templates.yaml.models import MaintenanceModel, TableModel
 from airflow_provider_opal.templates.yaml.problem import Problem, advice, shown
 from airflow_provider_opal.templates.yaml.rules import schema_columns
 from opal_lake.errors import InvalidInputError, NotFoundError, OpalError
@@ -74,6 +74,14 @@ def beside_the_lake(file: YamlFile) -> Iterator[Problem]:
         else:
             if isinstance(dag.table, TableModel):
                 yield from _differences(file, dag_id, dag.table, spec)
+            yield from _unclustered(file, dag_id, dag.maintenance, spec)
+
+
+def _unclustered(file: YamlFile, dag_id: str, maintenance: Any, made: "TableSpec") -> Iterator[Problem]:
+    known = [column.name for column in made.schema.fields]
+    for column in (maintenance.zorder if isinstance(maintenance, MaintenanceModel) else None) or []:
+        if column not in known:
+            yield file.problem(dag_id, f"the table has no column {shown(column)!r}; {advice(column, known)}", "maintenance", "zorder")
 
 
 def _conn_keys(file: YamlFile, dag_id: str) -> tuple[str, ...]:

@@ -4,9 +4,21 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID
+from airflow_provider_opal.operators.upkeep import MOST_COLUMNS
 from airflow_provider_opal.templates.yaml import values
 from opal_lake.source import FILE_FORMATS, source_from_json
 
@@ -36,6 +48,14 @@ DagId = Annotated[str, AfterValidator(values.identifier), _texts(values.IDENTIFI
 ConsumerName = Annotated[str, AfterValidator(values.name), _texts(values.NAME)]
 SettingText = Annotated[str, BeforeValidator(values.plain_setting), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 Settings = Annotated[dict[str, SettingText], AfterValidator(values.no_secret)]
+ZOrder = Annotated[list[Column], Field(min_length=1, max_length=MOST_COLUMNS), AfterValidator(values.distinct)]
+LookBack = Annotated[
+    timedelta | int,
+    BeforeValidator(values.look_back),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": values.DURATION}, {"type": "integer", "minimum": 0}], "examples": ["90d"]}),
+]
+Codec = Annotated[str, AfterValidator(values.codec), _texts(values.CODEC, examples=["zstd:19"])]
+Percent = Annotated[int, Field(ge=1, le=100)]
 Small = Annotated[int, Field(ge=0, le=1_000)]
 Number = Annotated[int, Field(ge=1, le=100_000)]
 
@@ -161,6 +181,27 @@ class SparkModel(Strict):
     verbose: bool | None = Field(None, description="Whether spark-submit tells more.")
 
 
+class MaintenanceModel(Strict):
+    """How the table is tended, by a pipeline of its own beside. What is not said, the table's properties of these names say."""
+
+    schedule: Cron | None = Field("@daily", description="When it is looked at what is due; null: by hand.")
+    zorder: ZOrder | None = Field(None, description="Columns that queries filter by, at most 8: alike rows come into the same files.")
+    window: Duration | None = Field(None, description="How long versions stay readable; what only older ones need is deleted.")
+    look_back: LookBack | None = Field(
+        None, description="How far back event times stay readable, as 90d, or in the unit of `delta`; rows that no later moment shows go."
+    )
+    target_mb: Number | None = Field(None, description="The size of the files that are written.")
+    small_files: Number | None = Field(None, description="A compaction is due when a partition has more small files than that.")
+    dead_share: Percent | None = Field(
+        None, description="A major compaction is due when so many percent of the rows are invisible in all that is kept."
+    )
+    unclustered_share: Percent | None = Field(None, description="A Z-order is due when so many percent of the bytes are out of order.")
+    archive_after: Duration | None = Field(None, description="Age at which partitions are compressed by `archive_codec`.")
+    archive_codec: Codec | None = Field(None, description="As zstd:19.")
+    approve: bool = Field(False, description="Whether a human sees what would be deleted, and agrees, before it is.")
+    answer_within: Duration | None = Field(None, description="How long it is waited for that; no answer is a no. 20h if not given.")
+
+
 class DefaultArgs(Strict):
     """Airflow's arguments of every task."""
 
@@ -189,6 +230,11 @@ class Options(Strict):
     pool: Text | None = Field(None, description="The pool of Airflow that limits the tasks.")
     deadline: Duration | None = Field(None, description="How long a run may take before Airflow raises the alarm.")
     reconcile: Cron | None = Field("@hourly", description="When wake-ups that consumers lost are looked for; null for never.")
+    maintenance: Annotated[bool | None, Tag(TEXT)] | Annotated[MaintenanceModel, Tag(OTHER)] = Field(
+        None,
+        discriminator=Discriminator(_is_text),
+        description="How the table is tended: true, or how. In a pipeline of its own, <pipeline>.maintenance.",
+    )
     description: Text | None = Field(None, description="What the pipeline is for.")
     tags: list[Annotated[str, Field(min_length=1, max_length=100)]] | None = Field(None, description="For Airflow's list.")
     max_active_runs: Number | None = Field(None, description="Runs at once.")
@@ -197,9 +243,11 @@ class Options(Strict):
     is_paused_upon_creation: bool | None = Field(None, description="Whether it waits for somebody to switch it on.")
     default_args: DefaultArgs | None = Field(None, description="Arguments of every task.")
 
-
-def _not_yet(value: Any) -> Any:
-    raise ValueError("maintenance is not available in this version; take it out")
+    @field_validator("maintenance")
+    @classmethod
+    def _chosen(cls, value: bool | MaintenanceModel | None) -> MaintenanceModel | None:
+        """True is a mapping that says nothing, so that those of `defaults` are taken up; false is none."""
+        return value if isinstance(value, MaintenanceModel) else MaintenanceModel.model_validate({}) if value else None
 
 
 class DagModel(Options):
@@ -214,9 +262,6 @@ class DagModel(Options):
         description="Cron, a preset, null (by hand), or `{table: shop.raw}`: whenever that table got a partition key.",
     )
     consumers: dict[ConsumerName, ConsumerModel] = Field(default_factory=dict, description="Functions by name.")
-    maintenance: Annotated[Any, BeforeValidator(_not_yet)] = Field(
-        None, description="Not available in this version.", json_schema_extra={"deprecated": True, "not": {}}
-    )
 
     @property
     def table_name(self) -> str:

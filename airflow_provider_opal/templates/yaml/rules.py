@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.secrets import secret_arguments
 from airflow_provider_opal.templates.schedule import check_keys, cron_of
-from airflow_provider_opal.templates.yaml.models import DagModel, TableModel
+from airflow_provider_opal.templates.yaml.models import DagModel, MaintenanceModel, TableModel
 from airflow_provider_opal.templates.yaml.problem import Keys, advice, listed, shown
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def findings(dag: DagModel) -> Iterator[Finding]:
             yield ("key_format",), str(error)
     if isinstance(dag.table, TableModel):
         yield from _columns(dag.table)
+        yield from _clustered(dag, dag.table)
     yield from _templates(dag)
     for name, consumer in dag.consumers.items():
         for place in secret_arguments(consumer.arguments):
@@ -67,6 +69,17 @@ def _columns(table: TableModel) -> Iterator[Finding]:
             if column not in known:
                 way: Keys = ("table", role) if isinstance(given, str) else ("table", role, number)
                 yield way, f"the schema has no column {shown(column)!r}; {advice(column, known)}"
+
+
+def _clustered(dag: DagModel, table: TableModel) -> Iterator[Finding]:
+    """Columns of the Z-order that the schema does not have; what is wrong with the schema itself is told of the table."""
+    if table.schema_ is None or not isinstance(dag.maintenance, MaintenanceModel):
+        return
+    with suppress(ValueError):
+        known = schema_columns(table.schema_)
+        for number, column in enumerate(dag.maintenance.zorder or []):
+            if column not in known:
+                yield ("maintenance", "zorder", number), f"the schema has no column {shown(column)!r}; {advice(column, known)}"
 
 
 def schema_columns(schema: str) -> list[str]:

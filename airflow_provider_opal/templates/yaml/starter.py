@@ -33,6 +33,8 @@ dags:
     # A function of yours that gets the rows of each partition key:
     # consumers:
     #   report: {{function: "shop_jobs:report", by: partition}}
+    # Beside, in a pipeline of its own: merges small files, clusters, and deletes what no version of the last 30 days needs.
+    # maintenance: {{zorder: [id], window: 30d, schedule: "@daily"}}
     retries: 2
     retry_delay: 1m
 """

@@ -8,6 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from airflow_provider_opal.assets import asset_uri
+from airflow_provider_opal.operators import upkeep
 from airflow_provider_opal.secrets import is_secret_name
 from airflow_provider_opal.templates.pipeline import RESERVED
 from airflow_provider_opal.templates.schedule import PRESETS
@@ -22,6 +23,7 @@ MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][
 FUNCTION = r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 IDENTIFIER = r"^[A-Za-z0-9_][A-Za-z0-9_-]*([.][A-Za-z0-9_][A-Za-z0-9_-]*)*$"
 NAME = r"^[A-Za-z_][A-Za-z0-9_-]*$"
+CODEC = rf"^{upkeep.CODEC}$"
 TIMEZONE = r"^[A-Za-z][A-Za-z0-9_+/-]*$"
 
 _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
@@ -41,6 +43,15 @@ def duration(value: Any) -> timedelta:
     if total > LONGEST:
         raise ValueError(f"{shown(text)!r} is more than ten years; write a shorter duration")
     return total
+
+
+def look_back(value: Any) -> timedelta | int:
+    """A duration; or a whole number, where the delta column holds numbers."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return duration(value)
+    if value < 0:
+        raise ValueError(f"{value} reaches into the future; write a whole number of at least 0, or '90d'")
+    return value
 
 
 def moment(value: Any) -> datetime:
@@ -158,6 +169,13 @@ def connection(value: str) -> str:
     """The id of a connection of Airflow."""
     if not re.fullmatch(IDENTIFIER, value):
         raise ValueError(f"{shown(value)!r} is no connection; write its id, as 'opal_default'")
+    return value
+
+
+def codec(value: str) -> str:
+    """As `zstd:19`."""
+    if not re.fullmatch(CODEC, value):
+        raise ValueError(f"{shown(value)!r} is no codec; write 'zstd:1' to 'zstd:22', the higher the smaller and slower")
     return value
 
 

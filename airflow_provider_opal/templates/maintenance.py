@@ -1,0 +1,97 @@
+"""The DAG that tends a pipeline's table: a DAG of its own beside the pipeline's, as its reconcile DAG is.
+
+No task of the pipeline's own DAG could do it: a backfill would tend the table once a key, a failure would fail the key's run, and a human
+who is asked would keep the next key waiting.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.sdk import DAG
+
+from airflow_provider_opal.operators.maintenance import POLICY, MaintenanceOperator, checked_policy
+from airflow_provider_opal.operators.retention import RetentionOperator
+from airflow_provider_opal.operators.upkeep import Span
+
+ANSWER_WITHIN = timedelta(hours=20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maintenance:
+    """When a table is looked after, and how; what is not given, the table's properties say (see MaintenanceOperator).
+
+    With `approve` nothing is deleted before a human has seen a list of it and agreed; no answer for `answer_within` is a no.
+    """
+
+    schedule: str | None = "@daily"
+    zorder: Sequence[str] | None = None
+    window: Span | None = None
+    look_back: Span | int | None = None
+    target_mb: int | None = None
+    small_files: int | None = None
+    dead_share: float | None = None
+    unclustered_share: float | None = None
+    archive_after: Span | None = None
+    archive_codec: str | None = None
+    approve: bool = False
+    answer_within: timedelta = ANSWER_WITHIN
+
+    def __post_init__(self) -> None:
+        checked_policy(self.policy)
+        if not self.answer_within > timedelta():
+            raise ValueError(f"answer_within={self.answer_within!r} is no time to answer in; write timedelta(hours=20)")
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """The arguments of a MaintenanceOperator."""
+        return {name: getattr(self, name) for name in POLICY}
+
+
+def maintenance_of(given: Any) -> Maintenance | None:
+    """What `maintenance=` may be: a Maintenance, a mapping of its arguments, True for the defaults; None or False for none."""
+    if given is None or given is False or isinstance(given, Maintenance):
+        return given or None
+    if given is True:
+        return Maintenance()
+    known = [member.name for member in fields(Maintenance)]
+    if not isinstance(given, Mapping):
+        raise ValueError(f"maintenance={given!r}; write True, or Maintenance(window='30d', zorder=['customer_id'])")
+    if unknown := sorted(set(given) - set(known)):
+        raise ValueError(f"maintenance has no {', '.join(map(repr, unknown))}; known are {', '.join(known)}")
+    return Maintenance(**given)
+
+
+def maintenance_dag(
+    dag_id: str,
+    *,
+    table: str,
+    start_date: datetime | None,
+    maintenance: Maintenance | Mapping[str, Any] | bool = True,
+    task: Mapping[str, Any] | None = None,
+    **dag_kwargs: Any,
+) -> DAG:
+    """A DAG that tends a table by its own schedule, one run at a time, and makes up for none that it missed.
+
+    `maintain` does what is due. With `approve` it deletes nothing: `would_go` lists what retention would delete, `approve` shows the list
+    to a human, and `retain` deletes. `task` are arguments of all Spark tasks: connections, retries, pool, Spark's settings.
+    """
+    chosen = maintenance_of(maintenance) or Maintenance()
+    common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, **dag_kwargs}
+    given = {"table": table, **(task or {})}
+    with DAG(dag_id, schedule=chosen.schedule, start_date=start_date, **common) as dag:
+        maintain = MaintenanceOperator(task_id="maintain", **chosen.policy, delete=not chosen.approve, **given)
+        if chosen.approve:
+            _approved(maintain, chosen, given)
+    return dag
+
+
+def _approved(maintain: MaintenanceOperator, chosen: Maintenance, given: Mapping[str, Any]) -> None:
+    from airflow_provider_opal.operators.approval import RetentionApproval  # loads much of Airflow
+
+    would_go = RetentionOperator(task_id="would_go", window=chosen.window, dry_run=True, **given)
+    approve = RetentionApproval(
+        task_id="approve", table=maintain.table, listed_by=would_go.task_id, answer_within=chosen.answer_within, retries=0
+    )
+    maintain >> would_go >> approve >> RetentionOperator(task_id="retain", window=chosen.window, **given)
