@@ -22,7 +22,7 @@ from opal_lake.key_store.merge import plan_merge
 from opal_lake.log_rewrite import LogTask, log_actions, merge_logs, merged_from_json, merged_to_json, plan_log_bins
 from opal_lake.ordering import from_order
 from opal_lake.read import delta_bounds
-from opal_lake.rewrite import Bin, droppable_rows, plan_major, plan_minor, target_bytes_of
+from opal_lake.rewrite import Bin, droppable_rows, plan_archive, plan_major, plan_minor
 from opal_lake.rewrite_job import RewriteDone, RewriteRun, commit_rewrite
 from opal_lake.rewrite_task import BinWork, RewriteTask, rewrite_bin, rewritten_from_json, rewritten_to_json
 from opal_lake.ruled import segment_groups, slot_writer
@@ -54,13 +54,16 @@ def in_this_process(task: Callable[[Any, str], Any], works: Sequence[Any]) -> li
 class CompactOptions:
     """What to do: `major` also drops what no event time from the floor on shows.
 
-    The floor is `look_back` before now, or given as an order word.
+    The floor is `look_back` before now, or given as an order word. Partitions without a row of the time since `archive_after` are
+    compressed by `archive_codec`.
     """
 
     mode: str = "minor"
     look_back: str | int | None = None
     floor: int | None = None
-    target_bytes: int = field(default_factory=lambda: target_bytes_of(None))
+    target_bytes: int | None = None
+    archive_after: str | int | None = None
+    archive_codec: str = "zstd:19"
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -108,9 +111,7 @@ class Compaction:
         for _ in range(_PASSES):
             base = self.table.log.head()
             droppable = droppable_rows(base, floor) if floor is not None else {}
-            target = self.options.target_bytes
-            bins = plan_major(base, target, droppable) if floor is not None else plan_minor(base, target)
-            bins = [one for one in bins if made.isdisjoint(file.path for file in one.files)]
+            bins = [one for one in self._bins(base, floor, droppable) if made.isdisjoint(file.path for file in one.files)]
             lost = 0
             for batch in _batches(bins):
                 done = self._rewrite(base, batch, droppable, floor)
@@ -124,13 +125,24 @@ class Compaction:
         self._raise_floor(floor)
         return forgotten
 
+    def _bins(self, base: Snapshot, floor: int | None, droppable: Bitmaps) -> list[Bin]:
+        target = self._target_bytes(base)
+        bins = plan_major(base, target, droppable) if floor is not None else plan_minor(base, target)
+        before = plan_floor(base, self.options.archive_after, self.table.log.clock.now_us())
+        cold = plan_archive(base, before, self.options.archive_codec, target) if before is not None else []
+        archived = {file.path for one in cold for file in one.files}
+        return [one for one in bins if archived.isdisjoint(file.path for file in one.files)] + cold
+
+    def _target_bytes(self, base: Snapshot) -> int:
+        return self.options.target_bytes or base.spec.integer("target_mb") << 20
+
     def _rewrite(self, base: Snapshot, bins: Sequence[Bin], droppable: Bitmaps, floor: int | None) -> RewriteDone:
         run = self._started(base, floor)
         task = RewriteTask(
             storage=self.table.storage,
             spec=base.spec,
             number=run.number,
-            target_bytes=self.options.target_bytes,
+            target_bytes=self._target_bytes(base),
             floor=floor,
             cache=self.table.cache,
             runs=tuple(base.runs.values()),

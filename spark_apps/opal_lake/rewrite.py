@@ -11,11 +11,11 @@ from itertools import groupby
 from opal_lake.bitmap import Bitmaps
 from opal_lake.errors import InvalidInputError
 from opal_lake.layout import folder_of
+from opal_lake.read import delta_bounds
 from opal_lake.segment import DataFile, Segment
 from opal_lake.snapshot import Snapshot
 from opal_lake.visibility import invalid_rows
 
-TARGET_MB = 256
 SMALL_SHARE = 0.75  # of the target: files from there on are left alone
 DEAD_SHARE = 0.05  # of a file's rows that can go: from there on a major compaction writes it anew
 
@@ -72,11 +72,12 @@ def plan_major(snapshot: Snapshot, target_bytes: int, droppable: Bitmaps) -> lis
     return [one for one in bins if len(one.files) > 1 or shares[one.files[0].path] >= DEAD_SHARE]
 
 
-def plan_archive(snapshot: Snapshot, before_number: int, codec: str, target_bytes: int) -> list[Bin]:
-    """Partitions into which no job from that number on wrote, with a codec that costs time once and saves space for long."""
+def plan_archive(snapshot: Snapshot, before: int, codec: str, target_bytes: int) -> list[Bin]:
+    """Partitions whose rows are all from before an event time, with a codec that costs time once and saves space for long."""
     bins = []
     for _, files in by_place(settled_files(snapshot)):
-        if max(segment >> 32 for file in files for segment in file.segments) < before_number:
+        highs = [delta_bounds(file, snapshot.spec)[1] for file in files]
+        if all(high is not None and high < before for high in highs):
             left = [file for file in files if file.codec != codec]
             bins += [Bin(files=one.files, codec=codec) for one in _packed(left, {}, target_bytes)]
     return bins
@@ -114,8 +115,10 @@ def droppable_rows(snapshot: Snapshot, floor: int) -> Bitmaps:
     return invalid_rows(snapshot, floor - 1)
 
 
-def target_bytes_of(target_mb: int | None, default_mb: int = TARGET_MB) -> int:
-    wanted = default_mb if target_mb is None else target_mb
-    if wanted < 1:
-        raise InvalidInputError(f"target_mb={wanted} is no size for a file; give megabytes, as {TARGET_MB}")
-    return wanted << 20
+def target_bytes_of(target_mb: int | None) -> int | None:
+    """None where the table's property says it."""
+    if target_mb is None:
+        return None
+    if target_mb < 1:
+        raise InvalidInputError(f"target_mb={target_mb} is no size for a file; give megabytes, as 256")
+    return target_mb << 20

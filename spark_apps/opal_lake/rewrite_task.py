@@ -150,7 +150,8 @@ def write_files(parts: Iterable[pa.Table], task: RewriteTask, target: Target) ->
 
 
 def _encoder(spec: TableSpec, codec: str) -> FileEncoder:
-    return FileEncoder(spec=spec, level=int(codec.rpartition(":")[2]) if codec else None)
+    level = codec.partition(":")[2]
+    return FileEncoder(spec=spec, level=int(level) if level else None)
 
 
 def _stored(held: tuple[FileEncoder, set[int]], task: RewriteTask, target: Target, count: int, storage: Storage) -> DataFile:

@@ -19,7 +19,7 @@ from opal_spark.cli_pages import result_page, rows_page
 
 def commands(verbs: Verbs) -> None:
     """Register the verbs (an `opal.commands` entry point)."""
-    for add in (_add_create, _add_ingest, _add_metagen, _add_read, _add_bootstrap, _add_rebuild):
+    for add in (_add_create, _add_ingest, _add_metagen, _add_read, _add_bootstrap, _add_rebuild, _add_compact):
         parser = add(verbs)
         spark = parser.add_argument_group("Spark")
         spark.add_argument(
@@ -119,6 +119,17 @@ def _add_rebuild(verbs: Verbs) -> argparse.ArgumentParser:
     return parser
 
 
+def _add_compact(verbs: Verbs) -> argparse.ArgumentParser:
+    summary = "make fewer, larger files of small ones; with --look-back also drop old history"
+    parser = add_command(verbs, Verb(name="compact", group=WORK, summary=summary, example="opal compact lake/users", run=compact))
+    parser.add_argument(
+        "--look-back", metavar="SPAN", help="drop what no event time since then shows, as 30d; a number if the delta is one"
+    )
+    parser.add_argument("--target-mb", type=whole_number, metavar="N", help="size of the files (default: property target_mb)")
+    parser.add_argument("--token", metavar="TEXT", help="the same token twice runs once")
+    return parser
+
+
 def create(args: argparse.Namespace) -> None:
     arguments = {
         "schema": args.schema,
@@ -154,6 +165,12 @@ def bootstrap(args: argparse.Namespace) -> None:
 
 def rebuild_key_store(args: argparse.Namespace) -> None:
     _show(args, _run(args, [_spec("rebuild_key_store", args, {}, args.token)]))
+
+
+def compact(args: argparse.Namespace) -> None:
+    mode = "minor" if args.look_back is None else "major"
+    arguments = {"mode": mode, "look_back": args.look_back, "target_mb": args.target_mb}
+    _show(args, _run(args, [_spec("compact", args, arguments, args.token)]))
 
 
 def ingest(args: argparse.Namespace) -> None:

@@ -17,6 +17,7 @@ _DONE = {
     "read": "read",
     "rebuild_key_store": "rebuilt the key store from",
     "bootstrap": "took over",
+    "compact": "compacted",
 }
 
 

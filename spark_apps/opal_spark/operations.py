@@ -137,10 +137,18 @@ def compact(
     mode: str = "minor",
     look_back: str | int | None = None,
     target_mb: int | None = None,
+    archive_after: str | int | None = None,
+    archive_codec: str = "zstd:19",
 ) -> JobResult:
     """Fewer, larger files; by mode="major" also without what no event time after the look-back shows."""
-    table = OpalTable.for_path(spark, spec.table)
-    return table.compact(mode=mode, look_back=look_back, target_mb=target_mb, token=spec.token)
+    return OpalTable.for_path(spark, spec.table).compact(
+        mode=mode,
+        look_back=look_back,
+        target_mb=target_mb,
+        archive_after=archive_after,
+        archive_codec=archive_codec,
+        token=spec.token,
+    )
 
 
 def set_properties(spark: SparkSession, spec: JobSpec, *, properties: dict[str, int | str | list[str] | None]) -> JobResult:

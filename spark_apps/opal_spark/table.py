@@ -178,14 +178,23 @@ class OpalTable:
         mode: str = "minor",
         look_back: str | int | None = None,
         target_mb: int | None = None,
+        archive_after: str | int | None = None,
+        archive_codec: str = "zstd:19",
         token: str | None = None,
     ) -> JobResult:
         """Fewer, larger files, with the same content at every version and event time.
 
         mode="major" also drops what no event time from `look_back` before now on shows ("30d"; a number where the delta is one): from
-        then on that is the oldest readable event time. Upserts may go on meanwhile.
+        then on that is the oldest readable event time. Partitions without rows of the time since `archive_after` are compressed harder.
+        Upserts may go on meanwhile.
         """
-        options = CompactOptions(mode=mode, look_back=look_back, target_bytes=target_bytes_of(target_mb))
+        options = CompactOptions(
+            mode=mode,
+            look_back=look_back,
+            target_bytes=target_bytes_of(target_mb),
+            archive_after=archive_after,
+            archive_codec=archive_codec,
+        )
         return run_once(self.table.storage, token, lambda: compact(self.table, options, spread_over(self.spark)))
 
     @classmethod

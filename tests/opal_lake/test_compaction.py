@@ -12,9 +12,10 @@ from opal_lake.compaction import CompactOptions, compact, in_this_process, plan_
 from opal_lake.errors import CommitUnknownError, ConflictError, InvalidInputError, NotFoundError, StorageError
 from opal_lake.job import JobResult
 from opal_lake.storage import Storage, open_storage
-from opal_lake.table import Table
+from opal_lake.table import Table, create_on
+from opal_lake.table_spec import TableLayout, plan_spec
 from opal_lake.testing.failing_store import Crash, FailingStore, Mode
-from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
+from tests.opal_lake.shop import SCHEMA, Row, content, create, latest, reopen, rows
 
 DAYS: list[list[Row]] = [
     [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30), ("dye", 5, 40)],
@@ -167,6 +168,24 @@ def test_many_files_go_by_a_side_file(request: pytest.FixtureRequest) -> None:
     assert table.log.read_commit(table.snapshot_at().version).actions.rewrite is not None
     assert len(table.snapshot_at().files) == 1
     assert content(table) == sorted(values)
+    assert check_table(table) == []
+
+
+def test_cold_partitions_are_compressed_harder_once(request: pytest.FixtureRequest) -> None:
+    layout = TableLayout(keys=["sku"], delta="at", deletes="price IS NULL", partition_by=["price"])
+    table = create_on(store(request), plan_spec(SCHEMA, layout))
+    values: list[Row] = [(f"k{number:04d}", number, number // 1000) for number in range(3000)]
+    for start in range(0, 3000, 500):
+        upsert(table, values[start : start + 500])
+    options = CompactOptions(archive_after=1000)  # before the greatest, which is 2999
+    assert compact(table, options).counts["files_written"] == 3
+    assert sorted((file.rows, file.codec) for file in table.snapshot_at().files.values()) == [
+        (1000, ""),
+        (1000, "zstd:19"),
+        (1000, "zstd:19"),
+    ]
+    assert compact(table, options).version is None
+    assert content(table) == values
     assert check_table(table) == []
 
 
