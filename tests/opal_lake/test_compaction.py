@@ -177,7 +177,7 @@ def test_cold_partitions_are_compressed_harder_once(request: pytest.FixtureReque
     values: list[Row] = [(f"k{number:04d}", number, number // 1000) for number in range(3000)]
     for start in range(0, 3000, 500):
         upsert(table, values[start : start + 500])
-    options = CompactOptions(archive_after=1000)  # before the greatest, which is 2999
+    options = CompactOptions(archive_after=999)  # before the greatest, which is 2999
     assert compact(table, options).counts["files_written"] == 3
     assert sorted((file.rows, file.codec) for file in table.snapshot_at().files.values()) == [
         (1000, ""),
