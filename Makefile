@@ -68,7 +68,7 @@ test: venv  ## every test but the slow ones
 
 test-slow: venv  ## the longer suites: HISTORIES (2000) random histories, crashes, races, S3, time zones
 	@$(ENVIRONMENT) OPAL_HISTORIES=$(HISTORIES) "$(PY)" -m pytest tests/opal_lake/test_histories.py $(ARGS)
-	@$(ENVIRONMENT) "$(PY)" -m pytest -m slow $(ARGS)
+	@$(ENVIRONMENT) "$(PY)" -m pytest -m slow --durations=15 $(ARGS)
 
 test-all: test test-slow  ## every test
 

@@ -50,7 +50,7 @@ def prepared(spark: SparkSession, path: Path, file_format: str) -> Storage:
         ("parquet", "batch", "after", 9),
         ("parquet", "inline", "after", 5),
         *[
-            pytest.param(form, metadata, mode, 5, marks=pytest.mark.slow)
+            pytest.param(form, metadata, mode, 13, marks=pytest.mark.slow)  # the core is walked at every call without Spark
             for form, metadata in (("parquet", "batch"), ("orc", "batch"), ("parquet", "inline"))
             for mode in ("before", "after", "done_but_failed")
         ],

@@ -52,7 +52,7 @@ table = prepared("s3a://lake/spark/dry", "parquet")
 dry = DriverStore(table.table.storage)
 upsert(spark, dry, "batch")
 for mode in ("after", "done_but_failed"):
-    for fail_at in range(1, len(dry.trace) + 1, 5):
+    for fail_at in range(1, len(dry.trace) + 1, 11):
         storage = prepared(f"s3a://lake/spark/{mode}-{fail_at}", "parquet").table.storage
         try:
             upsert(spark, DriverStore(storage, fail_at, mode), "batch")
