@@ -25,7 +25,7 @@ HISTORIES ?= 2000
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-table test test-slow test-all check format bench bench-parse bench-peers bench-rule lock clean
+.PHONY: help venv demo demo-table test test-slow test-all check format bench bench-churn bench-parse bench-peers bench-rule lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -86,6 +86,9 @@ bench-rule: venv  ## the rule on one core, against a partition of 10 million key
 
 bench: venv  ## upserts and scans on BENCH_ROWS (10000000) rows
 	@$(ENVIRONMENT) "$(PY)" tests/bench/table_bench.py --rows $(BENCH_ROWS) $(BENCH_ARGS)
+
+bench-churn: venv  ## storage and scans after every one of CHURN_ROWS (1000000) rows was updated 20 times and the table compacted
+	@$(ENVIRONMENT) "$(PY)" -m tests.bench.churn_bench --rows $(or $(CHURN_ROWS),1000000) $(BENCH_ARGS)
 
 bench-peers: venv  ## beside Delta, Iceberg and Hudi, for hours; SHORT=1 takes minutes, BENCH_ARGS=--help tells more
 	@$(ENVIRONMENT) "$(PY)" -m tests.bench.peers --rows $(BENCH_ROWS) $(if $(SHORT),--short) $(BENCH_ARGS)
