@@ -48,6 +48,7 @@ def describe(table: Table) -> dict[str, Any]:
 
 
 def _sizes(snapshot: Snapshot) -> dict[str, int]:
+    """`rows_visible` is too low while there are events of rows that a major compaction dropped: until the next one."""
     files, pending = snapshot.files.values(), snapshot.pending
     invalid = invalid_rows(snapshot)
     processed = sum(file.rows for file in files if pending.isdisjoint(file.segments))
