@@ -60,13 +60,14 @@ def decode_root(data: bytes, path: str) -> tuple[Root, dict[str, SectionRef]]:
     return root, {name: ref_from_json(ref) for name, ref in body["sections"].items()}
 
 
-def write_checkpoint(storage: Storage, snapshot: Snapshot) -> None:
+def write_checkpoint(storage: Storage, snapshot: Snapshot, *, fold: bool = True) -> None:
     """Store the state; sections that no commit since the last checkpoint touched are referred to again.
 
-    Two writers may do this at once for one version: what they write is equal, so the first one stays.
+    Two writers may do this at once for one version: what they write is equal, so the first one stays. With `fold` bitmap bases are folded
+    anew when it is time to.
     """
     touched = touched_sections(snapshot.commits)
-    bases = fold_bases(snapshot)
+    bases = fold_bases(snapshot) if fold else snapshot.bases
     if bases is not snapshot.bases:
         touched.add("bases")
     sections: dict[str, SectionRef] = {}
@@ -79,6 +80,27 @@ def write_checkpoint(storage: Storage, snapshot: Snapshot) -> None:
         storage.put_if_absent(path, data)
         sections[name] = SectionRef(path=path, size=len(data), crc32=zlib.crc32(data), version=snapshot.version)
     storage.put_if_absent(layout.checkpoint_path(snapshot.version, snapshot.root.write_id), encode_root(snapshot.root, sections))
+
+
+def ensure_checkpoint(storage: Storage, snapshot: Snapshot) -> Snapshot:
+    """The version as its own checkpoint has it, read back whole: from then on the log below is not needed to know it."""
+    if not any(storage.list(layout.checkpoint_start_after(snapshot.version))):
+        write_checkpoint(storage, snapshot, fold=False)
+    found = read_checkpoint(storage, snapshot.version)
+    if found is None or found.root != snapshot.root or read_lists(found) != read_lists(snapshot):
+        raise FormatError(f"{storage.uri}: the checkpoint of version {snapshot.version} is not what the log says; run `opal check`")
+    return found
+
+
+def read_lists(state: Snapshot) -> tuple[object, ...]:
+    """All that the sections hold but for the derived bases; FormatError where it cannot be read."""
+    assert state.bases is not None
+    return state.files, state.segments, state.pending, state.logs, state.runs, state.tokens, state.partitions
+
+
+def checkpoint_versions(storage: Storage) -> list[int]:
+    """Newest first."""
+    return [version for found in storage.list(layout.CHECKPOINTS) if (version := layout.checkpoint_version(found.path)) is not None]
 
 
 def touched_sections(commits: Iterable[Commit]) -> set[str]:

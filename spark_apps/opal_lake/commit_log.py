@@ -19,12 +19,12 @@ from opal_lake.errors import (
     FormatError,
     InvalidInputError,
     NotFoundError,
-    OpalError,
     StorageError,
 )
 from opal_lake.ids import IdSource
 from opal_lake.job import JobResult
-from opal_lake.snapshot import Snapshot, first_root
+from opal_lake.readable import is_readable, readable_text
+from opal_lake.snapshot import Root, Snapshot, first_root
 from opal_lake.storage.protocol import Storage
 
 _READERS = 8
@@ -73,31 +73,33 @@ class CommitLog:
         return self._extend(start, None)
 
     def at(self, version: int) -> Snapshot:
-        """That version."""
+        """That version, if it has not expired: files of an expired one may be gone, whatever of its metadata is left."""
+        head = self._head_if_sound()
+        if head is not None and not is_readable(head.root, version):
+            raise NotFoundError(f"{self.storage.uri} {_absence(head.root, version)}; readable are {readable_text(head.root)}")
+        if head is not None and head.version == version:
+            return head
         start = read_checkpoint(self.storage, version) if version >= 0 else None
-        if start is None and (version < 0 or self.oldest() > version):
-            raise self._unreadable(version, -1)
         found = self._extend(start, version)
         if found.version != version:
-            raise self._unreadable(version, found.version)
+            raise FormatError(f"{self.storage.uri}/{self._missing(found.version, version)} is missing; restore the file from a backup")
         return found
 
-    def _unreadable(self, version: int, reached: int) -> OpalError:
-        """Why a version cannot be put together: it never was or has expired, or the commit after the one that was reached is lost."""
-        logged = {number for found in self.storage.list(layout.LOG) if (number := layout.commit_version(found.path)) is not None}
-        if logged and min(logged) <= version <= max(logged):
-            missing = next((number for number in range(reached + 1, version) if number not in logged), version)
-            return FormatError(f"{self.storage.uri}/{layout.commit_path(missing)} is missing; restore the file from a backup")
-        return NotFoundError(f"{self.storage.uri} has no version {version}; readable are {self.oldest()} to {self.head().version}")
+    def _head_if_sound(self) -> Snapshot | None:
+        """None where it is damaged: older versions may be whole."""
+        try:
+            return self.head()
+        except FormatError:
+            return None
+
+    def _missing(self, reached: int, version: int) -> str:
+        """The first commit that is not there, of those between two versions."""
+        logged = {layout.commit_version(found.path) for found in self.storage.list(layout.LOG)}
+        return layout.commit_path(next((number for number in range(reached + 1, version) if number not in logged), version))
 
     def oldest(self) -> int:
-        """The oldest version that can be read."""
-        versions = (layout.commit_version(found.path) for found in self.storage.list(layout.LOG))
-        first = next((version for version in versions if version is not None), None)
-        if first == 0:
-            return 0
-        roots = (layout.checkpoint_version(found.path) for found in self.storage.list(layout.CHECKPOINTS))
-        return min((version for version in roots if version is not None), default=0)
+        """The oldest version that can be read; savepoints may be older."""
+        return self.head().root.oldest_version
 
     def refresh(self, snapshot: Snapshot) -> Snapshot:
         """The newest version, from one that is at hand."""
@@ -117,7 +119,7 @@ class CommitLog:
         return commit
 
     def _extend(self, start: Snapshot | None, up_to: int | None) -> Snapshot:
-        commits = self._commits_after(start.version if start else -1, up_to)
+        commits = self.commits_after(start.version if start else -1, up_to)
         if start is None:
             if not commits or commits[0].version != 0:
                 raise NotFoundError(self._no_table(bool(commits)))
@@ -128,13 +130,15 @@ class CommitLog:
 
     def _no_table(self, has_log: bool) -> str:
         if has_log:
-            return f"{self.storage.uri} has lost the beginning of its log and has no checkpoint; restore {layout.META} from a backup"
+            first = f"{self.storage.uri}/{layout.commit_path(0)}"
+            return f"{first}, where the log begins, is missing, and no checkpoint stands for it; restore {layout.META} from a backup"
         other = next(iter(self.storage.list("")), None)
         seen = f"it holds {other.path!r}, but no {layout.LOG}" if other else "no such folder is there, or nothing is in it"
         way_out = "check the path, or make a table with OpalTable.create or `opal create`"
         return f"{self.storage.uri} is no Opal table: {seen}; {way_out}"
 
-    def _commits_after(self, version: int, up_to: int | None) -> list[Commit]:
+    def commits_after(self, version: int, up_to: int | None = None) -> list[Commit]:
+        """The commits that the log has behind a version, oldest first."""
         start_after = layout.commit_path(version) if version >= 0 else ""
         versions = []
         for found in self.storage.list(layout.LOG, start_after):
@@ -158,7 +162,8 @@ class CommitLog:
             if proposal.number in head.root.abandoned:
                 raise ConflictError(f"job {proposal.number} was given up by a cleaner because it took too long; run it again")
             since = [commit for commit in head.commits if commit.version > base.version]
-            if len(since) != head.version - base.version:
+            # Not only when commits are gone: below the oldest version numbers are free again, and what a job there looked at may be gone
+            if len(since) != head.version - base.version or base.version < head.root.oldest_version:
                 began = f"version {base.version}, where this {proposal.operation} began"
                 raise ConflictError(f"the log after {began}, has expired; run it again")
             verdict = judge(proposal.operation, base.root, since)
@@ -180,7 +185,7 @@ class CommitLog:
         if application is not None and application[1] < 0:
             raise InvalidInputError(f"application {application[0]!r} has sequence {application[1]}; count from 0")
         if token is not None and token in head.tokens:
-            earlier = result_of(self.read_commit(head.tokens[token]))
+            earlier = self._result_in(head.tokens[token], operation, token)
             if earlier.operation != operation:
                 used = f"token {token!r} was used by the {earlier.operation} of version {earlier.version}"
                 raise InvalidInputError(f"{used}; give this {operation} a token of its own")
@@ -188,6 +193,14 @@ class CommitLog:
         if application is not None and head.root.applications.get(application[0], -1) >= application[1]:
             return JobResult(operation=operation, table=self.storage.uri, token=token, repeated=True)
         return None
+
+    def _result_in(self, version: int, operation: str, token: str) -> JobResult:
+        """What a commit says; once it has expired, that it was."""
+        try:
+            return result_of(self.read_commit(version))
+        except NotFoundError:
+            gone = f"what came of it has expired with version {version}"
+            return JobResult(operation=operation, table=self.storage.uri, version=version, token=token, notes=(gone,))
 
     def _link(self, head: Snapshot, proposal: Proposal, draft: Draft) -> Commit:
         version, now_us = head.version + 1, self.clock.now_us()
@@ -273,6 +286,10 @@ def chain(commits: Sequence[Commit], start: Snapshot) -> list[Commit]:
             raise FormatError(f"{path} does not follow on from the version before; restore it from a backup")
         version, write_id = commit.version, commit.write_id
     return list(commits)
+
+
+def _absence(root: Root, version: int) -> str:
+    return f"has lost version {version}, which has expired" if 0 <= version < root.oldest_version else f"has no version {version}"
 
 
 def result_of(commit: Commit) -> JobResult:

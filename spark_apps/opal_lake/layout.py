@@ -8,6 +8,7 @@ DATA = "data/"
 META = "_opal/"
 LOG = META + "log/"
 CHECKPOINTS = META + "checkpoints/"
+SECTIONS = CHECKPOINTS + "sections/"
 SEGMENT_LOGS = META + "segment_logs/"
 BITMAPS = META + "bitmaps/"
 KEY_STORE = META + "key_store/"
@@ -20,6 +21,7 @@ REBUILD = META + "rebuild/"
 BOOTSTRAP = META + "bootstrap/"
 
 _VERSION_DIGITS = 20
+_NUMBER_DIGITS = 10
 _BATCH_DIGITS = 8
 _GREATEST = 10**_VERSION_DIGITS - 1
 _MAX_FOLDER_VALUE = 80
@@ -54,7 +56,13 @@ def checkpoint_version(path: str) -> int | None:
 
 
 def section_path(version: int, write_id: str, section: str) -> str:
-    return f"{CHECKPOINTS}sections/{version:0{_VERSION_DIGITS}d}-{write_id}-{section}.jsonl.zst"
+    return f"{SECTIONS}{version:0{_VERSION_DIGITS}d}-{write_id}-{section}.jsonl.zst"
+
+
+def section_version(path: str) -> int | None:
+    """The version that a section was written with, None for a stranger's file."""
+    digits = path.removeprefix(SECTIONS)[:_VERSION_DIGITS]
+    return int(digits) if path.startswith(SECTIONS) and len(digits) == _VERSION_DIGITS and digits.isdecimal() else None
 
 
 def claim_path(number: int) -> str:
@@ -111,6 +119,18 @@ def runs_prefix(number: int) -> str:
 
 def bitmap_path(group: int, version: int, write_id: str) -> str:
     return f"{BITMAPS}{group:010d}/{version:0{_VERSION_DIGITS}d}-{write_id}.bits"
+
+
+def bitmap_version(path: str) -> int | None:
+    """The version of a bitmap base, None for a stranger's file."""
+    digits = path.rpartition("/")[2].partition("-")[0]
+    return int(digits) if len(digits) == _VERSION_DIGITS and digits.isdecimal() else None
+
+
+def job_number(path: str) -> int | None:
+    """The number of the job that wrote a file, None for a stranger's."""
+    digits, dash, _ = path.rpartition("/")[2].partition("-")
+    return int(digits) if dash and len(digits) >= _NUMBER_DIGITS and digits.isdecimal() else None
 
 
 def side_path(number: int, attempt: int) -> str:

@@ -53,11 +53,6 @@ def _check_span(text: str, _: Schema | None) -> None:
     parse_duration(text, name="a span")
 
 
-def _check_span_or_nothing(text: str, _: Schema | None) -> None:
-    if text:
-        parse_duration(text, name="a span")
-
-
 def _check_look_back(text: str, _: Schema | None) -> None:
     if text and not _WHOLE.match(text):
         parse_duration(text, name="a span")
@@ -102,7 +97,7 @@ PROPERTIES: dict[str, Property] = {
     "zorder": _upkeep(Text(default="", check=_check_zorder), "columns of the Z-order, as a,b; none: no Z-order"),
     "window": _upkeep(Text(default="7d", check=_check_span), "how long versions stay readable, by commit time"),
     "look_back": _upkeep(Text(default="", check=_check_look_back), "event times that stay readable: 30d, or a number in the delta's unit"),
-    "archive_after": _upkeep(Text(default="", check=_check_span_or_nothing), "age at which partitions are compressed by archive_codec"),
+    "archive_after": _upkeep(Text(default="", check=_check_look_back), "age at which partitions are compressed by archive_codec"),
     "archive_codec": _upkeep(Text(default="zstd:19", check=_check_codec), "how old partitions are compressed"),
 }
 

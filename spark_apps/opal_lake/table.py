@@ -26,7 +26,10 @@ from opal_lake.metagen import entries_of_rows, rule_columns
 from opal_lake.metagen_job import MetaGenPlan, commit_metagen, plan_metagen
 from opal_lake.ordering import encode_order
 from opal_lake.read import event_time_of, narrowed, plan_read, read_rows, segments_after, segments_of_partition
+from opal_lake.results import run_once
+from opal_lake.retention import Terms, retain
 from opal_lake.ruled import Ruled, slot_writer
+from opal_lake.savepoint import release_savepoint, set_savepoint
 from opal_lake.schema import DELETED, Atomic
 from opal_lake.segment import DataFile
 from opal_lake.slot import Slot, SlotOutput, process_slot
@@ -74,7 +77,8 @@ class Table:
         return self.log.head() if version is None else self.log.at(version)
 
     def _version_at(self, moment_us: int) -> int:
-        low, high = self.log.oldest(), self.log.head().version
+        root = self.log.head().root
+        low, high = root.oldest_version, root.version
         if self.log.at(low).root.timestamp_us > moment_us:
             oldest = f"the oldest version {low} is of {_iso(self._time(low))}"
             raise NotFoundError(f"{self.uri}: nothing is readable as of {_iso(moment_us)}; {oldest}")
@@ -167,6 +171,22 @@ class Table:
         """Change properties; None gives one its default again."""
         return set_properties(self.log, properties, token)
 
+    def savepoint(self, name: str, version: int | None = None) -> JobResult:
+        """Keep a version readable, whatever retention does, until it is released; by default the newest."""
+        return set_savepoint(self.log, name, version)
+
+    def release(self, name: str) -> JobResult:
+        """Give a savepoint up."""
+        return release_savepoint(self.log, name)
+
+    def retain(self, *, window: str | None = None, grace: str | None = None, dry_run: bool = False, token: str | None = None) -> JobResult:
+        """Delete what no version of the last `window` needs, nor a savepoint, nor a job that began within `grace`.
+
+        By default the table's own window, and a day. A dry run tells what would go.
+        """
+        terms = Terms(window=window, grace=grace, dry_run=dry_run)
+        return run_once(self.storage, None if dry_run else token, lambda: retain(self.log, terms))
+
     def _rule_rows(self, file: DataFile, base: Snapshot) -> pa.Table:
         return decode_file(read_verified(self.storage, file), base.spec, rule_columns(base.spec), file.path)
 
@@ -204,8 +224,13 @@ def table_on(storage: Storage, clock: Clock | None = None, ids: IdSource | None 
 def create_on(
     storage: Storage, spec: TableSpec, clock: Clock | None = None, ids: IdSource | None = None, cache: CacheSettings | None = None
 ) -> Table:
-    """Write version 0. Of two that create at once, one loses."""
+    """Write version 0. Of two that create at once, one loses.
+
+    The name of version 0 may be free again in a table that is there: retention deletes it. So the log is looked at before and after.
+    """
     table = table_on(storage, clock, ids, cache)
+    if any(storage.list(layout.LOG)):
+        raise _exists(storage)
     commit = Commit(
         version=0,
         table_id=table.log.ids.new_id(),
@@ -217,10 +242,14 @@ def create_on(
         result=JobResult(operation="create", table=storage.uri, version=0).to_dict(),
         actions=Actions(spec=spec),
     )
-    if not table.log.put(commit):
-        way_out = "open it with OpalTable.for_path, create it only if_absent (`opal create --if-absent`), or choose another path"
-        raise TableExistsError(f"{storage.uri} is an Opal table already; {way_out}")
+    if not table.log.put(commit) or any(storage.list(layout.CHECKPOINTS)):
+        raise _exists(storage)
     return table
+
+
+def _exists(storage: Storage) -> TableExistsError:
+    way_out = "open it with OpalTable.for_path, create it only if_absent (`opal create --if-absent`), or choose another path"
+    return TableExistsError(f"{storage.uri} is an Opal table already; {way_out}")
 
 
 def _marked(rows: pa.Table, deleted: Sequence[bool] | None, spec: TableSpec) -> pa.Table:

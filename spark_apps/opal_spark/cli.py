@@ -19,7 +19,7 @@ from opal_spark.cli_pages import result_page, rows_page
 
 def commands(verbs: Verbs) -> None:
     """Register the verbs (an `opal.commands` entry point)."""
-    for add in (_add_create, _add_ingest, _add_metagen, _add_read, _add_bootstrap, _add_rebuild, _add_compact):
+    for add in (_add_create, _add_ingest, _add_metagen, _add_read, _add_bootstrap, _add_rebuild, _add_compact, _add_maintain):
         parser = add(verbs)
         spark = parser.add_argument_group("Spark")
         spark.add_argument(
@@ -128,6 +128,25 @@ def _add_compact(verbs: Verbs) -> argparse.ArgumentParser:
     parser.add_argument("--target-mb", type=whole_number, metavar="N", help="size of the files (default: property target_mb)")
     parser.add_argument("--token", metavar="TEXT", help="the same token twice runs once")
     return parser
+
+
+def _add_maintain(verbs: Verbs) -> argparse.ArgumentParser:
+    summary = "look whether compaction, Z-order or retention are due by the table's properties, and do what is"
+    example = "opal maintain lake/users --dry-run"
+    parser = add_command(verbs, Verb(name="maintain", group=WORK, summary=summary, example=example, run=maintain))
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="instead of a property; repeat for more")
+    parser.add_argument("--keep-files", action="store_true", help="without retention: delete nothing")
+    parser.add_argument("--dry-run", action="store_true", help="only say what is due, and why")
+    parser.add_argument("--token", metavar="TEXT", help="the same token twice runs once")
+    return parser
+
+
+def maintain(args: argparse.Namespace) -> None:
+    from opal_lake.properties import given_properties
+
+    policy = given_properties(pairs(args.set, "--set"))
+    arguments = {"dry_run": args.dry_run, "delete": not args.keep_files}
+    _show(args, _run(args, [_spec("maintain", args, policy | arguments, args.token)]))
 
 
 def create(args: argparse.Namespace) -> None:

@@ -156,6 +156,43 @@ def set_properties(spark: SparkSession, spec: JobSpec, *, properties: dict[str, 
     return OpalTable.for_path(spark, spec.table).set_properties(properties, token=spec.token)
 
 
+def retain(spark: SparkSession, spec: JobSpec, *, window: str | None = None, grace: str | None = None, dry_run: bool = False) -> JobResult:
+    """Let old versions expire, and delete what nothing needs any more."""
+    return OpalTable.for_path(spark, spec.table).retain(window=window, grace=grace, dry_run=dry_run, token=spec.token)
+
+
+def maintain(
+    spark: SparkSession,
+    spec: JobSpec,
+    *,
+    zorder: str | list[str] | None = None,
+    window: str | None = None,
+    look_back: str | int | None = None,
+    target_mb: int | None = None,
+    small_files: int | None = None,
+    dead_share: int | float | None = None,
+    unclustered_share: int | float | None = None,
+    archive_after: str | int | None = None,
+    archive_codec: str | None = None,
+    delete: bool = True,
+    dry_run: bool = False,
+) -> JobResult:
+    """Compaction, Z-order and retention, as far as they are due; what is given counts before the table's properties."""
+    policy = {
+        "zorder": zorder,
+        "window": window,
+        "look_back": look_back,
+        "target_mb": target_mb,
+        "small_files": small_files,
+        "dead_share": dead_share,
+        "unclustered_share": unclustered_share,
+        "archive_after": archive_after,
+        "archive_codec": archive_codec,
+    }
+    table = OpalTable.for_path(spark, spec.table)
+    return table.maintain(policy=policy, dry_run=dry_run, delete=delete, token=spec.token)
+
+
 def bootstrap(
     spark: SparkSession,
     spec: JobSpec,

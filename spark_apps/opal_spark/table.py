@@ -14,6 +14,7 @@ from opal_lake.compaction import CompactOptions, compact
 from opal_lake.describe import describe, file_rows, history_rows, segment_rows
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
 from opal_lake.job import JobResult, check_metadata, check_visible
+from opal_lake.maintenance import Runner
 from opal_lake.results import run_once
 from opal_lake.rewrite import target_bytes_of
 from opal_lake.source import BATCH_MB, Files, Jdbc
@@ -26,6 +27,7 @@ from opal_spark.columns import arrow_of_spark
 from opal_spark.failures import first_words
 from opal_spark.ingest import ingest
 from opal_spark.inline import ingest_inline
+from opal_spark.maintenance import maintain
 from opal_spark.metagen import metagen
 from opal_spark.reader import View, read
 from opal_spark.rebuild import rebuild_key_store
@@ -165,6 +167,18 @@ class OpalTable:
         """Change properties; None gives one its default again."""
         return self.table.set_properties(properties, token=token)
 
+    def savepoint(self, name: str, version: int | None = None) -> JobResult:
+        """Keep a version readable, whatever retention does, until it is released; by default the newest."""
+        return self.table.savepoint(name, version)
+
+    def release(self, name: str) -> JobResult:
+        """Give a savepoint up."""
+        return self.table.release(name)
+
+    def retain(self, *, window: str | None = None, grace: str | None = None, dry_run: bool = False, token: str | None = None) -> JobResult:
+        """Delete what no version of the last `window` needs, nor a savepoint, nor a job that began within `grace` (a day by default)."""
+        return self.table.retain(window=window, grace=grace, dry_run=dry_run, token=token)
+
     def rebuild_key_store(self, *, token: str | None = None) -> JobResult:
         """Make the key store anew from the data files, for when runs of it are lost or damaged.
 
@@ -196,6 +210,16 @@ class OpalTable:
             archive_codec=archive_codec,
         )
         return run_once(self.table.storage, token, lambda: compact(self.table, options, spread_over(self.spark)))
+
+    def maintain(
+        self, *, policy: Mapping[str, Any] | None = None, dry_run: bool = False, delete: bool = True, token: str | None = None
+    ) -> JobResult:
+        """Compaction, Z-order and retention, as far as they are due by the table's properties; what `policy` says counts before these.
+
+        Without `delete` no retention. A dry run only says what is due, and why.
+        """
+        runner: Runner = {"compact": lambda arguments: self.compact(**arguments)}
+        return maintain(self.table, policy or {}, runner, token, dry_run=dry_run, delete=delete)
 
     @classmethod
     def bootstrap(

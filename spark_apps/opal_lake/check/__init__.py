@@ -6,7 +6,7 @@ bytes a row; `deep=False` reads no data file, and checks only what the metadata 
 
 from collections.abc import Callable
 
-from opal_lake.check.chain import Sizes, check_chain, check_claims, check_results, list_sizes
+from opal_lake.check.chain import Sizes, check_chain, check_claims, check_kept, check_results, kept_root, list_sizes
 from opal_lake.check.events import check_complete, check_logs
 from opal_lake.check.files import check_sizes, check_totals, read_found
 from opal_lake.check.finding import Finding, Findings
@@ -30,13 +30,15 @@ def check_table(table: Table, *, deep: bool = True, at_file: AtFile = lambda don
     """Every broken invariant of the newest version; empty when all is well. `at_file` hears how many data files are read, of how many."""
     findings, storage = Findings(), table.storage
     sizes = list_sizes(storage)
-    commits = check_chain(table.log, sizes, findings)
+    kept = kept_root(table.log)
+    commits = check_chain(table.log, kept, sizes, findings)
+    check_kept(kept, sizes, findings)
     if not commits:
         table.snapshot_at()  # says why this is no table
     check_results(storage, commits, sizes, findings)
     check_claims(storage, commits, sizes, findings)
     events = KnownEvents(storage=storage, findings=findings)
-    state = check_state(commits, sizes, events)
+    state = check_state(commits, frozenset(kept.savepoints.values() if kept else ()), sizes, events)
     if state is not None and _is_readable(state, findings):
         _check_content(state, commits, sizes, events, at_file if deep else None)
     return [*findings.found]

@@ -8,8 +8,10 @@ from opal_lake import layout
 from opal_lake.check.finding import Findings
 from opal_lake.commit import Commit, unseal
 from opal_lake.commit_log import CommitLog, result_of
+from opal_lake.errors import FormatError, NotFoundError
 from opal_lake.ids import segment_part
-from opal_lake.snapshot import ingested_files, rewritten_files
+from opal_lake.readable import serving_checkpoint
+from opal_lake.snapshot import Root, ingested_files, rewritten_files
 from opal_lake.storage.protocol import Storage
 
 Sizes = Mapping[str, int]
@@ -30,11 +32,12 @@ def _versions_in(paths: Iterable[str]) -> Iterator[int]:
     return (version for path in paths if (version := layout.commit_version(path)) is not None)
 
 
-def check_chain(log: CommitLog, sizes: Sizes, findings: Findings) -> list[Commit]:
-    """The commits that can be read, oldest first."""
-    versions, roots = [*_versions_in(sizes)], [root for path in sizes if (root := layout.checkpoint_version(path)) is not None]
+def check_chain(log: CommitLog, kept: Root | None, sizes: Sizes, findings: Findings) -> list[Commit]:
+    """The commits that can be read, from where the log begins; what retention has yet to delete below is not looked at."""
+    versions, roots = [*_versions_in(sizes)], _roots_in(sizes)
+    first = (serving_checkpoint(kept, roots) or 0) if kept and kept.oldest_version else 0 if kept else _first_version(versions, roots)
     commits = []
-    for version in range(_first_version(versions, roots), max([*versions, *roots], default=-1) + 1):
+    for version in range(first, max([*versions, *roots], default=-1) + 1):
         path = layout.commit_path(version)
         if not findings.expect(path in sizes, "I1", path, f"{path} is missing in the chain; restore the file from a backup"):
             continue
@@ -45,10 +48,34 @@ def check_chain(log: CommitLog, sizes: Sizes, findings: Findings) -> list[Commit
     return commits
 
 
+def kept_root(log: CommitLog) -> Root | None:
+    """The newest root, which says what is to be there; None where it is damaged."""
+    try:
+        return log.head().root
+    except (FormatError, NotFoundError):
+        return None
+
+
 def _first_version(versions: Sequence[int], roots: Sequence[int]) -> int:
-    """A log may begin behind a checkpoint; without one, it begins with version 0."""
+    """Where no newest root says it: a log begins with a version that has a checkpoint, or with version 0."""
     first = min(versions, default=0)
-    return first if first > 1 and any(root >= first - 1 for root in roots) else 0
+    return first if any(root <= first for root in roots) else 0
+
+
+def _roots_in(sizes: Sizes) -> list[int]:
+    return [root for path in sizes if (root := layout.checkpoint_version(path)) is not None]
+
+
+def check_kept(kept: Root | None, sizes: Sizes, findings: Findings) -> None:
+    """What the log does not explain has a checkpoint: savepoints below the oldest version, and, once versions expired, where it begins."""
+    roots = {*_roots_in(sizes)}
+    if kept and kept.oldest_version and serving_checkpoint(kept, roots) is None:
+        findings.add("I22", layout.CHECKPOINTS, f"none serves the oldest version {kept.oldest_version}; restore it from a backup")
+    for name, version in kept.savepoints.items() if kept else ():
+        assert kept is not None
+        there = version in roots or version >= kept.oldest_version
+        message = f"savepoint {name}, version {version}, has none of its own; restore it from a backup, or release the savepoint"
+        findings.expect(there, "I22", layout.CHECKPOINTS, message)
 
 
 def _check_link(before: Commit, commit: Commit, findings: Findings) -> None:

@@ -9,6 +9,7 @@ from pyroaring import BitMap
 from opal_lake import layout
 from opal_lake.bitmap import BitmapBase, Bitmaps, add_events, decode_base
 from opal_lake.check.chain import Sizes
+from opal_lake.check.files import check_sizes
 from opal_lake.check.finding import Findings
 from opal_lake.checkpoint import decode_root
 from opal_lake.commit import Commit
@@ -46,11 +47,19 @@ class KnownEvents:
         return self.read[log.path]
 
 
-def check_state(commits: Sequence[Commit], sizes: Sizes, events: KnownEvents) -> Snapshot | None:
-    """Compare every checkpoint with the fold of the commits; the newest state that can be known."""
+def check_state(commits: Sequence[Commit], savepoints: frozenset[int], sizes: Sizes, events: KnownEvents) -> Snapshot | None:
+    """Compare every checkpoint with the fold of the commits; the newest state that can be known.
+
+    Below the oldest commit only savepoints count: what other checkpoints there name may be gone. Theirs must not be.
+    """
     storage, findings = events.storage, events.findings
-    roots = {root.version: root for root in _checkpoints(storage, sizes, findings)}
     by_version = {commit.version: commit for commit in commits}
+    first = min(by_version, default=0)
+    counted = (root for root in _checkpoints(storage, sizes, findings) if root.version >= first or root.version in savepoints)
+    roots = {root.version: root for root in counted}
+    for version in sorted(savepoints & roots.keys()):
+        with findings.going_on("I7", _root_path(roots[version])):
+            check_sizes(roots[version], sizes, findings)
     state: Snapshot | None = None
     newest = max((*by_version, *roots), default=-1)
     for version in range(min((*by_version, *roots), default=0), newest + 1):

@@ -54,7 +54,8 @@ def describe(args: argparse.Namespace) -> None:
 def history(args: argparse.Namespace) -> None:
     from opal_lake.describe import history_rows
 
-    _show(args, history_rows(_table(args), args.limit or None), lambda found, style: history_page(found, style, output_width(sys.stdout)))
+    rows = history_rows(_table(args), args.limit or None)
+    _show(args, rows, lambda found, style: history_page(found, style, output_width(sys.stdout), args.limit))
 
 
 def files(args: argparse.Namespace) -> None:

@@ -51,7 +51,8 @@ def _size_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _readable(found: Mapping[str, Any]) -> str:
     floor = "every event time" if found["floor"] is None else f"event times from {moment_text(found['floor'])}"
-    return f"versions {found['oldest_version']:,} to {found['version']:,}, {floor}"
+    kept = ", ".join(f"{name} ({version:,})" for name, version in found["savepoints"].items())
+    return f"versions {found['oldest_version']:,} to {found['version']:,}" + (f", savepoints {kept}" if kept else "") + f", {floor}"
 
 
 def _contract_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -113,10 +114,10 @@ SEGMENTS = (
 )
 
 
-def history_page(rows: Sequence[Mapping[str, Any]], style: Style, width: int | None) -> Iterator[str]:
+def history_page(rows: Sequence[Mapping[str, Any]], style: Style, width: int | None, limit: int | None = None) -> Iterator[str]:
     used = [column for column in HISTORY if column.key != "token" or any(row["token"] for row in rows)]
     yield from text_table(used, rows, style, width)
-    if rows and rows[-1]["version"] > 0:
+    if rows and rows[-1]["version"] > 0 and len(rows) == limit:
         yield style.faint(f"older versions are left out; --limit {2 * len(rows)} shows more, --limit 0 all")
 
 

@@ -4,11 +4,13 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
-from opal_lake.cli.command import KEEP, Verb, Verbs, add_command, pairs, store_options
+from opal_lake.cli.command import KEEP, Verb, Verbs, add_command, pairs, store_options, whole_number
 from opal_lake.cli.pages import counts_text
-from opal_lake.cli.render import Style, duration_text, escaped
+from opal_lake.cli.progress import ProgressLine, Step
+from opal_lake.cli.render import Column, Style, duration_text, escaped, facts, output_width, size_text, text_table
 from opal_lake.errors import InvalidInputError
 from opal_lake.job import JobResult
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 def commands(verbs: Verbs) -> None:
     """Register the verbs."""
     _add_set(verbs)
+    _add_savepoint(verbs)
+    _add_retain(verbs)
 
 
 def _add_set(verbs: Verbs) -> None:
@@ -42,8 +46,63 @@ def change(args: argparse.Namespace) -> None:
     _show(args, _table(args).set_properties(changes, token=args.token), "changed")
 
 
+def _add_savepoint(verbs: Verbs) -> None:
+    example = "opal savepoint lake/users before-the-move"
+    summary = "give a version a name, by which it stays readable until it is released"
+    parser = add_command(verbs, Verb(name="savepoint", group=KEEP, summary=summary, example=example, run=savepoint, operands="NAME "))
+    parser.add_argument("name", metavar="NAME", help="letters, digits, '_', '.' and '-'; `opal describe` lists them")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--version", type=whole_number, metavar="N", help="this version (default: the newest)")
+    which.add_argument("--release", action="store_true", help="give the savepoint up")
+
+
+def savepoint(args: argparse.Namespace) -> None:
+    table = _table(args)
+    if args.release:
+        _show(args, table.release(args.name), "released")
+    else:
+        _show(args, table.savepoint(args.name, args.version), "kept")
+
+
+def _add_retain(verbs: Verbs) -> None:
+    example = "opal retain lake/users --window 30d --dry-run"
+    summary = "let old versions expire, and delete the files that nothing needs any more"
+    parser = add_command(verbs, Verb(name="retain", group=KEEP, summary=summary, example=example, run=retain))
+    parser.add_argument("--window", metavar="SPAN", help="how long versions stay readable, as 30d or 12h (default: the table's property)")
+    parser.add_argument("--grace", metavar="SPAN", help="how long jobs and readers may take (default: 1d); older jobs can commit no more")
+    parser.add_argument("--dry-run", action="store_true", help="change nothing, and list what would go")
+    parser.add_argument("--token", metavar="TEXT", help="the same token twice runs once")
+
+
+def retain(args: argparse.Namespace) -> None:
+    from opal_lake.results import run_once
+    from opal_lake.retention import Terms
+    from opal_lake.retention import retain as run_retention
+
+    table, step = _table(args), Step(name="looking what is needed")
+
+    def at_file(done: int, total: int) -> None:
+        nonlocal step
+        step = Step(name="deleting", done=done, total=total, noun="file")
+
+    terms = Terms(window=args.window, grace=args.grace, dry_run=args.dry_run, at_file=at_file)
+    with ProgressLine("retain", lambda: step):
+        token = None if args.dry_run else args.token
+        result = run_once(table.storage, token, lambda: run_retention(table.log, terms))
+    _show(args, result, "would delete" if args.dry_run else "deleted", partial(_garbage, result))
+
+
+def _garbage(result: JobResult, style: Style) -> Iterator[str]:
+    """What a dry run found."""
+    columns = [
+        Column(key="path", title="file", shrinks=True, tail=True),
+        Column(key="size", title="size", show=size_text, right=True),
+        Column(key="why", title="why", shrinks=True),
+    ]
+    yield from text_table(columns, result.examples, style, output_width(sys.stdout)) if result.examples else ()
+
+
 def _list_properties(args: argparse.Namespace) -> None:
-    from opal_lake.cli.render import facts
     from opal_lake.properties import PROPERTIES
 
     set_here = _table(args).snapshot_at().spec.properties

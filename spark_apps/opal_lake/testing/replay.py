@@ -109,7 +109,7 @@ class Replay:
         self.versions += range(self.versions[-1] + 1, self.table.log.head().version + 1)
 
     def order_word(self, moment: Any) -> int:
-        delta = self.table.snapshot_at(0).spec.delta
+        delta = self.table.snapshot_at().spec.delta
         assert isinstance(delta.type, Atomic)
         return encode_order(moment, delta.type, name=delta.name)
 

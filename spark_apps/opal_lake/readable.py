@@ -1,0 +1,60 @@
+"""Which versions can be read: those from the oldest kept one on, and savepoints."""
+
+from collections.abc import Container, Iterable, Mapping
+
+from opal_lake import layout
+from opal_lake.commit import decode_commit
+from opal_lake.snapshot import Root, Snapshot
+
+
+def is_readable(root: Root, version: int) -> bool:
+    """As the newest root has it."""
+    return root.oldest_version <= version <= root.version or version in root.savepoints.values()
+
+
+def readable_text(root: Root) -> str:
+    """`7 to 20, and savepoints a (3), b (5)`."""
+    below = {name: version for name, version in root.savepoints.items() if version < root.oldest_version}
+    return f"{root.oldest_version} to {root.version}" + (f", and savepoints {savepoints_text(below)}" if below else "")
+
+
+def savepoints_text(savepoints: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({version})" for name, version in sorted(savepoints.items(), key=lambda pair: (pair[1], pair[0])))
+
+
+def serving_checkpoint(root: Root, checkpoints: Iterable[int]) -> int | None:
+    """The newest that the oldest version can be folded from; None when there is none."""
+    return max((version for version in checkpoints if version <= root.oldest_version), default=None)
+
+
+def log_begin(root: Root, checkpoints: Iterable[int], logged: Container[int]) -> int | None:
+    """The checkpoint from which on the log is kept, so that the oldest version can be read; None when there is none.
+
+    Jobs and readers of today may have begun with it, and read its sections still. One that was written later, for a savepoint, was not
+    there for them: an older one counts, if the log reaches down to it.
+    """
+    known = {*checkpoints}
+    low = root.oldest_version
+    while low - 1 in logged:
+        low -= 1
+    return max((known - {*root.savepoints.values()}) & {*range(low, root.oldest_version + 1)}, default=serving_checkpoint(root, known))
+
+
+def oldest_kept(head: Snapshot, cutoff_us: int) -> int:
+    """The version that was the newest at a moment: what was read then can be read still. Never below what has expired already."""
+    low, high = head.root.oldest_version, head.version
+    if _time(head, low + 1 if low < high else high) > cutoff_us:
+        return low
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _time(head, middle) <= cutoff_us else (low, middle - 1)
+    return low
+
+
+def _time(head: Snapshot, version: int) -> int:
+    """When the version was committed."""
+    if version == head.version:
+        return head.root.timestamp_us
+    known = head.commits[version - head.version - 1] if head.version - version < len(head.commits) else None
+    path = layout.commit_path(version)
+    return (known or decode_commit(head.storage.get(path), f"{head.storage.uri}/{path}")).timestamp_us
