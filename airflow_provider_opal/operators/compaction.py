@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from airflow_provider_opal.operators.upkeep import Span, UpkeepOperator, at_least, look_back_value
+from airflow_provider_opal.operators.upkeep import Span, UpkeepOperator, at_least, delta_span
 
 MODES = ("minor", "major")
 
@@ -34,7 +34,7 @@ class CompactionOperator(UpkeepOperator):
             raise ValueError(f"look_back={look_back!r} says what history goes, and a minor compaction keeps all; add mode='major'")
         arguments = {
             "mode": mode,
-            "look_back": look_back_value(look_back),
+            "look_back": delta_span("look_back", look_back),
             "target_mb": at_least("target_mb", target_mb),
             "only_if_due": only_if_due,
         }

@@ -11,13 +11,16 @@ from airflow_provider_opal.operators.upkeep import (
     at_least,
     cluster_columns,
     codec,
-    look_back_value,
+    delta_span,
     percent,
     span_text,
 )
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from opal_lake.job import JobResult
+    from opal_lake.table import Table
 
 
 POLICY = (
@@ -49,7 +52,7 @@ class MaintenanceOperator(UpkeepOperator):
         small_files: int | None = None,
         dead_share: float | None = None,
         unclustered_share: float | None = None,
-        archive_after: Span | None = None,
+        archive_after: Span | int | None = None,
         archive_codec: str | None = None,
         delete: bool = True,
         dry_run: bool = False,
@@ -79,6 +82,13 @@ class MaintenanceOperator(UpkeepOperator):
             raise AirflowSkipException(f"{self.table} is not there yet") from error
         return super().execute(context)
 
+    def rehearse(self, table: "Table") -> "JobResult":
+        """What is due, and why."""
+        from opal_lake.maintenance import policy_of, run_maintenance
+
+        given = {name: value for name, value in self.arguments.items() if name in POLICY}
+        return run_maintenance(table, policy_of(table.snapshot_at().spec, given), {}, dry_run=True, delete=self.arguments["delete"])
+
 
 def checked_policy(policy: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a job that were given, as JSON holds them."""
@@ -90,9 +100,9 @@ def _checked(name: str, value: Any) -> Any:
     match name:
         case "zorder":
             return cluster_columns(name, value)
-        case "look_back":
-            return look_back_value(value)
-        case "window" | "archive_after":
+        case "look_back" | "archive_after":
+            return delta_span(name, value)
+        case "window":
             return span_text(name, value)
         case "target_mb" | "small_files":
             return at_least(name, value)

@@ -1,15 +1,19 @@
 """RetentionOperator: deletes the files that nothing needs any more."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.operators.upkeep import Span, UpkeepOperator, span_text
+
+if TYPE_CHECKING:
+    from opal_lake.job import JobResult
+    from opal_lake.table import Table
 
 
 class RetentionOperator(UpkeepOperator):
     """Deletes what no version of the last `window` (by commit time) needs, no savepoint, and no reader that began within `grace`.
 
     Versions before the window can no longer be read. Without `window` and `grace` the table's own count. With `dry_run` nothing is
-    deleted, and the result tells what would be.
+    deleted, and the result tells what would be; that needs no Spark.
     """
 
     operation = "retain"
@@ -17,3 +21,7 @@ class RetentionOperator(UpkeepOperator):
     def __init__(self, *, table: str, window: Span | None = None, grace: Span | None = None, dry_run: bool = False, **kwargs: Any) -> None:
         arguments = {"window": span_text("window", window), "grace": span_text("grace", grace), "dry_run": dry_run}
         super().__init__(table=table, arguments=arguments, **kwargs)
+
+    def rehearse(self, table: "Table") -> "JobResult":
+        """What would be deleted."""
+        return table.retain(**self.arguments)

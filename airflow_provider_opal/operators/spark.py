@@ -5,6 +5,7 @@ failed after its commit has succeeded, and one without a result has not, whateve
 """
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -57,6 +58,7 @@ class OpalSparkOperator(SparkSubmitOperator):
     """
 
     operation: ClassVar[str]
+    note_level: ClassVar[int] = logging.WARNING
     template_fields: Sequence[str] = ("table", "arguments", *SparkSubmitOperator.template_fields)
     operator_extra_links = (SparkUILink(),)
     ui_color = "#d8ecf3"
@@ -146,7 +148,7 @@ class OpalSparkOperator(SparkSubmitOperator):
     def finish(self, context: "Context", result: JobResult) -> dict[str, Any]:
         """Say what was done, and hand it on."""
         for note in result.notes:
-            self.log.warning("%s", note)
+            self.log.log(self.note_level, "%s", note)
         self.log.info("%s of %s: version %s, %s", result.operation, result.table, result.version, dict(result.counts))
         return json.loads(result.to_json())  # type: ignore[no-any-return]  # lists and dicts alone, as another task gets them
 

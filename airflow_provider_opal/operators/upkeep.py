@@ -1,16 +1,23 @@
 """UpkeepOperator: what operators share that tend a table's files, and the checks of what they are given."""
 
+import logging
 import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowFailException
+
 from airflow_provider_opal.operators.spark import OpalSparkOperator
+from airflow_provider_opal.secrets import mask
 from opal_lake.duration import parse_duration
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from opal_lake.job import JobResult
+    from opal_lake.table import Table
 
 Span = str | timedelta
 MOST_COLUMNS = 8
@@ -26,6 +33,8 @@ class UpkeepOperator(OpalSparkOperator):
     It may run at any time beside ingests, MetaGens and readers.
     """
 
+    note_level = logging.INFO  # notes say what is due and why
+
     def __init__(self, *, table: str, arguments: Mapping[str, Any], **kwargs: Any) -> None:
         said = {name: value for name, value in arguments.items() if value is not None}
         super().__init__(table=table, arguments=said, **kwargs)
@@ -33,6 +42,22 @@ class UpkeepOperator(OpalSparkOperator):
     def needs_key(self, context: "Context") -> bool:
         """A table is tended as a whole."""
         return False
+
+    def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # as OpalSparkOperator's
+        """A dry run only reads the table's state: it needs no Spark, and its repeat is harmless."""
+        return self._dry_run(context) if self.arguments.get("dry_run") else super().execute(context)
+
+    def rehearse(self, table: "Table") -> "JobResult":
+        """What would be done."""
+        raise NotImplementedError(f"{self.operation} has no dry run")
+
+    def _dry_run(self, context: "Context") -> dict[str, Any]:
+        mask(self.opal.lake.spark_conf().items())
+        try:
+            found = self.rehearse(self.opal.table(self.table))
+        except (InvalidInputError, NotFoundError) as error:
+            raise AirflowFailException(str(error)) from error  # to try again would not help
+        return self.finish(context, found)
 
 
 def span_text(name: str, value: Any) -> str | None:
@@ -54,13 +79,13 @@ def _text(value: Any) -> str:
     return f"{int(weeks[1]) * 7}d" if weeks else str(value)
 
 
-def look_back_value(value: Any) -> str | int | None:
+def delta_span(name: str, value: Any) -> str | int | None:
     """A duration; or a whole number in the unit of the delta column, if that holds numbers."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
-            raise ValueError(f"look_back={value!r} reaches into the future; write a whole number of at least 0, or '30d'")
+            raise ValueError(f"{name}={value!r} reaches into the future; write a whole number of at least 0, or '30d'")
         return value
-    return span_text("look_back", value)
+    return span_text(name, value)
 
 
 def cluster_columns(name: str, columns: Any) -> list[str]:

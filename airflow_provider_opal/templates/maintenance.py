@@ -33,7 +33,7 @@ class Maintenance:
     small_files: int | None = None
     dead_share: float | None = None
     unclustered_share: float | None = None
-    archive_after: Span | None = None
+    archive_after: Span | int | None = None
     archive_codec: str | None = None
     approve: bool = False
     answer_within: timedelta = ANSWER_WITHIN

@@ -22,6 +22,7 @@ from opal_lake.source import Files, Jdbc
 MISSED = "airflow_provider_opal.deadlines.log_missed"
 DEFAULTS = {"retries": 2, "retry_delay": timedelta(minutes=1)}
 RESERVED = ("ingest", "metagen", "reconcile", "maintenance")
+_TENDED_ALIKE = ("tags", "default_args", "is_paused_upon_creation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +193,7 @@ def opal_dag(
     with DAG(dag_id, schedule=timetable, start_date=first, end_date=last, deadline=_deadline(dag_id, deadline), **common) as dag:
         made = add_tasks(pipeline, dag_id)
     begin = in_zone(start_date, timezone)
-    _tend(pipeline, dag_id, begin, default_args=defaults, tags=common["tags"])
+    _tend(pipeline, dag_id, begin, **{name: common[name] for name in _TENDED_ALIKE if name in common})
     own = [consumer for consumer in pipeline.consumers if consumer.own_dag]
     for consumer in own:
         _consumer_dag(pipeline, consumer, dag_id, {**common, "start_date": begin}, made.ingest.opal_conn_id)

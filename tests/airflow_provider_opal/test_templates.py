@@ -228,11 +228,12 @@ def test_without_maintenance_there_is_no_such_dag(given: Any) -> None:
 
 def test_maintenance_takes_what_all_tasks_of_the_pipeline_take() -> None:
     more = {"retries": 5, "pool": "spark", "spark": {"executor_memory": "2g"}, "opal_conn_id": "other", "tags": ["shop"]}
+    more |= {"is_paused_upon_creation": False, "catchup": True, "max_active_runs": 4}
     dag = made(maintenance={"schedule": "@weekly", "approve": True}, **more)["orders.maintenance"]
     for name in ("maintain", "would_go", "retain"):
         task: Any = dag.get_task(name)
         assert (task.retries, task.pool, task._executor_memory, task.opal_conn_id) == (5, "spark", "2g", "other")
-    assert dag.tags == {"shop"}
+    assert (dag.tags, dag.is_paused_upon_creation, dag.catchup, dag.max_active_runs) == ({"shop"}, False, False, 1)
     assert dag.get_task("approve").pool == "default_pool"
 
 

@@ -1,6 +1,7 @@
 """The operators that tend a table: what they submit, what they refuse when the DAG is read, and that they need neither key nor commit."""
 
 import json
+import time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_opal import (
@@ -21,11 +22,15 @@ from airflow_provider_opal import (
 from airflow_provider_opal.operators.approval import RetentionApproval, listing
 from airflow_provider_opal.operators.spark import token_of
 from airflow_provider_opal.operators.upkeep import UpkeepOperator, span_text
+from opal_lake.clock import ManualClock
+from opal_lake.compaction import CompactOptions, compact
 from opal_lake.job import JobResult, JobSpec
 from opal_lake.results import WITHOUT_COMMIT, write_result
 from opal_lake.storage.open import open_storage
+from opal_lake.table import Table, create_on
+from opal_lake.table_spec import TableLayout, plan_spec
 from tests.airflow_provider_opal.stand_ins import Commands, commands, context
-from tests.opal_lake.shop import create
+from tests.opal_lake.shop import SCHEMA, create, rows
 
 __all__ = ["commands"]
 
@@ -60,12 +65,8 @@ def made(kind: type[UpkeepOperator], **given: Any) -> Any:
             {"mode": "major", "look_back": 5_000, "target_mb": 256, "only_if_due": True},
         ),
         (ZOrderOperator, {"columns": ("a", "b")}, {"columns": ["a", "b"], "only_if_due": True}),
-        (RetentionOperator, {"dry_run": True}, {"dry_run": True}),
-        (
-            RetentionOperator,
-            {"window": timedelta(days=7), "grace": "1d", "dry_run": True},
-            {"window": "7d", "grace": "1d", "dry_run": True},
-        ),
+        (RetentionOperator, {}, {"dry_run": False}),
+        (RetentionOperator, {"window": timedelta(days=7), "grace": "1d"}, {"window": "7d", "grace": "1d", "dry_run": False}),
         (MaintenanceOperator, {}, {"delete": True, "dry_run": False}),
         (
             MaintenanceOperator,
@@ -154,6 +155,57 @@ def test_a_duration_is_told_in_one_unit(given: str | timedelta | None, text: str
 def test_a_duration_may_be_a_template() -> None:
     task = made(RetentionOperator, window="{{ var.value.window }}")
     assert task.arguments["window"] == "{{ var.value.window }}"
+
+
+def old_table(root: Path) -> Table:
+    """Ten days old, with four small files that are one since."""
+    clock = ManualClock(at_us=time.time_ns() // 1000 - 10 * 86_400_000_000)
+    layout = TableLayout(keys=["sku"], delta="at", deletes="price IS NULL")
+    table = create_on(open_storage(str(root / "old")), plan_spec(SCHEMA, layout), clock)
+    for number in range(4):
+        table.ingest(*rows([(f"sku {number}", number, 1)]))
+        table.metagen()
+    clock.at_us += 86_400_000_000
+    compact(table, CompactOptions())
+    table.ingest(*rows([("new", 9, 1)]))
+    table.metagen()
+    return table
+
+
+def test_a_dry_run_of_retention_needs_no_spark_deletes_nothing_and_lists_what_would_go(commands: Commands, lake: Path) -> None:
+    commands.spark_submit()
+    table = old_table(lake)
+    found = list(table.storage.list(""))
+    task = RetentionOperator(task_id="would_go", table="old", window="1d", dry_run=True)
+    told = task.execute(context(task))
+    assert (told["operation"], told["version"], commands.notes()) == ("retain", None, [])
+    assert list(table.storage.list("")) == found
+    assert told["counts"]["versions"] == table.snapshot_at().version, "all but the newest are older than a day"
+    assert len([one for one in told["examples"] if one["path"].startswith("data/")]) == 4
+    assert f"| `{told['examples'][0]['path']}` |" in "\n".join(listing(told))
+
+
+def test_a_dry_run_of_maintenance_says_what_is_due_and_why(commands: Commands, lake: Path) -> None:
+    commands.spark_submit()
+    old_table(lake)
+    task = MaintenanceOperator(task_id="m", table="old", small_files=1, zorder=["price"], window="1d", dry_run=True)
+    told = task.execute(context(task))
+    assert (told["counts"], commands.notes()) == ({"due": 3}, [])
+    assert [note.partition(":")[0] for note in told["notes"]] == ["compact is due", "zorder is due", "retain is due"]
+    quiet = MaintenanceOperator(task_id="m", table="old", dry_run=True, delete=False)
+    assert quiet.execute(context(quiet))["notes"] == ["nothing is due"]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        RetentionOperator(task_id="t", table="nowhere", dry_run=True),
+        MaintenanceOperator(task_id="t", table="t", zorder=["colour"], dry_run=True),
+    ],
+)
+def test_a_dry_run_that_cannot_be_fails_at_once(task: UpkeepOperator) -> None:
+    with pytest.raises(AirflowFailException, match=r"nowhere|colour"):
+        task.execute(context(task))
 
 
 def test_maintenance_of_a_table_that_is_not_there_yet_is_skipped(commands: Commands) -> None:

@@ -49,9 +49,9 @@ ConsumerName = Annotated[str, AfterValidator(values.name), _texts(values.NAME)]
 SettingText = Annotated[str, BeforeValidator(values.plain_setting), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 Settings = Annotated[dict[str, SettingText], AfterValidator(values.no_secret)]
 ZOrder = Annotated[list[Column], Field(min_length=1, max_length=MOST_COLUMNS), AfterValidator(values.distinct)]
-LookBack = Annotated[
+DeltaSpan = Annotated[
     timedelta | int,
-    BeforeValidator(values.look_back),
+    BeforeValidator(values.delta_span),
     WithJsonSchema({"anyOf": [{"type": "string", "pattern": values.DURATION}, {"type": "integer", "minimum": 0}], "examples": ["90d"]}),
 ]
 Codec = Annotated[str, AfterValidator(values.codec), _texts(values.CODEC, examples=["zstd:19"])]
@@ -187,7 +187,7 @@ class MaintenanceModel(Strict):
     schedule: Cron | None = Field("@daily", description="When it is looked at what is due; null: by hand.")
     zorder: ZOrder | None = Field(None, description="Columns that queries filter by, at most 8: alike rows come into the same files.")
     window: Duration | None = Field(None, description="How long versions stay readable; what only older ones need is deleted.")
-    look_back: LookBack | None = Field(
+    look_back: DeltaSpan | None = Field(
         None, description="How far back event times stay readable, as 90d, or in the unit of `delta`; rows that no later moment shows go."
     )
     target_mb: Number | None = Field(None, description="The size of the files that are written.")
@@ -196,7 +196,7 @@ class MaintenanceModel(Strict):
         None, description="A major compaction is due when so many percent of the rows are invisible in all that is kept."
     )
     unclustered_share: Percent | None = Field(None, description="A Z-order is due when so many percent of the bytes are out of order.")
-    archive_after: Duration | None = Field(None, description="Age at which partitions are compressed by `archive_codec`.")
+    archive_after: DeltaSpan | None = Field(None, description="Partitions without younger rows are compressed by `archive_codec`.")
     archive_codec: Codec | None = Field(None, description="As zstd:19.")
     approve: bool = Field(False, description="Whether a human sees what would be deleted, and agrees, before it is.")
     answer_within: Duration | None = Field(None, description="How long it is waited for that; no answer is a no. 20h if not given.")

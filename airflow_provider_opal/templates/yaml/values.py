@@ -45,7 +45,7 @@ def duration(value: Any) -> timedelta:
     return total
 
 
-def look_back(value: Any) -> timedelta | int:
+def delta_span(value: Any) -> timedelta | int:
     """A duration; or a whole number, where the delta column holds numbers."""
     if not isinstance(value, int) or isinstance(value, bool):
         return duration(value)
