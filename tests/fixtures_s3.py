@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import boto3
 import pytest
@@ -27,9 +28,9 @@ sys.stdin.read()
 BUCKET = "lake"
 
 
-@pytest.fixture(scope="session")
-def moto_server() -> Iterator[str]:
-    """The server's endpoint URL."""
+@contextmanager
+def s3_server() -> Iterator[dict[str, str]]:
+    """The options of `open_storage` for `s3://lake/...` on a server that lives as long as the block; the bucket exists."""
     with subprocess.Popen(
         [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as server:
@@ -37,14 +38,20 @@ def moto_server() -> Iterator[str]:
         assert server.stdout is not None
         endpoint = server.stdout.readline().strip()
         assert endpoint, "moto's server did not start: is moto[server] installed?"
-        yield endpoint
+        keys = {"aws_access_key_id": "test-key", "aws_secret_access_key": "test-secret", "region_name": "us-east-1"}
+        client = boto3.session.Session().client("s3", endpoint_url=endpoint, **keys)
+        client.create_bucket(Bucket=BUCKET)
+        yield {"endpoint_url": endpoint, "path_style": "true", **keys}
         server.stdin.close()
 
 
 @pytest.fixture(scope="session")
-def s3_options(moto_server: str) -> dict[str, str]:
-    """Options of `open_storage` for `s3://lake/...`; the bucket exists."""
-    keys = {"aws_access_key_id": "test-key", "aws_secret_access_key": "test-secret", "region_name": "us-east-1"}
-    client = boto3.session.Session().client("s3", endpoint_url=moto_server, **keys)
-    client.create_bucket(Bucket=BUCKET)
-    return {"endpoint_url": moto_server, "path_style": "true", **keys}
+def s3_options() -> Iterator[dict[str, str]]:
+    with s3_server() as options:
+        yield options
+
+
+@pytest.fixture(scope="session")
+def moto_server(s3_options: dict[str, str]) -> str:
+    """The server's endpoint URL."""
+    return s3_options["endpoint_url"]

@@ -1,0 +1,125 @@
+"""Soak: `python -m tests.soak --help`, or `make soak`. Exit status 1 when anything is wrong."""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from tests.fixtures_s3 import BUCKET, s3_server
+from tests.soak.actor import ROLES, SPARK_ROLES
+from tests.soak.audit import Auditor
+from tests.soak.place import Place
+from tests.soak.verdict import Outcome, judge_soak, table_of
+
+ROOT = Path(__file__).parents[2]
+STORES = ("local", "s3")
+_STOP_S = 120
+_LOOK_S = 0.5
+_START_S = 300  # the first start downloads jars
+
+Actors = dict[str, subprocess.Popen[bytes]]
+
+
+def main() -> int:
+    options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    folder = Path(tempfile.mkdtemp(prefix="opal-soak-", dir=options.folder)).resolve()
+    outcomes = []
+    try:
+        for store in options.stores:
+            print(f"soak on {store}: {options.minutes:g} minutes, {len(ROLES)} processes", flush=True)
+            with s3_server() if store == "s3" else nullcontext({}) as store_options:
+                outcomes.append(_soak(folder / store, store_options, options.minutes * 60))
+    finally:
+        if options.keep:
+            print(f"tables, journals and logs are in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    print(table_of(outcomes), flush=True)
+    broken = [f"{outcome.name}: {line}" for outcome in outcomes for line in outcome.broken]
+    print("\n".join(broken) or "passed")
+    return int(bool(broken))
+
+
+def _soak(folder: Path, options: Mapping[str, str], seconds: float) -> Outcome:
+    folder.mkdir(parents=True)
+    uri = f"s3a://{BUCKET}/soak" if options else str(folder / "table")
+    place = Place(folder=str(folder), uri=uri, options=options, began=time.time(), keep_s=int(max(60, min(180, seconds / 3))))
+    place.create()
+    auditor = Auditor(table=place.table("audit"))
+    dead = []
+    with _actors() as actors:
+        _start(actors, place, SPARK_ROLES)  # before the others take the processors
+        dead += _watch(actors, auditor, _START_S, lambda: _are_at_work(place, SPARK_ROLES))
+        _start(actors, place, [role for role in ROLES if role not in SPARK_ROLES])
+        dead += _watch(actors, auditor, seconds if not dead else 0, lambda: False)
+        (folder / "over").touch()
+        dead += _watch(actors, auditor, _STOP_S, lambda: all(actor.poll() is not None for actor in actors.values()))
+        dead += [f"{role} did not end" for role, actor in actors.items() if actor.poll() is None]
+    dead = [f"{line}: {_last_words(place, line.split()[0])}" for line in dict.fromkeys(dead)]
+    auditor.table.metagen()
+    auditor.follow()
+    return judge_soak(place, auditor, dead)
+
+
+@contextmanager
+def _actors() -> Iterator[Actors]:
+    """None is left behind."""
+    actors: Actors = {}
+    try:
+        yield actors
+    finally:
+        for actor in actors.values():
+            if actor.poll() is None:
+                actor.kill()
+                actor.wait()
+
+
+def _start(actors: Actors, place: Place, roles: Iterable[str]) -> None:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "spark_apps")])
+    environment = os.environ | {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    for role in roles:
+        command = [sys.executable, "-m", "tests.soak.actor", role, str(place.save())]
+        with (place.path / f"{role}.log").open("wb") as log:
+            actors[role] = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+
+def _watch(actors: Actors, auditor: Auditor, seconds: float, is_early: Callable[[], bool]) -> Iterator[str]:
+    """Until the time is over, `is_early` says so, or a process failed."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not is_early():
+        time.sleep(_LOOK_S)
+        auditor.follow()
+        if any(actor.poll() for actor in actors.values()):
+            break
+    yield from (f"{role} ended with {actor.poll()}" for role, actor in actors.items() if actor.poll())
+
+
+def _are_at_work(place: Place, roles: Iterable[str]) -> bool:
+    return all(place.journal(role).exists() for role in roles)
+
+
+def _last_words(place: Place, role: str) -> str:
+    lines = (place.path / f"{role}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines[-1][:500] if lines else "without a word"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Upserts, rewrites and readers at once on one table.")
+    add = parser.add_argument
+    add("--minutes", type=float, default=20, help="of each store (20)")
+    add("--stores", type=lambda text: text.split(","), default=STORES, help="local, s3")
+    add("--folder", type=Path, help="where tables are (a temporary folder)")
+    add("--keep", action="store_true", help="leave tables, journals and logs there")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

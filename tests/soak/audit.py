@@ -1,0 +1,154 @@
+"""What a soak came to: from the log as it grew, the notes of all processes, and the table at the end."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from opal_lake import layout
+from opal_lake.check import check_table
+from opal_lake.commit import Commit
+from opal_lake.snapshot import ingested_files, rewritten_files
+from opal_lake.storage.memory import MemoryStorage
+from opal_lake.table import Table, table_on
+from tests.soak.model import Ledger, difference
+from tests.soak.place import Place
+from tests.soak.rows import columns_from
+from tests.soak.witness import notes
+
+UPSERTS, REWRITES = ("inline", "ingest", "metagen"), ("compact", "zorder")
+_READERS = 8
+_WORK = ("data/", layout.SEGMENT_LOGS, layout.KEY_STORE)
+
+Entry = dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class Auditor:
+    """Follows the log from the beginning, so that nothing is forgotten when commits expire."""
+
+    table: Table
+    ledger: Ledger = field(init=False)
+    named: set[str] = field(default_factory=set)
+    rewrites: list[Commit] = field(default_factory=list)
+    commits: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(log=self.table.log)
+
+    def follow(self) -> None:
+        for commit in self.ledger.follow(self.table.snapshot_at().version):
+            is_inline = commit.operation == "ingest" and commit.actions.processed
+            self.commits["inline" if is_inline else commit.operation] += 1
+            self.named |= set(self._named(commit))
+            if commit.actions.rewrite is not None:
+                self.rewrites.append(commit)
+
+    def _named(self, commit: Commit) -> Iterator[str]:
+        """Files whose bytes somebody may use from this commit on."""
+        actions = commit.actions
+        yield from (file.path for file in ingested_files(self.table.storage, commit))
+        yield from (file.path for file in rewritten_files(self.table.storage, commit).add)
+        yield from (log.path for log in actions.add_logs)
+        yield from (run.path for run in actions.add_runs)
+
+    def reread(self, table: Table) -> dict[int, str]:
+        """Every version that can be read; what is wrong with those that are wrong."""
+        root, found = table.snapshot_at().root, {}
+        for version in sorted({*root.savepoints.values(), *range(root.oldest_version, root.version + 1)}):
+            rows = columns_from(table.read(version=version))
+            found[version] = difference(rows, self.ledger.model.visible(version))
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waste:
+    """Files that a job wrote and no commit named."""
+
+    role: str
+    operation: str
+    files: int
+    size: int
+    beside: str  # the operations of others that committed meanwhile
+
+
+def journals(place: Place) -> list[Entry]:
+    entries = [entry for path in sorted(place.path.glob("journal-*.jsonl")) for entry in notes(path)]
+    return [entry for entry in entries if "operation" in entry]
+
+
+def reads(place: Place) -> list[Entry]:
+    entries = [entry for path in sorted(place.path.glob("journal-*.jsonl")) for entry in notes(path)]
+    return [entry for entry in entries if "point" in entry]
+
+
+def lost_races(place: Place) -> int:
+    """Puts of a version that was another's. Nothing is done again for them but the put."""
+    return sum(not put["done"] for path in _put_files(place) for put in notes(path) if put["path"].startswith(layout.LOG))
+
+
+def wasted(place: Place, auditor: Auditor, jobs: Iterable[Entry]) -> list[Waste]:
+    """Work that was thrown away, job by job."""
+    found = []
+    unnamed = {path: _unnamed(path, auditor.named) for path in _put_files(place)}
+    for job in jobs:
+        puts = [put for put in unnamed.get(place.puts(job["role"]), []) if job["began"] <= put["at"] <= job["ended"]]
+        if puts and "conflict" not in job:
+            beside = sorted({other["operation"] for other in jobs if _met(job, other)})
+            size = sum(put["bytes"] for put in puts)
+            entry = Waste(role=job["role"], operation=job["operation"], files=len(puts), size=size, beside=", ".join(beside))
+            found.append(entry)
+    return found
+
+
+def overlaps(jobs: Iterable[Entry]) -> Counter[str]:
+    """How many upserts committed beside a rewrite that committed after they began, and the other way round."""
+    jobs = [job for job in jobs if job.get("version") is not None]
+    upserts = [job for job in jobs if job["operation"] in UPSERTS]
+    rewrites = [job for job in jobs if job["operation"] in REWRITES]
+    return Counter(
+        upserts=sum(any(_met(one, other) for other in rewrites) for one in upserts),
+        rewrites=sum(any(_met(one, other) for other in upserts) for one in rewrites),
+    )
+
+
+def _met(job: Entry, other: Entry) -> bool:
+    """The other committed while the job was at work."""
+    version = other.get("version")
+    return (
+        other is not job
+        and version is not None
+        and job["base"] < version
+        and job["began"] <= other["ended"]
+        and other["began"] <= job["ended"]
+    )
+
+
+def _unnamed(path: Path, named: set[str]) -> list[Entry]:
+    return [put for put in notes(path) if put["done"] and put["path"].startswith(_WORK) and put["path"] not in named]
+
+
+def _put_files(place: Place) -> list[Path]:
+    return sorted(place.path.glob("puts-*.jsonl"))
+
+
+def acknowledged(jobs: Iterable[Entry], ledger: Ledger) -> list[str]:
+    """Upserts that were told to be in a version and are not in it."""
+    told = [job for job in jobs if job["operation"] in ("inline", "ingest") and job.get("token")]
+    return [job["token"] for job in told if ledger.tokens.get(job["token"]) != job["version"]]
+
+
+def copied(table: Table) -> Table:
+    """All of a table that nobody works on any more, in memory: what is read a hundred times there need not cross the network so often."""
+    here = MemoryStorage()
+    paths = [found.path for found in table.storage.list("")]
+    with ThreadPoolExecutor(_READERS) as pool:
+        for path, data in zip(paths, pool.map(table.storage.get, paths), strict=True):
+            here.put_if_absent(path, data)
+    return table_on(here)
+
+
+def findings(table: Table) -> list[str]:
+    return [str(finding) for finding in check_table(table)]

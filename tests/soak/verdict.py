@@ -1,0 +1,130 @@
+"""The table of a soak, and whether it passed."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.soak.audit import (
+    REWRITES,
+    UPSERTS,
+    Auditor,
+    Entry,
+    Waste,
+    acknowledged,
+    copied,
+    findings,
+    journals,
+    lost_races,
+    overlaps,
+    reads,
+    wasted,
+)
+from tests.soak.place import Place
+from tests.soak.reader import POINTS
+
+GIVEN_UP = "was given up by a cleaner"  # what is slower than the grace; no conflict with a rewrite
+WORKERS = ("inline", "ingest", "compact", "retain", "spark-upsert", "spark-maintain")
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """A column of the table; `broken` says in words what must not be."""
+
+    name: str
+    rows: dict[str, str] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+
+    def require(self, is_so: bool, otherwise: str) -> None:
+        if not is_so:
+            self.broken.append(otherwise)
+
+
+def judge_soak(place: Place, auditor: Auditor, dead: Sequence[str]) -> Outcome:
+    """Everything that is asked of a soak of an Opal table."""
+    outcome = Outcome(name="Opal, " + ("S3" if place.options else "local files"))
+    for line in dead:
+        outcome.broken.append(line)
+    jobs = journals(place)
+    idle = [role for role in WORKERS if not any(job["role"] == role and "counts" in job for job in jobs)]
+    outcome.require(not idle, f"did nothing: {', '.join(idle)}")
+    for name, value in (_work(outcome, jobs, auditor) | _conflicts(outcome, place, auditor, jobs) | _reads(outcome, place)).items():
+        outcome.rows[name] = value
+    table = copied(auditor.table)
+    reread = auditor.reread(table)
+    wrong = {version: told for version, told in reread.items() if told}
+    outcome.rows["versions read again at the end, wrong"] = f"{len(reread)}, {len(wrong)}"
+    outcome.require(not wrong, f"versions differ from the model: {dict(list(wrong.items())[:3])}")
+    missing = acknowledged(jobs, auditor.ledger)
+    outcome.require(not missing, f"acknowledged upserts are not in their version: {missing[:3]}")
+    broken = findings(table)
+    outcome.rows["findings of opal check"] = str(len(broken))
+    outcome.require(not broken, f"opal check: {broken[:3]}")
+    return outcome
+
+
+def _work(outcome: Outcome, jobs: Sequence[Entry], auditor: Auditor) -> Mapping[str, str]:
+    met = overlaps(jobs)
+    commits = auditor.commits
+    outcome.require(bool(met["upserts"] and met["rewrites"]), "no upsert met a rewrite: nothing was tried")
+    spark = sum(job["role"].startswith("spark-") and job.get("version") is not None for job in jobs)
+    return {
+        "upsert commits": told(commits, UPSERTS),
+        "rewrite commits": told(commits, (*REWRITES, "retain")),
+        "jobs on Spark that committed": str(spark),
+        "rows upserted": f"{sum(len(part['sku']) for part in auditor.ledger.model.parts):,}",
+        "upserts that a rewrite overtook": str(met["upserts"]),
+        "rewrites that an upsert overtook": str(met["rewrites"]),
+    }
+
+
+def _conflicts(outcome: Outcome, place: Place, auditor: Auditor, jobs: Sequence[Entry]) -> Mapping[str, str]:
+    given_up = [job for job in jobs if GIVEN_UP in job.get("conflict", "")]
+    conflicts = [job for job in jobs if "conflict" in job and job not in given_up]
+    waste = wasted(place, auditor, jobs)
+    ours = [one for one in waste if one.operation in UPSERTS]
+    by_upserts = [one for one in waste if one.operation in REWRITES and not any(name in one.beside for name in REWRITES)]
+    by_rewrites = [one for one in waste if one.operation in REWRITES and one not in by_upserts]
+    outcome.require(not conflicts, f"conflicts: {[(job['role'], job['conflict']) for job in conflicts[:3]]}")
+    outcome.require(not ours, f"upserts threw work away: {ours[:3]}")
+    outcome.require(not by_upserts, f"rewrites threw work away without another rewrite: {by_upserts[:3]}")
+    return {
+        "conflicts of upserts with rewrites": str(sum(job["operation"] in UPSERTS for job in conflicts)),
+        "conflicts of rewrites with upserts": str(sum(job["operation"] not in UPSERTS for job in conflicts)),
+        "work redone by upserts": _sum(ours),
+        "work redone by rewrites for upserts": _sum(by_upserts),
+        "work redone by rewrites for rewrites": _sum(by_rewrites),
+        "jobs that retention gave up": str(len(given_up)),
+        "lost races for a version": str(lost_races(place)),
+    }
+
+
+def _sum(waste: Sequence[Waste]) -> str:
+    return f"{len(waste)} jobs, {sum(one.files for one in waste)} files, {sum(one.size for one in waste) / 1e6:.1f} MB" if waste else "0"
+
+
+def _reads(outcome: Outcome, place: Place) -> Mapping[str, str]:
+    entries = reads(place)
+    wrong = [entry for entry in entries if entry["wrong"]]
+    by_point = Counter(entry["point"] for entry in entries)
+    outcome.require(not wrong, f"wrong reads: {wrong[:3]}")
+    outcome.require(all(by_point[point] for point in POINTS), f"not every kind of read took place: {dict(by_point)}")
+    spark = sum(entry["role"].startswith("spark-") for entry in entries)
+    return {"reads compared": told(by_point, POINTS), "reads on Spark among them": str(spark), "wrong reads": str(len(wrong))}
+
+
+def told(counts: Mapping[str, int], names: Sequence[str]) -> str:
+    found = [f"{name} {counts[name]}" for name in names if counts.get(name)]
+    return f"{sum(counts.get(name, 0) for name in names)} ({', '.join(found)})"
+
+
+def table_of(outcomes: Sequence[Outcome]) -> str:
+    """Metrics down, systems across."""
+    names = list(dict.fromkeys(name for outcome in outcomes for name in outcome.rows))
+    widths = [max(len(outcome.name), *(len(value) for value in outcome.rows.values())) for outcome in outcomes]
+    first = max(map(len, names))
+    heads = "  ".join(outcome.name.ljust(width) for outcome, width in zip(outcomes, widths, strict=True))
+    lines = [f"{'':<{first}}  {heads}"]
+    for name in names:
+        cells = (outcome.rows.get(name, "-").ljust(width) for outcome, width in zip(outcomes, widths, strict=True))
+        lines.append(f"{name:<{first}}  {'  '.join(cells)}".rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,50 @@
+"""What each process did, in files that all may read later: what it put into the store, and what came of each job."""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from opal_lake.storage.protocol import Storage, StoredObject
+
+
+def note(path: Path, entry: dict[str, Any]) -> None:
+    """Whole lines: what is appended at once stays together, whoever else appends."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, (json.dumps(entry) + "\n").encode())
+    finally:
+        os.close(descriptor)
+
+
+def notes(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WitnessStore:
+    """A store that writes down every object that it was given: also in Spark's tasks, as long as they run on this machine."""
+
+    inner: Storage
+    puts: Path
+
+    @property
+    def uri(self) -> str:
+        return self.inner.uri
+
+    def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        return self.inner.get(path, start, length)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
+        return self.inner.list(prefix, start_after)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        self.inner.delete(paths)
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+        done = self.inner.put_if_absent(path, data)
+        note(self.puts, {"path": path, "bytes": len(data), "done": done, "at": time.time()})
+        return done
