@@ -104,15 +104,15 @@ def rule_between(theirs: Entries, ours: Sequence[Entries]) -> Events:
     return least_events(_until_follower(row, np.flatnonzero(across & ~row.deleted)))
 
 
-def followed_before(floor: int, rows: Entries, stored: Sequence[Entries]) -> npt.NDArray[np.bool_]:
-    """Of different rows: whether each has a successor from before the floor, among them or the stored ones.
+def followed_by(floor: int, rows: Entries, stored: Sequence[Entries]) -> npt.NDArray[np.bool_]:
+    """Of different rows: whether each has a successor up to the floor, among them or the stored ones.
 
     `stored` must hold the nearest entry after each row.
     """
     mixed = concat_entries([rows, *stored])
     order = _merged_order(mixed)
     row, ours = mixed.take(order), order < len(rows)
-    followed = same_as_next(row, 2) & np.append(row.delta[1:] < floor, False)[: len(row)]
+    followed = same_as_next(row, 2) & np.append(row.delta[1:] <= floor, False)[: len(row)]
     found = np.zeros(len(rows), np.bool_)
     found[order[ours]] = followed[ours]
     return found

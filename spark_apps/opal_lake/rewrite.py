@@ -106,13 +106,11 @@ def _packed(files: list[DataFile], shares: Mapping[str, float], target_bytes: in
 
 
 def droppable_rows(snapshot: Snapshot, floor: int) -> Bitmaps:
-    """Rows that are visible at no event time from the floor on: an UNTIL event ends them before it.
+    """Rows that are visible at no event time from the floor on: an UNTIL event ends them by then.
 
     Of deleting rows among them the key store may still name the latest of a key: those stay.
     """
-    if floor <= -(1 << 63):
-        return {}
-    return invalid_rows(snapshot, floor - 1)
+    return invalid_rows(snapshot, floor)
 
 
 def target_bytes_of(target_mb: int | None) -> int | None:

@@ -16,7 +16,7 @@ from opal_lake.bitmap import Bitmaps, Marks, add_events
 from opal_lake.commit import file_from_json, file_to_json
 from opal_lake.data_file import FileEncoder, decode_parts
 from opal_lake.key_store.cache.protocol import RunCache
-from opal_lake.metagen import entries_of_rows, followed_before
+from opal_lake.metagen import entries_of_rows, followed_by
 from opal_lake.rewrite import Bin
 from opal_lake.schema import DELETED, OFFSET, SEGMENT
 from opal_lake.segment import Cluster, DataFile, RunFile
@@ -126,7 +126,7 @@ def _droppable(rows: pa.Table, marks: Marks, task: RewriteTask) -> npt.NDArray[n
         order = np.argsort(entries.high)
         ordered = entries.take(order)
         beyond = replace(ordered, offset=ordered.offset + 1)  # the nearest entry that is not before a stored row is the row itself
-        superseded = followed_before(task.floor, ordered, task.cache.neighbours(task.runs, beyond))
+        superseded = followed_by(task.floor, ordered, task.cache.neighbours(task.runs, beyond))
         gone[deletes[order][~superseded]] = False
     return gone
 

@@ -76,7 +76,8 @@ def rule_of(rows: Entries) -> Events:
 def check_complete(rows: Entries, events: Events, snapshot: Snapshot, findings: Findings) -> None:
     """The least event of each row is the rule's; later ones may be there as well.
 
-    Below the floor rows may have been dropped: events of theirs may be left, and the successor of a row may be gone.
+    Up to the floor rows may have been dropped: events of theirs may be left, the successor of a row may be gone, and a late row may have
+    been told of a later one than is there. All that counts is that the event is not after the floor.
     """
     wanted, found = least_events(rule_of(rows)), least_events(events)
     floor = snapshot.root.floor
@@ -85,8 +86,8 @@ def check_complete(rows: Entries, events: Events, snapshot: Snapshot, findings: 
     numbers = np.unique(np.concatenate([wanted.segment, found.segment]))
     wanted_codes, found_codes = _codes(wanted, numbers), _codes(found, numbers)
     _, here, there = np.intersect1d(wanted_codes, found_codes, assume_unique=True, return_indices=True)
-    forgiven = np.zeros(len(here), np.bool_) if floor is None else found.until[there] < floor
-    early, late = found.until[there] < wanted.until[here], found.until[there] > wanted.until[here]
+    forgiven = np.zeros(len(here), np.bool_) if floor is None else found.until[there] <= floor
+    early, late = found.until[there] < wanted.until[here], (found.until[there] > wanted.until[here]) & ~forgiven
     extra = np.setdiff1d(np.arange(len(found)), there)
     missing = np.setdiff1d(np.arange(len(wanted)), here)
     places = {segment: file.path for file in snapshot.files.values() for segment in file.segments}

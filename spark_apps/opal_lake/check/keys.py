@@ -68,7 +68,7 @@ def _check_index(data: bytes, run: RunFile, entries: Entries, findings: Findings
 
 
 def check_entries_exist(rows: Entries, runs: dict[str, Entries], floor: int | None, findings: Findings) -> None:
-    """Every entry is a processed row, with all that the row holds; of one from before the floor the row may be gone."""
+    """Every entry is a processed row, with all that the row holds; of one up to the floor the row may be gone."""
     by_row = np.lexsort((rows.offset, rows.segment))
     ordered = rows.take(by_row)
     numbers = np.unique(ordered.segment)
@@ -81,7 +81,7 @@ def check_entries_exist(rows: Entries, runs: dict[str, Entries], floor: int | No
         agrees = known & _equal(entries, ordered.take(place)) if len(ordered) else known
         if floor is not None:
             gone = ~known | (codes[place] != codes_here if len(codes) else True)
-            agrees = agrees | (gone & (entries.delta < floor))
+            agrees = agrees | (gone & (entries.delta <= floor))
         wrong = int((~agrees).sum())
         findings.expect(wrong == 0, "I20", path, f"{wrong} of its entries are not what the data files hold; {MEND}")
 
@@ -98,7 +98,7 @@ def _equal(left: Entries, right: Entries) -> npt.NDArray[np.bool_]:
 
 
 def check_store_complete(rows: Entries, runs: Sequence[Entries], snapshot: Snapshot, findings: Findings) -> None:
-    """Of each (key, delta) down to the floor, and of the latest before it, the greatest row is in a run."""
+    """Of each (key, delta) after the floor, and of the latest up to it, the greatest row is in a run."""
     wanted = down_to(snapshot.root.floor, greatest_of_equal(sorted_entries(rows)))
     stored = greatest_of_equal(sorted_entries(concat_entries([wanted.take(slice(0, 0)), *runs])))
     both = concat_entries([wanted, stored])

@@ -110,9 +110,9 @@ def greatest_of_equal(entries: Entries) -> Entries:
 
 
 def down_to(floor: int | None, entries: Entries) -> Entries:
-    """Of sorted entries with different (key, delta) all from the floor on, and of each key the latest before it."""
+    """Of sorted entries with different (key, delta) all after the floor, and of each key the latest up to it."""
     if floor is None:
         return entries
-    before = entries.delta < floor
-    followed_before = same_as_next(entries, 2) & np.append(before[1:], False)[: len(entries)]
-    return entries.take(~(before & followed_before))
+    up_to = entries.delta <= floor
+    followed = same_as_next(entries, 2) & np.append(up_to[1:], False)[: len(entries)]
+    return entries.take(~(up_to & followed))
