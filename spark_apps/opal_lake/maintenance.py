@@ -16,6 +16,7 @@ from opal_lake.rewrite import SMALL_SHARE, by_place, droppable_rows, is_small, p
 from opal_lake.snapshot import Snapshot
 from opal_lake.table import Table
 from opal_lake.table_spec import TableSpec
+from opal_lake.zorder_plan import ZOrderOptions, plan_zorder
 
 SHORT_LOG = 500_000  # events
 MOST_LOGS = 64  # short ones, of a group
@@ -144,15 +145,14 @@ def _cold_files(snapshot: Snapshot, policy: Policy, now_us: int) -> list[str]:
 
 def _zorder(snapshot: Snapshot, policy: Policy) -> Due | None:
     """By these columns in this order: another one clusters otherwise."""
-    files = settled_files(snapshot)
-    if not policy.zorder or not files:
+    if not policy.zorder:
         return None
     wanted = tuple(snapshot.spec.schema.field(name).id for name in policy.zorder)
-    loose = [file.size for file in files if file.cluster is None or file.cluster.columns != wanted]
-    share = 100 * sum(loose) / max(1, sum(file.size for file in files))
-    if not loose or share < policy.unclustered_share:
+    plan = plan_zorder(snapshot, ZOrderOptions(columns=wanted, target_bytes=policy.target_mb << 20))
+    if not plan.bins or plan.unclustered_percent < policy.unclustered_share:
         return None
-    what = f"{share:.0f}% of the bytes ({count_text(len(loose), 'file')}) are not in Z-order by {', '.join(policy.zorder)}"
+    files = count_text(plan.unclustered_files, "file")
+    what = f"{plan.unclustered_percent:.0f}% of the bytes ({files}) are not in Z-order by {', '.join(policy.zorder)}"
     arguments = {"columns": list(policy.zorder), "target_mb": policy.target_mb}
     return Due(operation="zorder", arguments=arguments, why=f"{what}, due from {policy.unclustered_share}%")
 

@@ -12,7 +12,7 @@ from opal_lake.bitmap import Bitmaps
 from opal_lake.errors import InvalidInputError
 from opal_lake.layout import folder_of
 from opal_lake.read import delta_bounds
-from opal_lake.segment import DataFile, Segment
+from opal_lake.segment import Cluster, DataFile, Segment
 from opal_lake.snapshot import Snapshot
 from opal_lake.visibility import invalid_rows
 
@@ -39,6 +39,11 @@ class Bin:
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
+    @property
+    def cluster(self) -> Cluster | None:
+        """Rows of one file stay in order."""
+        return self.files[0].cluster if len(self.files) == 1 else None
+
 
 def settled_files(snapshot: Snapshot) -> list[DataFile]:
     """The files that a rewrite may take: none of their segments is pending."""
@@ -60,8 +65,8 @@ def plan_minor(snapshot: Snapshot, target_bytes: int) -> list[Bin]:
 
 
 def is_small(file: DataFile, target_bytes: int) -> bool:
-    """An archived file is not compacted with others: it would be decompressed for little."""
-    return file.size < SMALL_SHARE * target_bytes and not file.codec
+    """An archived file would be decompressed for little, and what is in Z-order the next Z-order puts together."""
+    return file.size < SMALL_SHARE * target_bytes and not file.codec and file.cluster is None
 
 
 def plan_major(snapshot: Snapshot, target_bytes: int, droppable: Bitmaps) -> list[Bin]:
@@ -91,10 +96,13 @@ def dead_share(file: DataFile, segments: Mapping[int, Segment], bitmaps: Bitmaps
 
 
 def _packed(files: list[DataFile], shares: Mapping[str, float], target_bytes: int) -> Iterator[Bin]:
-    """In order, each bin as full as the next file allows, by what will be left of them."""
+    """In order, each bin as full as the next file allows, by what will be left of them; a file in Z-order alone."""
     held: list[DataFile] = []
     size = 0.0
     for file in files:
+        if file.cluster is not None:
+            yield Bin(files=(file,))
+            continue
         left = file.size * (1 - shares.get(file.path, 0.0))
         if held and size + left > target_bytes:
             yield Bin(files=tuple(held))

@@ -93,7 +93,13 @@ class Target:
 def rewrite_bin(task: RewriteTask, work: BinWork, attempt: str) -> Rewritten:
     """Files of a bin as few new ones."""
     dropped: Bitmaps = {}
-    target = Target(beside=work.bin.files[0], sequence=work.place * FILES_A_BIN, attempt=attempt, codec=work.bin.codec)
+    target = Target(
+        beside=work.bin.files[0],
+        sequence=work.place * FILES_A_BIN,
+        attempt=attempt,
+        codec=work.bin.codec,
+        cluster=work.bin.cluster,
+    )
     files = write_files(_kept_rows(task, work, dropped), task, target)
     return Rewritten(replaced=tuple(file.path for file in work.bin.files), files=files, dropped=dropped)
 

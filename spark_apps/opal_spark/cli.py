@@ -19,7 +19,7 @@ from opal_spark.cli_pages import result_page, rows_page
 
 def commands(verbs: Verbs) -> None:
     """Register the verbs (an `opal.commands` entry point)."""
-    for add in (_add_create, _add_ingest, _add_metagen, _add_read, _add_bootstrap, _add_rebuild, _add_compact, _add_maintain):
+    for add in (_add_create, _add_ingest, _add_metagen, _add_read, _add_bootstrap, _add_rebuild, _add_compact, _add_zorder, _add_maintain):
         parser = add(verbs)
         spark = parser.add_argument_group("Spark")
         spark.add_argument(
@@ -130,6 +130,18 @@ def _add_compact(verbs: Verbs) -> argparse.ArgumentParser:
     return parser
 
 
+def _add_zorder(verbs: Verbs) -> argparse.ArgumentParser:
+    example = "opal zorder lake/orders customer_id created_at"
+    summary = "put rows that are close in all these columns into the same files, so that reads skip the others"
+    parser = add_command(verbs, Verb(name="zorder", group=WORK, summary=summary, example=example, run=zorder, operands="COLUMN... "))
+    parser.add_argument("paths", nargs="+", metavar="COLUMN", help="1 to 8 columns that queries filter by")
+    parser.add_argument("--whole", action="store_true", help="what is in this order already is ordered anew too (default: what is new)")
+    parser.add_argument("--only-if-due", action="store_true", help="only when enough is new: property unclustered_share")
+    parser.add_argument("--target-mb", type=whole_number, metavar="N", help="size of the files (default: property target_mb)")
+    parser.add_argument("--token", metavar="TEXT", help="the same token twice runs once")
+    return parser
+
+
 def _add_maintain(verbs: Verbs) -> argparse.ArgumentParser:
     summary = "look whether compaction, Z-order or retention are due by the table's properties, and do what is"
     example = "opal maintain lake/users --dry-run"
@@ -190,6 +202,11 @@ def compact(args: argparse.Namespace) -> None:
     mode = "minor" if args.look_back is None else "major"
     arguments = {"mode": mode, "look_back": args.look_back, "target_mb": args.target_mb}
     _show(args, _run(args, [_spec("compact", args, arguments, args.token)]))
+
+
+def zorder(args: argparse.Namespace) -> None:
+    arguments = {"columns": args.paths, "whole": args.whole, "only_if_due": args.only_if_due, "target_mb": args.target_mb}
+    _show(args, _run(args, [_spec("zorder", args, arguments, args.token)]))
 
 
 def ingest(args: argparse.Namespace) -> None:

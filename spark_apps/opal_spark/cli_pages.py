@@ -18,6 +18,7 @@ _DONE = {
     "rebuild_key_store": "rebuilt the key store from",
     "bootstrap": "took over",
     "compact": "compacted",
+    "zorder": "put into Z-order",
     "maintain": "maintained",
 }
 

@@ -156,6 +156,20 @@ def set_properties(spark: SparkSession, spec: JobSpec, *, properties: dict[str, 
     return OpalTable.for_path(spark, spec.table).set_properties(properties, token=spec.token)
 
 
+def zorder(
+    spark: SparkSession,
+    spec: JobSpec,
+    *,
+    columns: list[str],
+    target_mb: int | None = None,
+    whole: bool = False,
+    only_if_due: bool = False,
+) -> JobResult:
+    """Rows close in all these columns into the same files."""
+    table = OpalTable.for_path(spark, spec.table)
+    return table.zorder(columns, target_mb=target_mb, whole=whole, only_if_due=only_if_due, token=spec.token)
+
+
 def retain(spark: SparkSession, spec: JobSpec, *, window: str | None = None, grace: str | None = None, dry_run: bool = False) -> JobResult:
     """Let old versions expire, and delete what nothing needs any more."""
     return OpalTable.for_path(spark, spec.table).retain(window=window, grace=grace, dry_run=dry_run, token=spec.token)

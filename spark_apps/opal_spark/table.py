@@ -22,6 +22,9 @@ from opal_lake.spec_change import Changes
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.table_spec import TableLayout, plan_spec, refuse_another_spec
+from opal_lake.z_value import z_fields
+from opal_lake.zorder import zorder
+from opal_lake.zorder_plan import ZOrderOptions
 from opal_spark.bootstrap import Bootstrap, refuse_overlap, source_table
 from opal_spark.columns import arrow_of_spark
 from opal_spark.failures import first_words
@@ -35,6 +38,7 @@ from opal_spark.session import cache_settings, storage_options, use_this_python
 from opal_spark.sources import source_errors, source_rows
 from opal_spark.sources.tables import plan_source
 from opal_spark.spread import spread_over
+from opal_spark.zorder import ZOrdering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -211,6 +215,26 @@ class OpalTable:
         )
         return run_once(self.table.storage, token, lambda: compact(self.table, options, spread_over(self.spark)))
 
+    def zorder(
+        self,
+        columns: Sequence[str],
+        *,
+        target_mb: int | None = None,
+        whole: bool = False,
+        only_if_due: bool = False,
+        token: str | None = None,
+    ) -> JobResult:
+        """Sort rows so that files hold close values of all these columns, and reads that filter by any of them open few.
+
+        Takes what came since the last time, and now and then larger parts of the table; `whole` takes all. With `only_if_due` it does
+        nothing while less than the property unclustered_share, in percent, is new. Upserts may go on meanwhile.
+        """
+        fields = z_fields(self.table.snapshot_at().spec, columns)
+        ids = tuple(field.id for field in fields)
+        options = ZOrderOptions(columns=ids, target_bytes=target_bytes_of(target_mb), whole=whole, only_if_due=only_if_due)
+        arrange = ZOrdering(spark=self.spark, table=self.table)
+        return run_once(self.table.storage, token, lambda: zorder(self.table, fields, options, arrange))
+
     def maintain(
         self, *, policy: Mapping[str, Any] | None = None, dry_run: bool = False, delete: bool = True, token: str | None = None
     ) -> JobResult:
@@ -218,7 +242,10 @@ class OpalTable:
 
         Without `delete` no retention. A dry run only says what is due, and why.
         """
-        runner: Runner = {"compact": lambda arguments: self.compact(**arguments)}
+        runner: Runner = {
+            "compact": lambda arguments: self.compact(**arguments),
+            "zorder": lambda arguments: self.zorder(**arguments),
+        }
         return maintain(self.table, policy or {}, runner, token, dry_run=dry_run, delete=delete)
 
     @classmethod

@@ -22,6 +22,7 @@ from opal_lake.metagen import entries_of_rows, rule_columns
 from opal_lake.metagen_job import MetaGenPlan, commit_metagen
 from opal_lake.ordering import encode_order
 from opal_lake.read import event_time_of, file_reads, hidden_rows, plan_read
+from opal_lake.rewrite_task import Rewritten
 from opal_lake.ruled import Ruled, slot_writer
 from opal_lake.schema import DELETED, OFFSET, SEGMENT, Atomic, Field, arrow_type
 from opal_lake.slot import Slot, process_slot
@@ -30,6 +31,8 @@ from opal_lake.storage.verified import read_verified
 from opal_lake.table import Table
 from opal_lake.testing.model import ModelRow, RowId, visible
 from opal_lake.testing.strategies import DELTA, SERIAL, Put, Shape, Step, neighbours_of
+from opal_lake.zorder import ZOrderWork, arrange_here, zorder
+from opal_lake.zorder_plan import ZOrderOptions
 
 _TARGET_BYTES = 12_000  # a handful of tiny files
 _KEYS = ("2026-11-01", None, "2026-11-02")
@@ -78,6 +81,8 @@ class Replay:
                 self._finish(self.hands.pop(step.hand % len(self.hands)))
             case "compact":
                 self._compact(step)
+            case "zorder":
+                self._zorder(step)
             case "reopen":
                 self.table = self.open_table()
 
@@ -102,6 +107,22 @@ class Replay:
 
         options = CompactOptions(mode="minor" if floor is None else "major", floor=floor, target_bytes=_TARGET_BYTES)
         compact(self.table, options, spread)
+        self._see_versions()
+
+    def _zorder(self, step: Step) -> None:
+        """By one to three columns, all or what is new; other steps go on as in a compaction."""
+        fields = [field for field in self.table.snapshot_at().spec.schema.fields if isinstance(field.type, Atomic)]
+        chosen = tuple((fields + fields)[step.hand % len(fields) :][: min(len(fields), 1 + step.hand % 3)])
+        left = list(step.during)
+
+        def arrange(work: ZOrderWork) -> list[Rewritten]:
+            found = arrange_here(work)
+            if left:
+                self.play(left.pop(0))
+            return found
+
+        options = ZOrderOptions(columns=tuple(field.id for field in chosen), target_bytes=_TARGET_BYTES, whole=bool(step.part))
+        zorder(self.table, chosen, options, arrange)
         self._see_versions()
 
     def _see_versions(self) -> None:

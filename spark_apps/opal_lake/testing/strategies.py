@@ -99,7 +99,8 @@ class Step:
 
     `ingest`, `metagen` and `inline`, which is both, run through; `begin_...` do their work and stay in hand until a `finish` commits the
     one at place `hand`, onto whatever the head is by then. `tasks` is how many tasks share the work; `part` says which pending segments a
-    MetaGen takes: all (0), the 1st, 3rd ..., or the others. `compact` is minor, or, with a part, major; `during` happens while it runs.
+    MetaGen takes: all (0), the 1st, 3rd ..., or the others. `compact` is minor, or, with a part, major; `zorder` takes what is new, or,
+    with a part, all; `during` happens while they run.
     """
 
     verb: str
@@ -186,6 +187,8 @@ _FINISH = st.builds(Step, verb=st.just("finish"), hand=st.integers(0, 3))
 _DURING = st.lists(st.one_of(_INGEST, _METAGEN, _INLINE, _FINISH), max_size=3).map(tuple)
 _COMPACT = st.builds(Step, verb=st.just("compact"), part=st.integers(0, 1), hand=st.integers(0, 9), during=_DURING)
 _RIVALS = st.builds(Step, verb=st.just("compact"), part=st.integers(0, 1), hand=st.integers(0, 9), during=st.tuples(_COMPACT, _COMPACT))
+_ZORDER = st.builds(Step, verb=st.just("zorder"), part=st.integers(0, 1), hand=st.integers(0, 9), during=_DURING)
+_REWRITES = st.builds(Step, verb=st.just("zorder"), hand=st.integers(0, 9), during=st.tuples(st.one_of(_COMPACT, _ZORDER)))
 _REOPEN = st.just(Step(verb="reopen"))
 _RACE = st.tuples(_INGEST, _INGEST, _BEGIN_METAGEN, _INGEST, _BEGIN_METAGEN, _FINISH, _FINISH)
 # Only MetaGens that take up different segments have anything to redo.
@@ -200,6 +203,8 @@ _SCENES = st.one_of(
     st.tuples(_INLINE, _INLINE, _REOPEN),
     st.tuples(_INLINE, _INLINE, _COMPACT, _INLINE, _COMPACT),
     st.tuples(_INLINE, _INGEST, _BEGIN_METAGEN, _COMPACT, _FINISH, _RIVALS),
+    st.tuples(_INLINE, _INLINE, _ZORDER, _INLINE, _INGEST, _ZORDER, _METAGEN, _COMPACT),
+    st.tuples(_INLINE, _INLINE, _REWRITES, _INLINE, _COMPACT, _ZORDER),
     st.tuples(_INLINE, _INLINE, _BEGIN_INLINE, _RIVALS, _FINISH, _INGEST, _COMPACT, _METAGEN),
     st.tuples(_INGEST, _BEGIN_METAGEN, _INLINE, _BEGIN_INLINE, _INGEST, _METAGEN, _FINISH, _FINISH),
     st.tuples(_INLINE, _BEGIN_INLINE, _BEGIN_INLINE, _INLINE, _FINISH, _FINISH),
