@@ -20,11 +20,12 @@ from airflow_provider_opal import (
     keyed_schedule,
 )
 from airflow_provider_opal.operators.approval import RetentionApproval, listing
-from airflow_provider_opal.operators.spark import token_of
+from airflow_provider_opal.operators.spark import app_path, token_of
 from airflow_provider_opal.operators.upkeep import UpkeepOperator, span_text
 from opal_lake.clock import ManualClock
 from opal_lake.compaction import CompactOptions, compact
 from opal_lake.job import JobResult, JobSpec
+from opal_lake.maintenance import plan_maintenance, policy_of
 from opal_lake.results import WITHOUT_COMMIT, write_result
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
@@ -34,6 +35,7 @@ from tests.opal_lake.shop import SCHEMA, create, rows
 
 __all__ = ["commands"]
 
+ONLY_COMPACT = {"zorder": "", "look_back": "", "archive_after": "", "delete": False}
 KINDS = (CompactionOperator, ZOrderOperator, RetentionOperator, MaintenanceOperator)
 
 
@@ -53,17 +55,15 @@ def made(kind: type[UpkeepOperator], **given: Any) -> Any:
 @pytest.mark.parametrize(
     "kind, given, expected",
     [
-        (CompactionOperator, {}, {"mode": "minor", "target_mb": 256, "only_if_due": True}),
+        (CompactionOperator, {"only_if_due": False}, {"mode": "minor", "target_mb": 256}),
         (
             CompactionOperator,
             {"mode": "major", "look_back": "30d", "target_mb": None, "only_if_due": False},
-            {"mode": "major", "look_back": "30d", "only_if_due": False},
+            {"mode": "major", "look_back": "30d"},
         ),
-        (
-            CompactionOperator,
-            {"mode": "major", "look_back": 5_000},
-            {"mode": "major", "look_back": 5_000, "target_mb": 256, "only_if_due": True},
-        ),
+        (CompactionOperator, {"mode": "major", "look_back": 5, "only_if_due": False}, {"mode": "major", "look_back": 5, "target_mb": 256}),
+        (CompactionOperator, {}, ONLY_COMPACT | {"target_mb": 256}),
+        (CompactionOperator, {"mode": "major", "look_back": "2w"}, ONLY_COMPACT | {"look_back": "14d", "target_mb": 256}),
         (ZOrderOperator, {"columns": ("a", "b")}, {"columns": ["a", "b"], "only_if_due": True}),
         (RetentionOperator, {}, {"dry_run": False}),
         (RetentionOperator, {"window": timedelta(days=7), "grace": "1d"}, {"window": "7d", "grace": "1d", "dry_run": False}),
@@ -85,8 +85,9 @@ def test_the_job_that_is_submitted_says_what_was_given_and_no_more(
     told = task.execute(context(task))
     argv = commands.notes()[0]["argv"]
     spec = JobSpec.from_json(argv[argv.index("--spec") + 1])
-    assert (spec.operation, spec.arguments, spec.token) == (kind.operation, expected, "d/r/t/-1/0")
-    assert argv[argv.index("--spec") - 1].endswith(f"opal_spark/apps/{kind.operation}.py")
+    assert (spec.operation, spec.arguments, spec.token) == (task.operation, expected, "d/r/t/-1/0")
+    assert task.operation == ("maintain" if "delete" in expected else kind.operation)
+    assert argv[argv.index("--spec") - 1].endswith(f"opal_spark/apps/{task.operation}.py")
     assert (told["counts"], told["version"]) == ({"files": 3}, None)
 
 
@@ -97,7 +98,7 @@ def test_a_result_without_a_commit_is_found_first_and_nothing_is_submitted_again
     commands.spark_submit(works=True)
     assert kind.operation in WITHOUT_COMMIT
     task = made(kind)
-    done = JobResult(operation=kind.operation, table=str(lake / "t"), token=token_of(context(task)), notes=("done before",))
+    done = JobResult(operation=task.operation, table=str(lake / "t"), token=token_of(context(task)), notes=("done before",))
     write_result(open_storage(str(lake / "t")), done)
     told = task.execute(context(task))
     assert (told["repeated"], told["notes"]) == (True, ["done before"])
@@ -110,7 +111,7 @@ def test_a_result_without_a_commit_is_found_first_and_nothing_is_submitted_again
 def test_they_wake_nobody_and_run_with_or_without_a_partition_key(kind: type[UpkeepOperator]) -> None:
     with DAG("keyed", schedule=keyed_schedule("@daily")) as dag:
         task = made(kind)
-    assert (task.outlets, task.operation) == ([], kind.operation)
+    assert task.outlets == []
     for key in (None, "2026-11-01"):
         task.render_template_fields({"partition_key": key, "dag": dag, "task": task})
     DagSerialization.to_dict(dag)
@@ -121,6 +122,7 @@ def test_they_wake_nobody_and_run_with_or_without_a_partition_key(kind: type[Upk
     [
         (CompactionOperator, {"mode": "middle"}, "use one of minor, major"),
         (CompactionOperator, {"look_back": "30d"}, "add mode='major'"),
+        (CompactionOperator, {"mode": "major"}, "nothing says how much stays; add look_back='90d'"),
         (CompactionOperator, {"mode": "major", "look_back": "30 days"}, "look_back='30 days' is no duration; write it as '12h', '30d'"),
         (CompactionOperator, {"mode": "major", "look_back": -1}, "reaches into the future"),
         (CompactionOperator, {"target_mb": 0}, "target_mb=0; write a whole number of at least 1"),
@@ -206,6 +208,24 @@ def test_a_dry_run_of_maintenance_says_what_is_due_and_why(commands: Commands, l
 def test_a_dry_run_that_cannot_be_fails_at_once(task: UpkeepOperator) -> None:
     with pytest.raises(AirflowFailException, match=r"nowhere|colour"):
         task.execute(context(task))
+
+
+def test_a_compaction_that_is_due_is_maintenance_of_that_step_alone(lake: Path) -> None:
+    """The table's own properties would have it Z-ordered, its history dropped and old versions deleted."""
+    table = old_table(lake)
+    table.set_properties({"zorder": "price", "look_back": "1", "window": "1d", "small_files": 1, "dead_share": 1, "archive_after": "1"})
+    snapshot, now_us = table.snapshot_at(), time.time_ns() // 1000
+    assert len(plan_maintenance(snapshot, policy_of(snapshot.spec), now_us)) == 3
+    for given in ({}, {"mode": "major", "look_back": 1}):
+        arguments = {name: value for name, value in made(CompactionOperator, **given).arguments.items() if name != "delete"}
+        steps = plan_maintenance(snapshot, policy_of(snapshot.spec, arguments), now_us)
+        assert [step.operation for step in steps if step.operation != "retain"] == ["compact"]
+        assert "archive_after" not in steps[0].arguments
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_operation_has_its_app(kind: type[UpkeepOperator]) -> None:
+    assert Path(app_path(kind.operation)).is_file()
 
 
 def test_maintenance_of_a_table_that_is_not_there_yet_is_skipped(commands: Commands) -> None:
