@@ -21,7 +21,7 @@ from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.schema import DELETED, Atomic
 from opal_lake.table_spec import TableSpec
 
-GROUP_ROWS, GROUP_BYTES = 1 << 20, 128 << 20  # of a row group, which is what Spark splits by; bytes in memory
+GROUP_ROWS, GROUP_BYTES = 1 << 18, 128 << 20  # of a row group, which is what Spark splits and prunes by; bytes in memory
 STRIPE_BYTES = 64 << 20
 ORC_BATCH_ROWS = 8192
 ORC_DICTIONARY_SHARE = 0.5

@@ -137,7 +137,7 @@ def test_row_ids_and_rising_times_cost_next_to_nothing() -> None:
 
 
 def test_row_groups_are_bounded_by_rows() -> None:
-    rows = (1 << 20) + 1
+    rows = (1 << 18) + 1
     table = pa.table({"k": pa.nulls(rows, pa.string()), "d": np.arange(rows)})
     assert pq.read_metadata(pa.BufferReader(encoded(table, "parquet").data)).num_row_groups == 2
 
