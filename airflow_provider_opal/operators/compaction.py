@@ -5,7 +5,6 @@ from typing import Any
 from airflow_provider_opal.operators.upkeep import Span, UpkeepOperator, at_least, delta_span
 
 MODES = ("minor", "major")
-_NOTHING_ELSE = {"zorder": "", "look_back": "", "archive_after": "", "delete": False}  # whatever the table's properties say
 
 
 class CompactionOperator(UpkeepOperator):
@@ -14,8 +13,8 @@ class CompactionOperator(UpkeepOperator):
     `mode="major"` also drops rows that no moment of the last `look_back` shows, and raises the table's floor to its begin: event times
     before it can no longer be read. `look_back` is a duration ("30d"); a number, where the delta column holds numbers.
 
-    With `only_if_due` the table's thresholds (`small_files`, `dead_share`) decide whether it is worth it, and the result says why or that
-    nothing is due: it is a maintenance of this step alone.
+    With `only_if_due` the table's thresholds (`small_files`, `dead_share`) decide whether it is worth it, and the result says why, or that
+    it is not due.
     """
 
     operation = "compact"
@@ -37,7 +36,5 @@ class CompactionOperator(UpkeepOperator):
         if look_back is None and mode == "major":
             raise ValueError("mode='major' drops history, and nothing says how much stays; add look_back='90d'")
         kept = {} if look_back is None else {"look_back": delta_span("look_back", look_back)}
-        what = {**_NOTHING_ELSE, **kept} if only_if_due else {"mode": mode, **kept}
-        super().__init__(table=table, arguments={**what, "target_mb": at_least("target_mb", target_mb)}, **kwargs)
-        if only_if_due:
-            self.operation = "maintain"  # type: ignore[misc]  # of this instance
+        what = {"mode": mode, **kept, "target_mb": at_least("target_mb", target_mb), "only_if_due": only_if_due}
+        super().__init__(table=table, arguments=what, **kwargs)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from opal_lake.compaction import plan_floor
+from opal_lake.compaction import CompactOptions, Spread, compact, in_this_process, plan_floor
 from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError, OpalError, count_text
 from opal_lake.job import JobResult
@@ -67,12 +67,12 @@ def _percent(name: str, value: Any) -> Any:
 
 def plan_maintenance(snapshot: Snapshot, policy: Policy, now_us: int) -> tuple[Due, ...]:
     """What is due, in the order in which to do it. The snapshot is the newest one."""
-    steps = (_compaction(snapshot, policy, now_us), _zorder(snapshot, policy), _retention(snapshot, policy, now_us))
+    steps = (compaction_due(snapshot, policy, now_us), _zorder(snapshot, policy), _retention(snapshot, policy, now_us))
     return tuple(step for step in steps if step is not None)
 
 
-def _compaction(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | None:
-    """A major one does what a minor one does, and both compress what is cold."""
+def compaction_due(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | None:
+    """Why, and which one: a major one does what a minor one does, and both compress what is cold."""
     dead, cold = _dead_rows(snapshot, policy, now_us), _cold_files(snapshot, policy, now_us)
     reasons = [*dead, *_small_files(snapshot, policy), *_many_logs(snapshot), *_many_runs(snapshot), *cold]
     if not reasons:
@@ -224,3 +224,17 @@ def _failure(done: _Done) -> Exception:
     for name, result in done.results.items():
         named.add_note(f"the step {name} was done" + ("" if result.version is None else f", as version {result.version}"))
     return named
+
+
+def compact_if_due(table: Table, options: CompactOptions, spread: Spread = in_this_process) -> JobResult:
+    """A compaction that was asked for, if the table's thresholds say that it is worth it."""
+    snapshot = table.snapshot_at()
+    given: dict[str, Any] = {"look_back": options.look_back or "", "archive_after": options.archive_after or ""}
+    given |= {"target_mb": options.target_bytes >> 20} if options.target_bytes else {}
+    policy = policy_of(snapshot.spec, given | {"archive_codec": options.archive_codec})
+    due = compaction_due(snapshot, policy, table.log.clock.now_us())
+    if due is None:
+        why = f"not due: small_files={policy.small_files} and dead_share={policy.dead_share} allow the table as it is"
+        return JobResult(operation="compact", table=table.uri, notes=(why,))
+    result = compact(table, options, spread)
+    return replace(result, notes=(f"compact was due: {due.why}", *result.notes))

@@ -126,6 +126,7 @@ def _add_compact(verbs: Verbs) -> argparse.ArgumentParser:
         "--look-back", metavar="SPAN", help="drop what no event time since then shows, as 30d; a number if the delta is one"
     )
     parser.add_argument("--target-mb", type=whole_number, metavar="N", help="size of the files (default: property target_mb)")
+    parser.add_argument("--only-if-due", action="store_true", help="do nothing while the properties small_files and dead_share allow it")
     parser.add_argument("--token", metavar="TEXT", help="the same token twice runs once")
     return parser
 
@@ -200,7 +201,7 @@ def rebuild_key_store(args: argparse.Namespace) -> None:
 
 def compact(args: argparse.Namespace) -> None:
     mode = "minor" if args.look_back is None else "major"
-    arguments = {"mode": mode, "look_back": args.look_back, "target_mb": args.target_mb}
+    arguments = {"mode": mode, "look_back": args.look_back, "target_mb": args.target_mb, "only_if_due": args.only_if_due}
     _show(args, _run(args, [_spec("compact", args, arguments, args.token)]))
 
 

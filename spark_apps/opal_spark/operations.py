@@ -139,6 +139,7 @@ def compact(
     target_mb: int | None = None,
     archive_after: str | int | None = None,
     archive_codec: str = "zstd:19",
+    only_if_due: bool = False,
 ) -> JobResult:
     """Fewer, larger files; by mode="major" also without what no event time after the look-back shows."""
     return OpalTable.for_path(spark, spec.table).compact(
@@ -147,6 +148,7 @@ def compact(
         target_mb=target_mb,
         archive_after=archive_after,
         archive_codec=archive_codec,
+        only_if_due=only_if_due,
         token=spec.token,
     )
 

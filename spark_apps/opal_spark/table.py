@@ -14,7 +14,7 @@ from opal_lake.compaction import CompactOptions, compact
 from opal_lake.describe import describe, file_rows, history_rows, segment_rows
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
 from opal_lake.job import JobResult, check_metadata, check_visible
-from opal_lake.maintenance import Runner
+from opal_lake.maintenance import Runner, compact_if_due
 from opal_lake.results import run_once
 from opal_lake.rewrite import target_bytes_of
 from opal_lake.source import BATCH_MB, Files, Jdbc
@@ -198,13 +198,14 @@ class OpalTable:
         target_mb: int | None = None,
         archive_after: str | int | None = None,
         archive_codec: str = "zstd:19",
+        only_if_due: bool = False,
         token: str | None = None,
     ) -> JobResult:
         """Fewer, larger files, with the same content at every version and event time.
 
         mode="major" also drops what no event time from `look_back` before now on shows ("30d"; a number where the delta is one): from
         then on that is the oldest readable event time. Partitions without rows of the time since `archive_after` are compressed harder.
-        Upserts may go on meanwhile.
+        With `only_if_due` it does nothing while the properties small_files and dead_share allow it. Upserts may go on meanwhile.
         """
         options = CompactOptions(
             mode=mode,
@@ -213,7 +214,8 @@ class OpalTable:
             archive_after=archive_after,
             archive_codec=archive_codec,
         )
-        return run_once(self.table.storage, token, lambda: compact(self.table, options, spread_over(self.spark)))
+        run = compact_if_due if only_if_due else compact
+        return run_once(self.table.storage, token, lambda: run(self.table, options, spread_over(self.spark)))
 
     def zorder(
         self,

@@ -35,7 +35,7 @@ from tests.opal_lake.shop import SCHEMA, create, rows
 
 __all__ = ["commands"]
 
-ONLY_COMPACT = {"zorder": "", "look_back": "", "archive_after": "", "delete": False}
+DUE = {"target_mb": 256, "only_if_due": True}
 KINDS = (CompactionOperator, ZOrderOperator, RetentionOperator, MaintenanceOperator)
 
 
@@ -55,15 +55,15 @@ def made(kind: type[UpkeepOperator], **given: Any) -> Any:
 @pytest.mark.parametrize(
     "kind, given, expected",
     [
-        (CompactionOperator, {"only_if_due": False}, {"mode": "minor", "target_mb": 256}),
+        (CompactionOperator, {"only_if_due": False}, {"mode": "minor", "target_mb": 256, "only_if_due": False}),
         (
             CompactionOperator,
             {"mode": "major", "look_back": "30d", "target_mb": None, "only_if_due": False},
-            {"mode": "major", "look_back": "30d"},
+            {"mode": "major", "look_back": "30d", "only_if_due": False},
         ),
-        (CompactionOperator, {"mode": "major", "look_back": 5, "only_if_due": False}, {"mode": "major", "look_back": 5, "target_mb": 256}),
-        (CompactionOperator, {}, ONLY_COMPACT | {"target_mb": 256}),
-        (CompactionOperator, {"mode": "major", "look_back": "2w"}, ONLY_COMPACT | {"look_back": "14d", "target_mb": 256}),
+        (CompactionOperator, {"mode": "major", "look_back": 5}, {"mode": "major", "look_back": 5, "target_mb": 256, "only_if_due": True}),
+        (CompactionOperator, {}, {"mode": "minor", "target_mb": 256, "only_if_due": True}),
+        (CompactionOperator, {"mode": "major", "look_back": "2w"}, {"mode": "major", "look_back": "14d"} | DUE),
         (ZOrderOperator, {"columns": ("a", "b")}, {"columns": ["a", "b"], "only_if_due": True}),
         (RetentionOperator, {}, {"dry_run": False}),
         (RetentionOperator, {"window": timedelta(days=7), "grace": "1d"}, {"window": "7d", "grace": "1d", "dry_run": False}),
@@ -86,7 +86,7 @@ def test_the_job_that_is_submitted_says_what_was_given_and_no_more(
     argv = commands.notes()[0]["argv"]
     spec = JobSpec.from_json(argv[argv.index("--spec") + 1])
     assert (spec.operation, spec.arguments, spec.token) == (task.operation, expected, "d/r/t/-1/0")
-    assert task.operation == ("maintain" if "delete" in expected else kind.operation)
+    assert task.operation == kind.operation
     assert argv[argv.index("--spec") - 1].endswith(f"opal_spark/apps/{task.operation}.py")
     assert (told["counts"], told["version"]) == ({"files": 3}, None)
 

@@ -10,7 +10,7 @@ from opal_lake.compaction import CompactOptions, compact
 from opal_lake.errors import ConflictError, InvalidInputError
 from opal_lake.ids import CountingIds
 from opal_lake.job import JobResult
-from opal_lake.maintenance import Due, plan_maintenance, policy_of, run_maintenance
+from opal_lake.maintenance import Due, compact_if_due, plan_maintenance, policy_of, run_maintenance
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
 from opal_lake.table_spec import TableLayout, plan_spec
@@ -168,3 +168,16 @@ def test_a_step_that_fails_is_named_and_hides_no_other() -> None:
         run_maintenance(table, policy, {"compact": broken, "zorder": failing})
     assert other.value.__notes__[0] == "this was the step compact of the maintenance"
     assert other.value.__notes__[1].startswith("the step zorder failed too")
+
+
+def test_a_compaction_may_wait_until_it_is_due() -> None:
+    table = create(MemoryStorage(), small_files=3)
+    for number in range(3):
+        table.ingest(*rows([(f"k{number}", number, number)]), metadata="inline")
+    waits = compact_if_due(table, CompactOptions())
+    assert (waits.version, waits.operation) == (None, "compact")
+    assert waits.notes[0].startswith("not due: small_files=3")
+    table.ingest(*rows([("k4", 4, 4)]), metadata="inline")
+    done = compact_if_due(table, CompactOptions())
+    assert done.counts["files_read"] == 4
+    assert "4 files below 192 MB in 1 partition, at most 3" in done.notes[0]
