@@ -25,7 +25,6 @@ from airflow_provider_opal.operators.upkeep import UpkeepOperator, span_text
 from opal_lake.clock import ManualClock
 from opal_lake.compaction import CompactOptions, compact
 from opal_lake.job import JobResult, JobSpec
-from opal_lake.maintenance import plan_maintenance, policy_of
 from opal_lake.results import WITHOUT_COMMIT, write_result
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
@@ -208,19 +207,6 @@ def test_a_dry_run_of_maintenance_says_what_is_due_and_why(commands: Commands, l
 def test_a_dry_run_that_cannot_be_fails_at_once(task: UpkeepOperator) -> None:
     with pytest.raises(AirflowFailException, match=r"nowhere|colour"):
         task.execute(context(task))
-
-
-def test_a_compaction_that_is_due_is_maintenance_of_that_step_alone(lake: Path) -> None:
-    """The table's own properties would have it Z-ordered, its history dropped and old versions deleted."""
-    table = old_table(lake)
-    table.set_properties({"zorder": "price", "look_back": "1", "window": "1d", "small_files": 1, "dead_share": 1, "archive_after": "1"})
-    snapshot, now_us = table.snapshot_at(), time.time_ns() // 1000
-    assert len(plan_maintenance(snapshot, policy_of(snapshot.spec), now_us)) == 3
-    for given in ({}, {"mode": "major", "look_back": 1}):
-        arguments = {name: value for name, value in made(CompactionOperator, **given).arguments.items() if name != "delete"}
-        steps = plan_maintenance(snapshot, policy_of(snapshot.spec, arguments), now_us)
-        assert [step.operation for step in steps if step.operation != "retain"] == ["compact"]
-        assert "archive_after" not in steps[0].arguments
 
 
 @pytest.mark.parametrize("kind", KINDS)
