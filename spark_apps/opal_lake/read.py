@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
@@ -80,40 +81,62 @@ def narrowed(snapshot: Snapshot, only: frozenset[int], invalid: Bitmaps) -> Bitm
     return {**invalid, **others}
 
 
-def plan_read(snapshot: Snapshot, until: int | None, predicate: Predicate | None = None, invalid: Bitmaps | None = None) -> ReadPlan:
-    """Sort the files; `invalid` when the caller has the bitmaps already."""
+class Fate(Enum):
+    """What a read does with a file, and why."""
+
+    PENDING = "its rows are not visible yet"
+    LATER = "its rows are dated after the event time"
+    PRUNED = "its bounds rule the filter out"
+    DEAD = "none of its rows is visible"
+    MIXED = "read through the filter"
+    PLAIN = "read whole"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sieve:
+    """What a read wants to see."""
+
+    snapshot: Snapshot
+    until: int | None
+    predicate: Predicate | None
+    invalid: Bitmaps
+
+    def fate(self, file: DataFile) -> Fate:
+        if not self.snapshot.pending.isdisjoint(file.segments):
+            return Fate.PENDING
+        low, high = (None, None) if self.until is None else delta_bounds(file, self.snapshot.spec)
+        if self.until is not None and low is not None and low > self.until:
+            return Fate.LATER
+        if self.predicate is not None and not may_match(self.predicate, file.bounds, file.rows):
+            return Fate.PRUNED
+        if _is_dead(file, self.snapshot.segments, self.invalid):
+            return Fate.DEAD
+        is_cut = self.until is not None and (high is None or high > self.until)
+        return Fate.MIXED if is_cut or any(segment in self.invalid for segment in file.segments) else Fate.PLAIN
+
+
+def sieve_of(snapshot: Snapshot, until: int | None, predicate: Predicate | None = None, invalid: Bitmaps | None = None) -> Sieve:
+    """`invalid` when the caller has the bitmaps already."""
     bitmaps = invalid_rows(snapshot, until) if invalid is None else invalid
-    pending = snapshot.pending
-    plain, mixed, skipped = [], [], 0
+    return Sieve(snapshot=snapshot, until=until, predicate=predicate, invalid=bitmaps)
+
+
+def plan_read(snapshot: Snapshot, until: int | None, predicate: Predicate | None = None, invalid: Bitmaps | None = None) -> ReadPlan:
+    """Sort the files."""
+    sieve = sieve_of(snapshot, until, predicate, invalid)
+    fates: dict[Fate, list[DataFile]] = {fate: [] for fate in Fate}
     for file in snapshot.files.values():
-        if not pending.isdisjoint(file.segments):
-            continue
-        if not _may_hold(file, snapshot.spec, until, predicate) or _is_dead(file, snapshot.segments, bitmaps):
-            skipped += 1
-        elif any(segment in bitmaps for segment in file.segments) or _cut_by_time(file, snapshot.spec, until):
-            mixed.append(file)
-        else:
-            plain.append(file)
+        fates[sieve.fate(file)].append(file)
+    plain, mixed = tuple(fates[Fate.PLAIN]), tuple(fates[Fate.MIXED])
     used = {segment for file in mixed for segment in file.segments}
-    needed = {segment: bitmap for segment, bitmap in bitmaps.items() if segment in used}
-    return ReadPlan(snapshot=snapshot, until=until, plain=tuple(plain), mixed=tuple(mixed), invalid=needed, skipped=skipped)
+    needed = {segment: bitmap for segment, bitmap in sieve.invalid.items() if segment in used}
+    skipped = sum(len(fates[fate]) for fate in (Fate.LATER, Fate.PRUNED, Fate.DEAD))
+    return ReadPlan(snapshot=snapshot, until=until, plain=plain, mixed=mixed, invalid=needed, skipped=skipped)
 
 
 def _is_dead(file: DataFile, segments: Mapping[int, Segment], bitmaps: Bitmaps) -> bool:
     """Only said of a file whose segments are invalid as a whole, wherever their rows lie."""
     return all(segment in bitmaps and len(bitmaps[segment]) >= segments[segment].rows for segment in file.segments)
-
-
-def _may_hold(file: DataFile, spec: TableSpec, until: int | None, predicate: Predicate | None) -> bool:
-    low = delta_bounds(file, spec)[0]
-    if until is not None and low is not None and low > until:
-        return False
-    return predicate is None or may_match(predicate, file.bounds, file.rows)
-
-
-def _cut_by_time(file: DataFile, spec: TableSpec, until: int | None) -> bool:
-    high = delta_bounds(file, spec)[1]
-    return until is not None and (high is None or high > until)
 
 
 def delta_bounds(file: DataFile, spec: TableSpec) -> tuple[int | None, int | None]:

@@ -14,6 +14,7 @@ from opal_lake.cli.render import Style, output_width
 from opal_lake.errors import InvalidInputError
 from opal_lake.job import JobResult, JobSpec
 from opal_lake.source import BATCH_MB, DELTA_CONF, FILE_FORMATS, SOURCE_TABLE_FORMATS, Files, Jdbc, source_to_json
+from opal_spark.cli_explain import add_explain
 from opal_spark.cli_pages import result_page, rows_page
 
 
@@ -26,6 +27,7 @@ def commands(verbs: Verbs) -> None:
             "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark, as spark.driver.memory=8g"
         )
         spark.add_argument("--verbose", action="store_true", help="show what Spark says")
+    add_explain(verbs)
 
 
 def _add_create(verbs: Verbs) -> argparse.ArgumentParser:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +20,9 @@ from pyspark.sql import functions as F
 
 from opal_lake.bitmap import Bitmaps, words_of
 from opal_lake.errors import InvalidInputError
+from opal_lake.explain import explain
 from opal_lake.ordering import INTEGER_TYPES, from_order
-from opal_lake.read import ReadPlan, event_time_of, plan_read
+from opal_lake.read import ReadPlan, event_time_of, plan_read, sieve_of
 from opal_lake.schema import OFFSET, SEGMENT, Atomic
 from opal_lake.segment import DataFile
 from opal_lake.snapshot import Snapshot
@@ -65,6 +67,17 @@ def read(spark: SparkSession, table: Table, view: View) -> DataFrame:
     if view.where:
         rows = _where(rows, view.where)
     return rows if view.columns is None else rows.select(*[quoted(spec.schema.field(name).name) for name in view.columns])
+
+
+def explain_read(spark: SparkSession, table: Table, view: View) -> dict[str, Any]:
+    """What a read of the view would open and skip."""
+    snapshot = table.snapshot_at(view.version, view.timestamp)
+    predicate = None
+    if view.where:
+        _where(spark.createDataFrame([], spark_schema(snapshot.spec, physical=False)), view.where)  # Spark says what is wrong with it
+        predicate = parse_predicate(view.where, snapshot.spec, session_zone=session_zone(spark))
+    until = event_time_of(snapshot, view.event_time)
+    return explain(sieve_of(snapshot, until, predicate, _cached_invalid(snapshot, until)))
 
 
 def visible_rows(spark: SparkSession, plan: ReadPlan) -> DataFrame:

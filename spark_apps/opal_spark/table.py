@@ -32,7 +32,7 @@ from opal_spark.ingest import ingest
 from opal_spark.inline import ingest_inline
 from opal_spark.maintenance import maintain
 from opal_spark.metagen import metagen
-from opal_spark.reader import View, read
+from opal_spark.reader import View, explain_read, read
 from opal_spark.rebuild import rebuild_key_store
 from opal_spark.session import cache_settings, storage_options, use_this_python
 from opal_spark.sources import source_errors, source_rows
@@ -146,6 +146,15 @@ class OpalTable:
             after=after,
         )
         return read(self.spark, self.table, view)
+
+    def explain(
+        self, where: str | None = None, version: int | None = None, timestamp: object = None, event_time: object = None
+    ) -> dict[str, Any]:
+        """Which files a read would open and which it would skip, and why: by bounds, and by which condition; as dead; by event time.
+
+        Also how far the table is in Z-order. Looks at metadata only.
+        """
+        return explain_read(self.spark, self.table, View(version=version, timestamp=timestamp, event_time=event_time, where=where))
 
     def describe(self) -> dict[str, Any]:
         """What the table is and how much it holds."""

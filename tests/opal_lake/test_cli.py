@@ -319,3 +319,14 @@ def test_the_progress_bar_is_as_long_as_the_part_done(monkeypatch: pytest.Monkey
     )
     monkeypatch.setenv("COLUMNS", "30")
     assert painted("metagen", Step(name="", done=10, total=40), "0:35", Terminal()) == "metagen  10 of 40 tasks  0:35"
+
+
+def test_explain_says_what_a_condition_skips(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", uri, "--where", "id < 5 AND name = 'z'", "--event-time", "2026-01-01T12:00:00+00:00"]) == OK
+    shown = capsys.readouterr().out
+    assert "version 3, 2 files" in shown
+    assert re.search(r"skipped by the condition +1 file", shown)
+    assert re.search(r"name = 'z' +1 +[\d.,]+ \w+ +1\n", shown)
+    assert re.search(r"in no Z-order +2 files", shown)
+    assert main(["explain", uri, "--json"]) == OK
+    assert json.loads(capsys.readouterr().out)["files"]["read_whole"] == 1
