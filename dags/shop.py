@@ -1,4 +1,5 @@
 """A shop's users: what is in the files goes into the table, and whoever waits for the table runs. Triggered by hand; or give it a schedule.
+Once a week the table's files are tended.
 
 Wants the connections `opal_default` (type Opal lake: the root of the lake) and `spark_default` (type spark: local[2], spark://..., yarn, k8s://...),
 and the Variable `shop_source`: the folder of the files.
@@ -8,7 +9,17 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_provider_opal import Files, IngestOperator, MetaGenOperator, SnapshotTriggerSensor, Table, opal_asset
+from airflow_provider_opal import (
+    CompactionOperator,
+    Files,
+    IngestOperator,
+    MetaGenOperator,
+    RetentionOperator,
+    SnapshotTriggerSensor,
+    Table,
+    ZOrderOperator,
+    opal_asset,
+)
 
 with DAG("shop_users", schedule=None, start_date=datetime(2026, 11, 1), max_active_runs=1, tags=["opal"]):
     ingest = IngestOperator(
@@ -23,3 +34,8 @@ with DAG("shop_users", schedule=None, start_date=datetime(2026, 11, 1), max_acti
 
 with DAG("shop_report", schedule=[opal_asset("shop.users")], start_date=datetime(2026, 11, 1), max_active_runs=1, tags=["opal"]):
     SnapshotTriggerSensor(task_id="new_versions", table="shop.users", start="all", deferrable=True, poke_interval=5)
+
+with DAG("shop_upkeep", schedule="@weekly", start_date=datetime(2026, 11, 1), catchup=False, max_active_runs=1, tags=["opal"]):
+    compact = CompactionOperator(task_id="compact", table="shop.users")
+    cluster = ZOrderOperator(task_id="cluster", table="shop.users", columns=["name", "at"])
+    compact >> cluster >> RetentionOperator(task_id="retain", table="shop.users", window="30d")

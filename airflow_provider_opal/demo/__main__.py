@@ -1,4 +1,4 @@
-"""The demo: a shop's lake under a real Airflow, from a YAML file to a backfill of three days and to time travel.
+"""The demo: a shop's lake under a real Airflow, from a YAML file to a backfill of three days, maintenance and time travel.
 
     python -m airflow_provider_opal.demo [--exit] [--port 8080]
 
@@ -26,6 +26,7 @@ from opal_lake.table import Table
 DAGS = Path(__file__).parents[2] / "dags"
 PORT = 8080
 SHOWN = ("shop_orders", "shop_orders.revenue")
+TENDED = "shop_orders.maintenance"
 ENDED = ("success", "failed", "upstream_failed")
 END_OF_DAY = "T23:59:59Z"
 
@@ -85,6 +86,25 @@ class Demo:
         if task["state"] != "success":
             self.failed.append(f"{task['task_display_name']} of {key}")
 
+    def maintain(self) -> None:
+        """What its schedule does once a day, now."""
+        files = len(self.orders.snapshot_at().files)
+        self.airflow.api("PATCH", f"/dags/{TENDED}", {"is_paused": False})
+        run_id = self.airflow.api("POST", f"/dags/{TENDED}/dagRuns", {"logical_date": None})["dag_run_id"]
+        with ProgressLine("maintenance", lambda: Step(name="what is due", done=0, total=1)):
+            self.airflow.wait_until(lambda: self._states(TENDED).get(run_id) in ENDED, 300)
+        results = [self.airflow.result(TENDED, run, "maintain") for run, state in self._states(TENDED).items() if state == "success"]
+        if len(results) < len(self._states(TENDED)):
+            raise RuntimeError(f"{TENDED} failed; the logs are in the folder airflow/logs")
+        done = max(results, key=lambda result: int(result["counts"]["due"]))  # the schedule may have been faster
+        for note in done["notes"]:
+            print(f"    {note}", flush=True)
+        head = self.orders.snapshot_at()
+        print(f"    {files} data files became {len(head.files)}, as version {head.version}; all below is read from them", flush=True)
+
+    def _states(self, dag_id: str) -> dict[str, str]:
+        return {run["dag_run_id"]: run["state"] for run in self.airflow.runs(dag_id)}
+
     def tell(self) -> None:
         """The table now, and as of the end of each day."""
         orders = self.orders
@@ -95,7 +115,7 @@ class Demo:
             self.show(followed(orders, f"{day}{END_OF_DAY}"))
         self.say("All orders, as of the end of each day:")
         self.show([totals(orders, day) for day in DAYS])
-        self.say("The log: each key was ingested, and made visible by a MetaGen.")
+        self.say("The log: each key was ingested, and made visible by a MetaGen; then the files were tended.")
         self.show([logged(commit) for commit in reversed([*orders.history()])])
 
 
@@ -130,7 +150,7 @@ def prepare(airflow: LocalAirflow, folder: Path) -> None:
         airflow.api("POST", "/connections", {**connection, "port": 0})
     for name, value in (("shop_source", folder / "in"), ("shop_reports", folder / "reports")):
         airflow.api("POST", "/variables", {"key": name, "value": str(value)})
-    airflow.wait_until(lambda: set(SHOWN) <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]})
+    airflow.wait_until(lambda: {*SHOWN, TENDED} <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]})
 
 
 def run(folder: Path, port: int, *, stays: bool) -> None:
@@ -150,6 +170,8 @@ def run(folder: Path, port: int, *, stays: bool) -> None:
         print(f"    dags/shop.opal.yaml makes the DAGs; the lake lies in {folder / 'lake'}")
         demo.say(f"Backfill shop_orders from {DAYS[0]} to {DAYS[-1]}; every key cascades to shop_orders.revenue.")
         demo.backfill()
+        demo.say(f"Maintain the table: {TENDED} looks what is due. It has a schedule of its own, and nobody waits for it.")
+        demo.maintain()
         demo.tell()
         if stays:
             demo.say(f"Look around: {airflow.url} (user {USER}, password {airflow.password}). Ctrl-C ends it and removes all of it.")

@@ -81,6 +81,11 @@ class LocalAirflow:
     def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
         return list(self.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"])
 
+    def result(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+        """What a task returned."""
+        found = self.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value")["value"]
+        return dict(json.loads(found) if isinstance(found, str) else found)
+
     def start(self, component: str) -> None:
         """Start one of its processes; what it says goes to a log in the home."""
         with (self.home / f"{component}.log").open("a") as log:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 FOLDERS = (Path(__file__).parent / "lake_dags", ROOT / "dags")
 HEADS = ("orders", "orders.copy", "orders.follow", "tell_again", "ticks", "ticks.follow", "burst")
-EXAMPLES = ("shop_users", "shop_report", "readme_python", "readme_python.revenue", "readme_yaml", "readme_yaml.revenue")
+EXAMPLES = ("shop_users", "shop_report", "shop_upkeep", "readme_python", "readme_python.revenue", "readme_yaml", "readme_yaml.revenue")
 DONE = ("success", "failed")
 
 
@@ -226,8 +226,7 @@ def test_a_worker_killed_in_a_metagen_is_followed_by_a_retry_that_applies_once(a
     airflow.wait_until(lambda: dict(keyed(airflow, "orders")).get("2026-11-04") == "success")
     metagen = next(task for task in of_key(airflow, "2026-11-04") if task["task_id"] == "metagen")
     assert metagen["try_number"] == 2
-    told = airflow.api("GET", f"/dags/orders/dagRuns/{metagen['dag_run_id']}/taskInstances/metagen/xcomEntries/return_value")["value"]
-    told = json.loads(told) if isinstance(told, str) else told
+    told = airflow.result("orders", metagen["dag_run_id"], "metagen")
     settle(airflow, *HEADS)
     assert not drivers_of("metagen")
     assert lake.table().snapshot_at().version == versions + 2, "the MetaGen was applied more than once"
@@ -328,6 +327,9 @@ def test_the_examples_run(airflow: LocalAirflow, lake: Lake) -> None:
         backfill(airflow, "2026-11-02", "2026-11-02", name)
         pause(airflow, name, paused=False)
     airflow.wait_until(lambda: [run["state"] for run in airflow.runs("shop_report")] == ["success"])
+    for dag_id in ("shop_upkeep", "readme_python.maintenance"):
+        pause(airflow, dag_id, paused=False)
+        airflow.wait_until(lambda dag_id=dag_id: [run["state"] for run in airflow.runs(dag_id)] == ["success"])
     for name in ("readme_python", "readme_yaml"):
         airflow.wait_until(lambda name=name: keyed(airflow, f"{name}.revenue") == [("2026-11-02", "success")])
         assert [row["country"] for row in lake.table(name.removeprefix("readme_"), "readme").read().to_pylist()] == ["NL"]

@@ -22,6 +22,8 @@ def test_the_demo_runs_beside_a_busy_port_and_leaves_nothing(tmp_path: Path) -> 
         done = subprocess.run(command, env={**_environment(), **environment}, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert f"Port {port} is taken" in done.stdout
+    assert re.search(r"compact is due: 3 files", done.stdout)
+    assert re.search(r"3 data files became [12], as version \d+", done.stdout)
     shown = done.stdout[done.stdout.index("Read the table now") :]
     now = shown[: shown.index("Read it as of")]
     assert re.findall(r"^ +(\d+)  \w\w  +(\w+)", now, re.MULTILINE) == [("1", "paid"), ("3", "paid"), ("4", "paid")]

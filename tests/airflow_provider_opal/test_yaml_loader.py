@@ -316,7 +316,7 @@ def test_two_processes_make_the_same_dags_to_the_byte(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", HASHES, str(folder), str(answer)], capture_output=True, text=True, env=env)
         assert done.returncode == 0, done.stderr
         found.append(json.loads(answer.read_text()))
-    assert len(found[0]) == 11
+    assert len(found[0]) == 12
     assert found[0] == found[1]
 
 
@@ -375,4 +375,4 @@ def test_the_shop_s_example_makes_its_dags(tmp_path: Path, monkeypatch: pytest.M
     folder = folder_of(tmp_path, shop=(ROOT / "dags" / "shop.opal.yaml").read_text(encoding="utf-8"))
     result = parsed(folder, monkeypatch)
     assert result.import_errors == {}
-    assert ids(result) == ["shop_customers", "shop_orders", "shop_orders.reconcile", "shop_orders.revenue"]
+    assert ids(result) == ["shop_customers", "shop_orders", "shop_orders.maintenance", "shop_orders.reconcile", "shop_orders.revenue"]

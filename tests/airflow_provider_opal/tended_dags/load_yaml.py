@@ -1,0 +1,3 @@
+from airflow_provider_opal import load_yaml_dags
+
+load_yaml_dags(__file__)
