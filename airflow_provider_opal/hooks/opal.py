@@ -122,10 +122,21 @@ class OpalHook(BaseHook):
                 f"version {seen} of {found.uri} was seen, and the newest is {head}: the table was made anew, or restored from a backup. "
                 "Give the consumer another name (consumer=) to begin anew"
             )
-        new = range(seen + 1, head + 1)
+        new = range(max(seen, self._oldest_after(found, seen)) + 1, head + 1)
         changed = (version for version in (reversed(new) if most is None else new) if found.log.read_commit(version).changes_view)
         taken = list(islice(changed, most or 1))
         return (seen, taken[-1]) if taken else None
+
+    @staticmethod
+    def _oldest_after(found: "Table", seen: int) -> int:
+        """The oldest version, if nothing that changed what can be read has expired unseen."""
+        oldest = found.snapshot_at().root.oldest_version
+        if seen < oldest and (viewed := found.snapshot_at(oldest).root.viewed) > seen:
+            raise AirflowFailException(
+                f"version {seen} of {found.uri} was seen, and {viewed}, which changed what can be read, has expired: what came between "
+                "cannot be told any more. Give the consumer another name (consumer=) to begin anew, and the table a longer window"
+            )
+        return oldest
 
     def settled_partitions(self, table: str, since: datetime, until: datetime) -> dict[str, int]:
         """Of each partition key whose rows became visible in a span of time the last version that brought some."""

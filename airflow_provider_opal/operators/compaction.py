@@ -8,7 +8,8 @@ MODES = ("minor", "major")
 
 
 class CompactionOperator(UpkeepOperator):
-    """Merges small files into files of about `target_mb`. All that can be read stays readable, and no row id changes.
+    """Merges small files into files of about `target_mb` (by default the table's property). All that can be read stays readable, and no
+    row id changes.
 
     `mode="major"` also drops rows that no moment of the last `look_back` shows, and raises the table's floor to its begin: event times
     before it can no longer be read. `look_back` is a duration ("30d"); a number, where the delta column holds numbers.
@@ -25,7 +26,7 @@ class CompactionOperator(UpkeepOperator):
         table: str,
         mode: str = "minor",
         look_back: Span | int | None = None,
-        target_mb: int | None = 256,
+        target_mb: int | None = None,
         only_if_due: bool = True,
         **kwargs: Any,
     ) -> None:

@@ -30,7 +30,7 @@ def encode_root(root: Root, sections: Mapping[str, SectionRef]) -> bytes:
         "totals": [root.rows, root.pending, root.events],
         "sections": refs_to_json(sections),
     }
-    kept: dict[str, object] = {"oldest_version": root.oldest_version, "savepoints": dict(root.savepoints)}
+    kept: dict[str, object] = {"oldest_version": root.oldest_version, "savepoints": dict(root.savepoints), "viewed": root.viewed}
     return seal(canonical_json(body | {name: value for name, value in kept.items() if value}))
 
 
@@ -49,6 +49,7 @@ def decode_root(data: bytes, path: str) -> tuple[Root, dict[str, SectionRef]]:
         floor=body["floor"],
         oldest_version=body.get("oldest_version", 0),
         savepoints=body.get("savepoints", {}),
+        viewed=body.get("viewed", 0),
         greatest_number=body["greatest_number"],
         groups=dict(map(tuple, body["groups"])),
         abandoned=frozenset(body["abandoned"]),
@@ -63,8 +64,8 @@ def decode_root(data: bytes, path: str) -> tuple[Root, dict[str, SectionRef]]:
 def write_checkpoint(storage: Storage, snapshot: Snapshot, *, fold: bool = True) -> None:
     """Store the state; sections that no commit since the last checkpoint touched are referred to again.
 
-    Two writers may do this at once for one version: what they write is equal, so the first one stays. With `fold` bitmap bases are folded
-    anew when it is time to.
+    Two writers may do this at once for one version: whose section is there first is named by both, and the first root stays. With `fold`
+    bitmap bases are folded anew when it is time to.
     """
     touched = touched_sections(snapshot.commits)
     bases = fold_bases(snapshot) if fold else snapshot.bases
@@ -77,7 +78,8 @@ def write_checkpoint(storage: Storage, snapshot: Snapshot, *, fold: bool = True)
             continue
         data = encode_section(bases.values() if name == "bases" else items(snapshot), to_json)
         path = layout.section_path(snapshot.version, snapshot.root.write_id, name)
-        storage.put_if_absent(path, data)
+        if not storage.put_if_absent(path, data):
+            data = storage.get(path)  # bases may be folded, or not: either are right
         sections[name] = SectionRef(path=path, size=len(data), crc32=zlib.crc32(data), version=snapshot.version)
     storage.put_if_absent(layout.checkpoint_path(snapshot.version, snapshot.root.write_id), encode_root(snapshot.root, sections))
 

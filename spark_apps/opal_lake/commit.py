@@ -231,6 +231,7 @@ def file_to_json(file: DataFile) -> dict[str, Any]:
         "bounds": bounds_to_json(file.bounds),
         **({"cluster": [file.cluster.number, list(file.cluster.columns)]} if file.cluster else {}),
         **({"codec": file.codec} if file.codec else {}),
+        **({} if file.floor is None else {"floor": file.floor}),
     }
 
 
@@ -247,6 +248,7 @@ def file_from_json(data: Mapping[str, Any]) -> DataFile:
         bounds=bounds_from_json(data["bounds"]),
         cluster=Cluster(number=data["cluster"][0], columns=tuple(data["cluster"][1])) if "cluster" in data else None,
         codec=data.get("codec", ""),
+        floor=data.get("floor"),
     )
 
 

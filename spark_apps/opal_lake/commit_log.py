@@ -105,7 +105,7 @@ class CommitLog:
         """The newest version, from one that is at hand."""
         try:
             return self._extend(snapshot, None)
-        except FormatError:
+        except (FormatError, NotFoundError):
             newest = read_checkpoint(self.storage, None)  # the log after the snapshot may have expired meanwhile
             if newest is None or newest.version <= snapshot.version:
                 raise

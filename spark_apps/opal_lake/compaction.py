@@ -21,13 +21,14 @@ from opal_lake.job import JobResult
 from opal_lake.key_store.merge import plan_merge
 from opal_lake.log_rewrite import LogTask, log_actions, merge_logs, merged_from_json, merged_to_json, plan_log_bins
 from opal_lake.ordering import from_order
+from opal_lake.properties import check_properties
 from opal_lake.read import delta_bounds
 from opal_lake.rewrite import Bin, droppable_rows, plan_archive, plan_major, plan_minor
 from opal_lake.rewrite_job import RewriteDone, RewriteRun, commit_rewrite
 from opal_lake.rewrite_task import BinWork, RewriteTask, rewrite_bin, rewritten_from_json, rewritten_to_json
 from opal_lake.ruled import segment_groups, slot_writer
 from opal_lake.run_rewrite import RunTask, merge_slot, plan_run_slots, run_actions, runs_from_json, runs_to_json
-from opal_lake.schema import Atomic
+from opal_lake.schema import Atomic, decimal_parts
 from opal_lake.snapshot import Snapshot
 from opal_lake.table import Table
 
@@ -66,6 +67,7 @@ class CompactOptions:
     archive_codec: str = "zstd:19"
 
     def __post_init__(self) -> None:
+        check_properties({"archive_codec": self.archive_codec})
         if self.mode not in MODES:
             raise InvalidInputError(f"mode={self.mode!r} is unknown; use one of {', '.join(MODES)}")
         if (self.look_back is not None or self.floor is not None) != (self.mode == "major"):
@@ -99,7 +101,7 @@ class Compaction:
         if floor is None:
             floor = plan_floor(head, self.options.look_back, self.table.log.clock.now_us())
         self._logs(self._files(floor))
-        self._runs(floor)
+        self._runs(is_raised=floor is not None and (head.root.floor is None or floor > head.root.floor))
         if self.version is not None:
             write_checkpoint(self.table.storage, self.table.log.head())
 
@@ -113,6 +115,7 @@ class Compaction:
             droppable = droppable_rows(base, floor) if floor is not None else {}
             bins = [one for one in self._bins(base, floor, droppable) if made.isdisjoint(file.path for file in one.files)]
             lost = 0
+            add_bitmaps(forgotten, {segment: rows for segment, rows in droppable.items() if segment not in base.segments})
             for batch in _batches(bins):
                 done = self._rewrite(base, batch, droppable, floor)
                 add_bitmaps(forgotten, done.forgotten)
@@ -127,7 +130,9 @@ class Compaction:
 
     def _bins(self, base: Snapshot, floor: int | None, droppable: Bitmaps) -> list[Bin]:
         target = self._target_bytes(base)
-        bins = plan_major(base, target, droppable) if floor is not None else plan_minor(base, target)
+        bins = plan_major(base, target, floor, droppable) if floor is not None else plan_minor(base, target)
+        if self.options.archive_after is not None and base.spec.file_format == "orc":
+            raise InvalidInputError("archive_after: ORC files are compressed in one way only; leave it out")
         before = plan_floor(base, self.options.archive_after, self.table.log.clock.now_us())
         cold = plan_archive(base, before, self.options.archive_codec, target) if before is not None else []
         archived = {file.path for one in cold for file in one.files}
@@ -181,10 +186,10 @@ class Compaction:
         counts |= {"events_forgotten": sum(one.forgotten for one in done)}
         self._commit(base, number, lambda head: log_actions(head, done), counts)
 
-    def _runs(self, floor: int | None) -> None:
+    def _runs(self, *, is_raised: bool) -> None:
+        """All of them, where the floor lets some entries go; else when there are many."""
         base = self.table.log.head()
-        is_trim = floor is not None and len(base.runs) > 0
-        if not is_trim and not plan_merge(base.runs.values(), base.spec.integer("key_store_fan_in")):
+        if not (is_raised and base.runs) and not plan_merge(base.runs.values(), base.spec.integer("key_store_fan_in")):
             return
         number = self._claimed(base)
         writer = replace(slot_writer(base, number, self.table.cache), merged=())
@@ -255,4 +260,6 @@ def _before_greatest(head: Snapshot, look_back: str | int) -> int | None:
     pending = head.pending
     highs = [delta_bounds(file, head.spec)[1] for file in head.files.values() if pending.isdisjoint(file.segments)]
     known = [high for high in highs if high is not None]
-    return max(known) - int(text) if known else None
+    assert isinstance(head.spec.delta.type, Atomic)
+    parts = decimal_parts(head.spec.delta.type.name)
+    return max(known) - int(text) * 10 ** (parts[1] if parts else 0) if known else None

@@ -65,19 +65,25 @@ def plan_log_bins(snapshot: Snapshot, forgotten: Bitmaps) -> list[LogWork]:
     groups = {snapshot.segments[segment].group for segment in forgotten if segment in snapshot.segments}
     every = bool(forgotten.keys() - snapshot.segments.keys())
     logs = sorted(snapshot.logs.values(), key=lambda log: (log.version, log.path))
-    short = [log for log in logs if log.events < LOG_EVENTS // 2]
+    has_many_short = sum(is_short(log) for log in logs) >= FEW_LOGS
     touched = {log.path for log in logs if forgotten and (every or not log.groups or not groups.isdisjoint(log.groups))}
-    taken = [log for log in logs if log.path in touched or (len(short) >= FEW_LOGS and log in short)]
+    taken = [log for log in logs if log.path in touched or (has_many_short and is_short(log))]
     return [LogWork(place=place, logs=one) for place, one in enumerate(_packed(taken)) if len(one) > 1 or one[0].path in touched]
+
+
+def is_short(log: LogFile) -> bool:
+    return log.events < LOG_EVENTS // 2
 
 
 def _packed(logs: Sequence[LogFile]) -> Iterator[tuple[LogFile, ...]]:
     held: list[LogFile] = []
+    events = 0
     for log in logs:
-        if held and sum(one.events for one in held) + log.events > BIN_EVENTS:
+        if held and events + log.events > BIN_EVENTS:
             yield tuple(held)
-            held = []
+            held, events = [], 0
         held.append(log)
+        events += log.events
     if held:
         yield tuple(held)
 

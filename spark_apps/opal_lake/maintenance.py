@@ -12,7 +12,8 @@ from opal_lake.job import JobResult
 from opal_lake.key_store.merge import plan_merge
 from opal_lake.properties import PROPERTIES, check_properties, column_list, plain_properties
 from opal_lake.readable import oldest_kept
-from opal_lake.rewrite import SMALL_SHARE, by_place, droppable_rows, is_small, plan_archive, settled_files
+from opal_lake.retention import GRACE
+from opal_lake.rewrite import SMALL_SHARE, by_place, dead_shares, droppable_rows, is_small, plan_archive, settled_files
 from opal_lake.snapshot import Snapshot
 from opal_lake.table import Table
 from opal_lake.table_spec import TableSpec
@@ -79,7 +80,7 @@ def compaction_due(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | Non
         return None
     arguments: dict[str, Any] = {"mode": "major" if dead else "minor", "target_mb": policy.target_mb}
     arguments |= {"look_back": policy.look_back} if dead else {}
-    arguments |= {"archive_after": policy.archive_after, "archive_codec": policy.archive_codec} if policy.archive_after else {}
+    arguments |= {"archive_after": policy.archive_after, "archive_codec": policy.archive_codec} if cold else {}
     return Due(operation="compact", arguments=arguments, why="; ".join(reasons))
 
 
@@ -114,29 +115,23 @@ def _many_runs(snapshot: Snapshot) -> list[str]:
 
 
 def _dead_rows(snapshot: Snapshot, policy: Policy, now_us: int) -> list[str]:
-    """Rows that no readable event time shows, once the floor is where the look-back wants it.
-
-    What was so at the floor that there is does not count: a major compaction left it, because the key store names those deletes.
-    """
+    """Rows that no readable event time shows, once the floor is where the look-back wants it."""
     floor, files = plan_floor(snapshot, policy.look_back or None, now_us), settled_files(snapshot)
     rows = sum(file.rows for file in files)
     if floor is None or not rows:
         return []
-    held = {segment for file in files for segment in file.segments}
-    standing = snapshot.root.floor
-    dead = _marked(snapshot, floor, held) - (0 if standing is None else _marked(snapshot, min(standing, floor), held))
+    shares = dead_shares(snapshot, floor, droppable_rows(snapshot, floor))
+    dead = round(sum(shares[file.path] * file.rows for file in files))
     if dead * 100 < policy.dead_share * rows or not dead:
         return []
     share = f"{100 * dead / rows:.0f}% of the rows ({dead:,} of {rows:,})"
     return [f"{share} are invisible at every event time of the last {policy.look_back}, due from {policy.dead_share}%"]
 
 
-def _marked(snapshot: Snapshot, floor: int, held: set[int]) -> int:
-    return sum(len(marks) for segment, marks in droppable_rows(snapshot, floor).items() if segment in held)
-
-
 def _cold_files(snapshot: Snapshot, policy: Policy, now_us: int) -> list[str]:
-    before = plan_floor(snapshot, policy.archive_after or None, now_us)
+    """ORC has one way of compression only."""
+    is_orc = snapshot.spec.file_format == "orc"
+    before = None if is_orc else plan_floor(snapshot, policy.archive_after or None, now_us)
     bins = plan_archive(snapshot, before, policy.archive_codec, policy.target_mb << 20) if before is not None else []
     files = [file for one in bins for file in one.files]
     what = f"{count_text(len(files), 'file')} of partitions without a row of the last {policy.archive_after}"
@@ -158,7 +153,7 @@ def _zorder(snapshot: Snapshot, policy: Policy) -> Due | None:
 
 
 def _retention(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | None:
-    cutoff_us = now_us - parse_duration(policy.window, name="window")
+    cutoff_us = now_us - max(parse_duration(policy.window, name="window"), parse_duration(GRACE, name="grace"))
     expired = oldest_kept(snapshot, cutoff_us) - snapshot.root.oldest_version
     if expired <= 0:
         return None
@@ -229,7 +224,8 @@ def _failure(done: _Done) -> Exception:
 def compact_if_due(table: Table, options: CompactOptions, spread: Spread = in_this_process) -> JobResult:
     """A compaction that was asked for, if the table's thresholds say that it is worth it."""
     snapshot = table.snapshot_at()
-    given: dict[str, Any] = {"look_back": options.look_back or "", "archive_after": options.archive_after or ""}
+    spans = {"look_back": options.look_back, "archive_after": options.archive_after}
+    given: dict[str, Any] = {name: "" if span is None else str(span) for name, span in spans.items()}
     given |= {"target_mb": options.target_bytes >> 20} if options.target_bytes else {}
     policy = policy_of(snapshot.spec, given | {"archive_codec": options.archive_codec})
     due = compaction_due(snapshot, policy, table.log.clock.now_us())

@@ -30,14 +30,15 @@ def serving_checkpoint(root: Root, checkpoints: Iterable[int]) -> int | None:
 def log_begin(root: Root, checkpoints: Iterable[int], logged: Container[int]) -> int | None:
     """The checkpoint from which on the log is kept, so that the oldest version can be read; None when there is none.
 
-    Jobs and readers of today may have begun with it, and read its sections still. One that was written later, for a savepoint, was not
-    there for them: an older one counts, if the log reaches down to it.
+    The one below the newest: jobs and readers of today may have begun with it, and read its sections still. One that was written later,
+    for a savepoint, was not there for them: an older one counts, if the log reaches down to it.
     """
     known = {*checkpoints}
     low = root.oldest_version
     while low - 1 in logged:
         low -= 1
-    return max((known - {*root.savepoints.values()}) & {*range(low, root.oldest_version + 1)}, default=serving_checkpoint(root, known))
+    standing = sorted((known - {*root.savepoints.values()}) & {*range(low, root.oldest_version + 1)})
+    return standing[-2:][0] if standing else serving_checkpoint(root, known)
 
 
 def oldest_kept(head: Snapshot, cutoff_us: int) -> int:

@@ -121,6 +121,7 @@ def state_name(base: Snapshot) -> str:
         "epoch": base.root.epoch,
         "floor": base.root.floor,
         "processed": sorted(base.segments.keys() - base.pending),
+        "rows": sum(file.rows for file in base.files.values() if base.pending.isdisjoint(file.segments)),
         "runs": sorted(base.runs),
         "table_id": base.root.table_id,
     }

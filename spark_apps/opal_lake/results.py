@@ -4,18 +4,24 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from opal_lake import layout
-from opal_lake.errors import NotFoundError
+from opal_lake.commit_log import CommitLog
+from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.job import JobResult
 from opal_lake.storage.protocol import Storage
 
 WITHOUT_COMMIT = ("consume", "compact", "zorder", "retain", "maintain")
 
 
-def run_once(storage: Storage, token: str | None, run: Callable[[], JobResult]) -> JobResult:
+def run_once(log: CommitLog, operation: str, token: str | None, run: Callable[[], JobResult]) -> JobResult:
     """Run a job whose repeat is harmless, and keep its result; with a token that has one, only say it again."""
     if token is None:
         return run()
-    return read_result(storage, token) or write_result(storage, replace(run(), token=token))
+    log.earlier_result(log.head(), operation, token)  # refuses a token of a job that commits
+    if (earlier := read_result(log.storage, token)) is None:
+        return write_result(log.storage, replace(run(), token=token))
+    if earlier.operation != operation:
+        raise InvalidInputError(f"token {token!r} was used by a {earlier.operation}; give this {operation} a token of its own")
+    return earlier
 
 
 def write_result(storage: Storage, result: JobResult) -> JobResult:

@@ -40,6 +40,13 @@ class Bin:
         return sum(file.size for file in self.files)
 
     @property
+    def floor(self) -> int | None:
+        """The least one of all files, None where one has none."""
+        floors = [file.floor for file in self.files]
+        known = [floor for floor in floors if floor is not None]
+        return min(known) if len(known) == len(floors) else None
+
+    @property
     def cluster(self) -> Cluster | None:
         """Rows of one file stay in order."""
         return self.files[0].cluster if len(self.files) == 1 else None
@@ -69,9 +76,9 @@ def is_small(file: DataFile, target_bytes: int) -> bool:
     return file.size < SMALL_SHARE * target_bytes and not file.codec and file.cluster is None
 
 
-def plan_major(snapshot: Snapshot, target_bytes: int, droppable: Bitmaps) -> list[Bin]:
+def plan_major(snapshot: Snapshot, target_bytes: int, floor: int, droppable: Bitmaps) -> list[Bin]:
     """Also the files that hold rows which can go."""
-    shares = {file.path: dead_share(file, snapshot.segments, droppable) for file in settled_files(snapshot)}
+    shares = dead_shares(snapshot, floor, droppable)
     taken = [file for file in settled_files(snapshot) if shares[file.path] >= DEAD_SHARE or is_small(file, target_bytes)]
     bins = (one for _, files in by_place(taken) for one in _packed(files, shares, target_bytes))
     return [one for one in bins if len(one.files) > 1 or shares[one.files[0].path] >= DEAD_SHARE]
@@ -88,6 +95,22 @@ def plan_archive(snapshot: Snapshot, before: int, codec: str, target_bytes: int)
     return bins
 
 
+def dead_shares(snapshot: Snapshot, floor: int, droppable: Bitmaps) -> dict[str, float]:
+    """By the path of each settled file.
+
+    What could go at the standing floor does not count in files that were rewritten for it: they have it no more, or must keep it.
+    """
+    files, standing = settled_files(snapshot), snapshot.root.floor
+    done = standing is not None and any(file.floor == standing for file in files)
+    before = droppable if standing == floor else droppable_rows(snapshot, standing) if done and standing is not None else {}
+
+    def share(file: DataFile) -> float:
+        kept = dead_share(file, snapshot.segments, before) if done and file.floor == standing else 0.0
+        return dead_share(file, snapshot.segments, droppable) - kept
+
+    return {file.path: share(file) for file in files}
+
+
 def dead_share(file: DataFile, segments: Mapping[int, Segment], bitmaps: Bitmaps) -> float:
     """Of a file's rows the share that is marked; about that, where its segments lie in other files too."""
     marked = sum(len(bitmaps[segment]) for segment in file.segments if segment in bitmaps)
@@ -101,16 +124,22 @@ def _packed(files: list[DataFile], shares: Mapping[str, float], target_bytes: in
     size = 0.0
     for file in files:
         if file.cluster is not None:
-            yield Bin(files=(file,))
+            yield Bin(files=(file,), codec=file.codec)
             continue
         left = file.size * (1 - shares.get(file.path, 0.0))
         if held and size + left > target_bytes:
-            yield Bin(files=tuple(held))
+            yield Bin(files=tuple(held), codec=_codec(held))
             held, size = [], 0.0
         held.append(file)
         size += left
     if held:
-        yield Bin(files=tuple(held))
+        yield Bin(files=tuple(held), codec=_codec(held))
+
+
+def _codec(files: list[DataFile]) -> str:
+    """That of all of them, if they have one."""
+    codecs = {file.codec for file in files}
+    return codecs.pop() if len(codecs) == 1 else ""
 
 
 def droppable_rows(snapshot: Snapshot, floor: int) -> Bitmaps:

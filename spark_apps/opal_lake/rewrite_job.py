@@ -48,6 +48,7 @@ def commit_rewrite(log: CommitLog, run: RewriteRun, outputs: Sequence[Rewritten]
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
         kept[:] = [one for one in outputs if all(path in head.files for path in one.replaced)]
+        gone.clear()  # an earlier try may have lost its race
         floor = _raised(run.floor, head.root.floor)
         if not kept and floor is None:
             return None

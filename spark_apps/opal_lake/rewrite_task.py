@@ -88,6 +88,7 @@ class Target:
     attempt: str
     codec: str = ""
     cluster: Cluster | None = None
+    floor: int | None = None
 
 
 def rewrite_bin(task: RewriteTask, work: BinWork, attempt: str) -> Rewritten:
@@ -99,6 +100,7 @@ def rewrite_bin(task: RewriteTask, work: BinWork, attempt: str) -> Rewritten:
         attempt=attempt,
         codec=work.bin.codec,
         cluster=work.bin.cluster,
+        floor=work.bin.floor if task.floor is None else task.floor,
     )
     files = write_files(_kept_rows(task, work, dropped), task, target)
     return Rewritten(replaced=tuple(file.path for file in work.bin.files), files=files, dropped=dropped)
@@ -177,4 +179,5 @@ def _stored(held: tuple[FileEncoder, set[int]], task: RewriteTask, target: Targe
         bounds=encoded.bounds,
         cluster=target.cluster,
         codec=target.codec,
+        floor=target.floor,
     )

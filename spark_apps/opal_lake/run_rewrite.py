@@ -13,7 +13,6 @@ from opal_lake.slot import SlotWriter, write_run
 from opal_lake.snapshot import Snapshot
 
 SLOT_ENTRIES = 1 << 20
-FEW_LAYERS = 2  # in fan-ins: upserts merge in passing, so that there are more only after many small ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ class Cluster:
 class DataFile:
     """A file of rows. `crc32` covers all of it, `footer_crc32` its last `footer_bytes`, which readers trust.
 
-    A `codec` is named where it is not the usual one.
+    A `codec` is named where it is not the usual one. Of rows that can go at the `floor`, the file holds only deletes that must stay.
     """
 
     path: str
@@ -49,6 +49,7 @@ class DataFile:
     bounds: Mapping[int, Bounds] = field(default_factory=dict)
     cluster: Cluster | None = None
     codec: str = ""
+    floor: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from opal_lake.table_spec import TableSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """What every reader and writer needs of a version."""
+    """What every reader and writer needs of a version. `viewed` is the last version up to it that changed what a read sees."""
 
     table_id: str
     version: int
@@ -38,6 +38,7 @@ class Root:
     epoch: int = 0
     floor: int | None = None
     oldest_version: int = 0
+    viewed: int = 0
     savepoints: Mapping[str, int] = field(default_factory=dict)
     greatest_number: int = 0
     groups: Mapping[int, int] = field(default_factory=dict)
@@ -84,6 +85,7 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
         epoch=commit.epoch,
         floor=root.floor if actions.floor is None else actions.floor,
         oldest_version=root.oldest_version if actions.oldest_version is None else actions.oldest_version,
+        viewed=commit.version if commit.changes_view else root.viewed,
         savepoints=savepoints | dict(actions.savepoints),
         greatest_number=max(root.greatest_number, commit.number or 0),
         groups=groups,

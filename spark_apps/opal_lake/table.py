@@ -26,6 +26,7 @@ from opal_lake.metagen import entries_of_rows, rule_columns
 from opal_lake.metagen_job import MetaGenPlan, commit_metagen, plan_metagen
 from opal_lake.ordering import encode_order
 from opal_lake.read import event_time_of, narrowed, plan_read, read_rows, segments_after, segments_of_partition
+from opal_lake.readable import is_readable
 from opal_lake.results import run_once
 from opal_lake.retention import Terms, retain
 from opal_lake.ruled import Ruled, slot_writer
@@ -185,7 +186,7 @@ class Table:
         By default the table's own window, and a day. A dry run tells what would go.
         """
         terms = Terms(window=window, grace=grace, dry_run=dry_run)
-        return run_once(self.storage, None if dry_run else token, lambda: retain(self.log, terms))
+        return run_once(self.log, "retain", None if dry_run else token, lambda: retain(self.log, terms))
 
     def _rule_rows(self, file: DataFile, base: Snapshot) -> pa.Table:
         return decode_file(read_verified(self.storage, file), base.spec, rule_columns(base.spec), file.path)
@@ -211,8 +212,17 @@ class Table:
         if partition_key is not None:
             invalid = narrowed(snapshot, segments_of_partition(snapshot, partition_key), invalid)
         if after is not None:
-            invalid = narrowed(snapshot, segments_after(snapshot, self.log.at(after)), invalid)
+            invalid = narrowed(snapshot, segments_after(snapshot, self.seen_at(after)), invalid)
         return invalid
+
+    def seen_at(self, version: int) -> Snapshot:
+        """The state that somebody saw at a version: of an expired one that of the oldest version, if that shows the same rows."""
+        root = self.log.head().root
+        if version < root.oldest_version and not is_readable(root, version):
+            oldest = self.log.at(root.oldest_version)
+            if oldest.root.viewed <= version:
+                return oldest
+        return self.log.at(version)
 
 
 def table_on(storage: Storage, clock: Clock | None = None, ids: IdSource | None = None, cache: CacheSettings | None = None) -> Table:

@@ -56,7 +56,14 @@ class ZOrderWork:
         return one.size / self.target_bytes
 
     def target(self, one: Bin, sequence: int, attempt: str) -> Target:
-        return Target(beside=one.files[0], sequence=sequence * FILES_A_BIN, attempt=attempt, codec=one.codec, cluster=self.cluster)
+        return Target(
+            beside=one.files[0],
+            sequence=sequence * FILES_A_BIN,
+            attempt=attempt,
+            codec=one.codec,
+            cluster=self.cluster,
+            floor=one.floor,
+        )
 
 
 Arrange = Callable[[ZOrderWork], Sequence[Rewritten]]

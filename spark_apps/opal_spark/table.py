@@ -224,7 +224,7 @@ class OpalTable:
             archive_codec=archive_codec,
         )
         run = compact_if_due if only_if_due else compact
-        return run_once(self.table.storage, token, lambda: run(self.table, options, spread_over(self.spark)))
+        return run_once(self.table.log, "compact", token, lambda: run(self.table, options, spread_over(self.spark)))
 
     def zorder(
         self,
@@ -244,7 +244,7 @@ class OpalTable:
         ids = tuple(field.id for field in fields)
         options = ZOrderOptions(columns=ids, target_bytes=target_bytes_of(target_mb), whole=whole, only_if_due=only_if_due)
         arrange = ZOrdering(spark=self.spark, table=self.table)
-        return run_once(self.table.storage, token, lambda: zorder(self.table, fields, options, arrange))
+        return run_once(self.table.log, "zorder", token, lambda: zorder(self.table, fields, options, arrange))
 
     def maintain(
         self, *, policy: Mapping[str, Any] | None = None, dry_run: bool = False, delete: bool = True, token: str | None = None

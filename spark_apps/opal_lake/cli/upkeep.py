@@ -88,7 +88,7 @@ def retain(args: argparse.Namespace) -> None:
     terms = Terms(window=args.window, grace=args.grace, dry_run=args.dry_run, at_file=at_file)
     with ProgressLine("retain", lambda: step):
         token = None if args.dry_run else args.token
-        result = run_once(table.storage, token, lambda: run_retention(table.log, terms))
+        result = run_once(table.log, "retain", token, lambda: run_retention(table.log, terms))
     _show(args, result, "would delete" if args.dry_run else "deleted", partial(_garbage, result))
 
 
