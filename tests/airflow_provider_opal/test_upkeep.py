@@ -34,7 +34,6 @@ from tests.opal_lake.shop import SCHEMA, create, rows
 
 __all__ = ["commands"]
 
-DUE = {"target_mb": 256, "only_if_due": True}
 KINDS = (CompactionOperator, ZOrderOperator, RetentionOperator, MaintenanceOperator)
 
 
@@ -54,15 +53,15 @@ def made(kind: type[UpkeepOperator], **given: Any) -> Any:
 @pytest.mark.parametrize(
     "kind, given, expected",
     [
-        (CompactionOperator, {"only_if_due": False}, {"mode": "minor", "target_mb": 256, "only_if_due": False}),
+        (CompactionOperator, {"only_if_due": False}, {"mode": "minor", "only_if_due": False}),
         (
             CompactionOperator,
             {"mode": "major", "look_back": "30d", "target_mb": None, "only_if_due": False},
             {"mode": "major", "look_back": "30d", "only_if_due": False},
         ),
-        (CompactionOperator, {"mode": "major", "look_back": 5}, {"mode": "major", "look_back": 5, "target_mb": 256, "only_if_due": True}),
-        (CompactionOperator, {}, {"mode": "minor", "target_mb": 256, "only_if_due": True}),
-        (CompactionOperator, {"mode": "major", "look_back": "2w"}, {"mode": "major", "look_back": "14d"} | DUE),
+        (CompactionOperator, {"mode": "major", "look_back": 5}, {"mode": "major", "look_back": 5, "only_if_due": True}),
+        (CompactionOperator, {}, {"mode": "minor", "only_if_due": True}),
+        (CompactionOperator, {"mode": "major", "look_back": "2w"}, {"mode": "major", "look_back": "14d", "only_if_due": True}),
         (ZOrderOperator, {"columns": ("a", "b")}, {"columns": ["a", "b"], "only_if_due": True}),
         (RetentionOperator, {}, {"dry_run": False}),
         (RetentionOperator, {"window": timedelta(days=7), "grace": "1d"}, {"window": "7d", "grace": "1d", "dry_run": False}),

@@ -39,7 +39,7 @@ def filled(storage: Storage, file_format: str = "parquet", **properties: int | s
 
 
 def store(request: pytest.FixtureRequest) -> Storage:
-    return open_storage(f"memory://{request.node.name}")
+    return open_storage(f"memory://compaction-{request.node.name}")
 
 
 def held_rows(table: Table) -> int:
@@ -215,7 +215,7 @@ def test_a_look_back_counts_in_the_unit_of_the_delta(request: pytest.FixtureRequ
 def test_a_failure_at_any_call_costs_nothing_but_a_rerun(
     options: CompactOptions, stride: int, mode: Mode, request: pytest.FixtureRequest
 ) -> None:
-    walk(options, mode, lambda name: open_storage(f"memory://{request.node.name}-{name}"), stride)
+    walk(options, mode, lambda name: open_storage(f"memory://compaction-{request.node.name}-{name}"), stride)
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ SLOTS = 4
 
 @pytest.fixture
 def storage(request: pytest.FixtureRequest) -> Storage:
-    return open_storage(f"memory://{request.node.name}")
+    return open_storage(f"memory://rebuild-{request.node.name}")
 
 
 def reopen(storage: Storage, writer: str = "w") -> Table:
@@ -274,7 +274,9 @@ def walk(fresh: Callable[[], Storage], mode: Mode, stride: int) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_failure_at_any_call_costs_nothing_but_a_rerun(mode: Mode, request: pytest.FixtureRequest) -> None:
     numbers = iter(range(10_000))
-    walk(lambda: open_storage(f"memory://{request.node.name}-{next(numbers)}"), mode, stride=1 if mode in ("before", "after") else 3)
+    walk(
+        lambda: open_storage(f"memory://rebuild-{request.node.name}-{next(numbers)}"), mode, stride=1 if mode in ("before", "after") else 3
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
