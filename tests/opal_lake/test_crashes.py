@@ -100,4 +100,4 @@ def test_a_failure_at_any_call_on_local_files(job: Job, mode: Mode, tmp_path: Pa
 @pytest.mark.parametrize("job", [ingest, metagen, inline])
 def test_a_failure_at_any_call_on_s3(job: Job, mode: Mode, s3_options: dict[str, str], request: pytest.FixtureRequest) -> None:
     numbers = iter(range(10_000))
-    walk(job, lambda: open_storage(f"s3://lake/crash/{request.node.name}-{next(numbers)}", s3_options), mode, stride=5)
+    walk(job, lambda: open_storage(f"s3://lake/crash/{request.node.name}-{next(numbers)}", s3_options), mode, stride=13)

@@ -51,8 +51,13 @@ def prepared(spark: SparkSession, path: Path, file_format: str) -> Storage:
         ("parquet", "inline", "after", 5),
         *[
             pytest.param(form, metadata, mode, 13, marks=pytest.mark.slow)  # the core is walked at every call without Spark
-            for form, metadata in (("parquet", "batch"), ("orc", "batch"), ("parquet", "inline"))
-            for mode in ("before", "after", "done_but_failed")
+            for form, metadata, mode in (
+                ("parquet", "batch", "before"),
+                ("orc", "batch", "after"),
+                ("parquet", "batch", "done_but_failed"),
+                ("parquet", "inline", "before"),
+                ("parquet", "inline", "done_but_failed"),
+            )
         ],
     ],
 )
