@@ -209,7 +209,7 @@ def test_a_look_back_counts_in_the_unit_of_the_delta(request: pytest.FixtureRequ
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "options, stride",
-    [(MINOR, 9), (MAJOR, 7), pytest.param(MINOR, 2, marks=pytest.mark.slow), pytest.param(MAJOR, 2, marks=pytest.mark.slow)],
+    [(MINOR, 19), (MAJOR, 17), pytest.param(MINOR, 2, marks=pytest.mark.slow), pytest.param(MAJOR, 2, marks=pytest.mark.slow)],
     ids=["minor", "major", "minor in short strides", "major in short strides"],
 )
 def test_a_failure_at_any_call_costs_nothing_but_a_rerun(
@@ -227,7 +227,7 @@ def test_a_failure_at_any_call_on_s3(mode: Mode, s3_options: dict[str, str], req
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_failure_at_any_call_on_local_files(mode: Mode, tmp_path: Path) -> None:
-    walk(MAJOR, mode, lambda name: open_storage(str(tmp_path / name)), 17)
+    walk(MAJOR, mode, lambda name: open_storage(str(tmp_path / name)), 41)
 
 
 def walk(options: CompactOptions, mode: Mode, fresh: Callable[[str], Storage], stride: int) -> None:

@@ -364,7 +364,7 @@ def walk(fresh: Callable[[], Storage], mode: Mode, stride: int = 1) -> int:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_failure_at_any_call_costs_nothing_but_a_rerun(mode: Mode, request: pytest.FixtureRequest) -> None:
     numbers = iter(range(10_000))
-    assert walk(lambda: open_storage(f"memory://retention-{request.node.name}-{next(numbers)}"), mode, stride=7) > 50
+    assert walk(lambda: open_storage(f"memory://retention-{request.node.name}-{next(numbers)}"), mode, stride=17) > 50
 
 
 @pytest.mark.slow

@@ -47,8 +47,8 @@ def prepared(spark: SparkSession, path: Path, file_format: str) -> Storage:
 @pytest.mark.parametrize(
     "file_format, metadata, mode, stride",
     [
-        ("parquet", "batch", "after", 9),
-        ("parquet", "inline", "after", 5),
+        ("parquet", "batch", "after", 17),
+        ("parquet", "inline", "after", 13),
         *[
             pytest.param(form, metadata, mode, 13, marks=pytest.mark.slow)  # the core is walked at every call without Spark
             for form, metadata, mode in (
