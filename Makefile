@@ -22,6 +22,7 @@ BENCH_ROWS ?= 10000000
 BENCH_ARGS ?=
 HISTORIES ?= 2000
 SOAK_MINUTES ?= 20
+SOAK_PEERS := delta,iceberg
 # make soak SOAK_ARGS="--stores local --keep"
 SOAK_ARGS ?=
 # Passed to pytest as they are: make test ARGS="-k metagen -x"
@@ -96,8 +97,9 @@ bench-churn: venv  ## storage and scans after every one of CHURN_ROWS (1000000) 
 bench-peers: venv  ## beside Delta, Iceberg and Hudi, for hours; SHORT=1 takes minutes, BENCH_ARGS=--help tells more
 	@$(ENVIRONMENT) "$(PY)" -m tests.bench.peers --rows $(BENCH_ROWS) $(if $(SHORT),--short) $(BENCH_ARGS)
 
-soak: venv  ## upserts, rewrites and readers at once, SOAK_MINUTES (20) on local files and on S3; SOAK_SHORT=1 takes a minute each
-	@$(ENVIRONMENT) "$(PY)" -m tests.soak --minutes $(if $(SOAK_SHORT),1,$(SOAK_MINUTES)) $(SOAK_ARGS)
+soak: venv  ## upserts, rewrites and readers at once, SOAK_MINUTES (20) on local files and on S3; SOAK_SHORT=1, PEERS=1
+	@$(ENVIRONMENT) "$(PY)" -m tests.soak --minutes $(if $(SOAK_SHORT),2,$(SOAK_MINUTES)) \
+		$(if $(PEERS),--peers $(SOAK_PEERS)) $(SOAK_ARGS)
 
 lock: venv  ## renew .ci/requirements.lock from pyproject.toml; UPGRADE=1 takes the newest versions
 	$(VENV)/bin/uv pip compile pyproject.toml --quiet --no-config --all-extras --universal --python-version 3.11 --generate-hashes \

@@ -1,6 +1,7 @@
 """Soak: `python -m tests.soak --help`, or `make soak`. Exit status 1 when anything is wrong."""
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.fixtures_s3 import BUCKET, s3_server
 from tests.soak.actor import ROLES, SPARK_ROLES
 from tests.soak.audit import Auditor
 from tests.soak.place import Place
-from tests.soak.verdict import Outcome, judge_soak, table_of
+from tests.soak.verdict import Outcome, judge_peer, judge_soak, table_of
 
 ROOT = Path(__file__).parents[2]
 STORES = ("local", "s3")
@@ -37,6 +38,9 @@ def main() -> int:
             print(f"soak on {store}: {options.minutes:g} minutes, {len(ROLES)} processes", flush=True)
             with s3_server() if store == "s3" else nullcontext({}) as store_options:
                 outcomes.append(_soak(folder / store, store_options, options.minutes * 60))
+        for peer in options.peers:
+            print(f"soak of {peer}: {options.minutes:g} minutes", flush=True)
+            outcomes.append(_peer(peer, folder / peer, options.minutes * 60))
     finally:
         if options.keep:
             print(f"tables, journals and logs are in {folder}")
@@ -63,10 +67,22 @@ def _soak(folder: Path, options: Mapping[str, str], seconds: float) -> Outcome:
         (folder / "over").touch()
         dead += _watch(actors, auditor, _STOP_S, lambda: all(actor.poll() is not None for actor in actors.values()))
         dead += [f"{role} did not end" for role, actor in actors.items() if actor.poll() is None]
-    dead = [f"{line}: {_last_words(place, line.split()[0])}" for line in dict.fromkeys(dead)]
+    dead = [f"{line}: {_last_words(folder / f'{line.split()[0]}.log')}" for line in dict.fromkeys(dead)]
     auditor.table.metagen()
     auditor.follow()
     return judge_soak(place, auditor, dead)
+
+
+def _peer(system: str, folder: Path, seconds: float) -> Outcome:
+    folder.mkdir(parents=True)
+    with _actors() as actors:
+        actors[system] = _process(folder / f"{system}.log", ["tests.soak.peer", system, str(folder), str(seconds)])
+        ended = actors[system].wait()
+    if ended:
+        outcome = Outcome(name=system)
+        outcome.require(False, f"ended with {ended}: {_last_words(folder / f'{system}.log')}")
+        return outcome
+    return judge_peer(system.title(), json.loads((folder / "told.json").read_text(encoding="utf-8")))
 
 
 @contextmanager
@@ -83,12 +99,15 @@ def _actors() -> Iterator[Actors]:
 
 
 def _start(actors: Actors, place: Place, roles: Iterable[str]) -> None:
+    for role in roles:
+        actors[role] = _process(place.path / f"{role}.log", ["tests.soak.actor", role, str(place.save())])
+
+
+def _process(log: Path, module: Sequence[str]) -> subprocess.Popen[bytes]:
     path = os.pathsep.join([str(ROOT), str(ROOT / "spark_apps")])
     environment = os.environ | {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    for role in roles:
-        command = [sys.executable, "-m", "tests.soak.actor", role, str(place.save())]
-        with (place.path / f"{role}.log").open("wb") as log:
-            actors[role] = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    with log.open("wb") as output:
+        return subprocess.Popen([sys.executable, "-m", *module], cwd=log.parent, env=environment, stdout=output, stderr=subprocess.STDOUT)
 
 
 def _watch(actors: Actors, auditor: Auditor, seconds: float, is_early: Callable[[], bool]) -> Iterator[str]:
@@ -106,8 +125,8 @@ def _are_at_work(place: Place, roles: Iterable[str]) -> bool:
     return all(place.journal(role).exists() for role in roles)
 
 
-def _last_words(place: Place, role: str) -> str:
-    lines = (place.path / f"{role}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+def _last_words(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return lines[-1][:500] if lines else "without a word"
 
 
@@ -115,10 +134,15 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Upserts, rewrites and readers at once on one table.")
     add = parser.add_argument
     add("--minutes", type=float, default=20, help="of each store (20)")
-    add("--stores", type=lambda text: text.split(","), default=STORES, help="local, s3")
+    add("--stores", type=_names, default=STORES, help="local, s3")
+    add("--peers", type=_names, default=(), help="delta, iceberg: their conflicts beside ours")
     add("--folder", type=Path, help="where tables are (a temporary folder)")
     add("--keep", action="store_true", help="leave tables, journals and logs there")
     return parser.parse_args()
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from opal_lake.compaction import CompactOptions, compact
 from opal_lake.errors import ConflictError
 from opal_lake.job import JobResult
 from opal_lake.table import Table
+from opal_lake.z_value import z_fields
+from opal_lake.zorder import zorder
+from opal_lake.zorder_plan import ZOrderOptions
 from tests.soak.place import Place, load_place
 from tests.soak.reader import Reader
 from tests.soak.rows import TICK, Batch, arrow_of, columns_of
@@ -80,16 +84,20 @@ def _ingests(actor: Actor, writer: int, metadata: str, pause_s: float) -> None:
     actor.until_over(turn, pause_s)
 
 
-def compactions(actor: Actor) -> None:
-    """Every third one raises the floor and drops what is below it."""
-
-    def turn() -> None:
-        actor.turns += 1
-        minor = CompactOptions(target_bytes=_TARGET_BYTES)
-        major = CompactOptions(mode="major", look_back=LOOK_BACK, target_bytes=_TARGET_BYTES)
-        actor.job("compact", lambda: compact(actor.table, minor if actor.turns % 3 else major))
-
-    actor.until_over(turn, 0.5)
+def rewrites(actor: Actor) -> None:
+    """A major compaction in turn with minor ones and a Z-order: it raises the floor and drops what is below it."""
+    fields = z_fields(actor.table.snapshot_at().spec, ["x", "y"])
+    by = ZOrderOptions(columns=tuple(field.id for field in fields), target_bytes=_TARGET_BYTES)
+    minor = CompactOptions(target_bytes=_TARGET_BYTES)
+    major = CompactOptions(mode="major", look_back=LOOK_BACK, target_bytes=_TARGET_BYTES)
+    jobs: list[tuple[str, Callable[[], JobResult]]] = [
+        ("compact", lambda: compact(actor.table, minor)),
+        ("zorder", lambda: zorder(actor.table, fields, by)),
+        ("compact", lambda: compact(actor.table, minor)),
+        ("compact", lambda: compact(actor.table, major)),
+    ]
+    in_turn = cycle(jobs)
+    actor.until_over(lambda: actor.job(*next(in_turn)), 0.3)
 
 
 def retentions(actor: Actor) -> None:
@@ -117,7 +125,7 @@ def spark_maintenance(actor: Actor) -> None:
 ROLES: dict[str, Callable[[Actor], None]] = {
     "inline": inline_upserts,
     "ingest": pending_upserts,
-    "compact": compactions,
+    "rewrite": rewrites,
     "retain": retentions,
     "reader": reads,
     "spark-upsert": spark_upserts,

@@ -47,7 +47,7 @@ def columns_of(batch: Batch) -> Columns:
     count = int(dice.integers(1, _MOST_ROWS))
     late = np.where(dice.random(count) < 0.25, dice.integers(0, _LATE_TICKS, count), 0)
     late = np.where(dice.random(count) < 0.05, dice.integers(0, _VERY_LATE_TICKS, count), late)
-    tick = np.maximum(0, batch.tick - (0 if batch.orderly else late))
+    tick = np.maximum(0, batch.tick - (np.zeros(count, np.int64) if batch.orderly else late))
     return {
         "sku": dice.choice(SKUS, count, replace=False).astype(np.int64),
         "at": (tick * WRITERS + batch.writer) * TURNS + batch.turn,

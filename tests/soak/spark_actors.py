@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable
 from itertools import cycle
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -55,16 +54,14 @@ def upserts(actor: Actor) -> None:
 
 
 def maintenance(actor: Actor) -> None:
-    """Compactions, minor and major, and Z-order where a table has it."""
+    """Compactions, minor and major, and Z-order."""
     spark = open_spark(actor)
     table = OpalTable(spark=spark, table=actor.table)
-    zorder: Any = getattr(table, "zorder", None)
     jobs: list[tuple[str, Callable[[], JobResult]]] = [
         ("compact", lambda: table.compact(target_mb=1)),
+        ("zorder", lambda: table.zorder(["x", "y"], target_mb=1)),
         ("compact", lambda: table.compact(mode="major", look_back=LOOK_BACK, target_mb=1)),
     ]
-    if zorder is not None:
-        jobs.insert(1, ("zorder", lambda: zorder(["x", "y"], target_mb=1)))
     in_turn = cycle(jobs)
     actor.until_over(lambda: actor.job(*next(in_turn)), 0.5)
     spark.stop()

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.soak.audit import (
     REWRITES,
@@ -23,7 +24,7 @@ from tests.soak.place import Place
 from tests.soak.reader import POINTS
 
 GIVEN_UP = "was given up by a cleaner"  # what is slower than the grace; no conflict with a rewrite
-WORKERS = ("inline", "ingest", "compact", "retain", "spark-upsert", "spark-maintain")
+WORKERS = ("inline", "ingest", "rewrite", "retain", "spark-upsert", "spark-maintain")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,6 +116,28 @@ def _reads(outcome: Outcome, place: Place) -> Mapping[str, str]:
 def told(counts: Mapping[str, int], names: Sequence[str]) -> str:
     found = [f"{name} {counts[name]}" for name in names if counts.get(name)]
     return f"{sum(counts.get(name, 0) for name in names)} ({', '.join(found)})"
+
+
+def judge_peer(name: str, told: Mapping[str, Any]) -> Outcome:
+    """Its conflicts are told, not judged; wrong reads are."""
+    upserts, rewrites, reads = told["upserts"], told["rewrites"], told["reads"]
+    outcome = Outcome(name=f"{name}, local files")
+    outcome.rows = {
+        "upsert commits": str(upserts["done"]),
+        "rewrite commits": str(rewrites["done"] - told["idle"]),
+        "rows upserted": f"{told['rows']:,}",
+        "conflicts of upserts with rewrites": str(upserts["conflicts"]),
+        "conflicts of rewrites with upserts": str(rewrites["conflicts"]),
+        "work redone by upserts": f"{upserts['conflicts']} jobs, {upserts['redone_s']:.1f} s",
+        "work redone by rewrites for upserts": f"{rewrites['conflicts']} jobs, {rewrites['redone_s']:.1f} s",
+        "jobs that no try brought in": str(upserts["given_up"] + rewrites["given_up"]),
+        "reads compared": str(reads["done"]),
+        "wrong reads": str(len(reads["errors"])),
+    }
+    outcome.require(bool(upserts["done"] and rewrites["done"] and reads["done"]), "one of the sides did nothing")
+    errors = upserts["errors"] + rewrites["errors"] + reads["errors"]
+    outcome.require(not errors, f"failed: {errors[:2]}")
+    return outcome
 
 
 def table_of(outcomes: Sequence[Outcome]) -> str:
