@@ -207,11 +207,7 @@ def test_a_look_back_counts_in_the_unit_of_the_delta(request: pytest.FixtureRequ
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    "options, stride",
-    [(MINOR, 19), (MAJOR, 17), pytest.param(MINOR, 2, marks=pytest.mark.slow), pytest.param(MAJOR, 2, marks=pytest.mark.slow)],
-    ids=["minor", "major", "minor in short strides", "major in short strides"],
-)
+@pytest.mark.parametrize("options, stride", [(MINOR, 19), (MAJOR, 17)], ids=["minor", "major"])
 def test_a_failure_at_any_call_costs_nothing_but_a_rerun(
     options: CompactOptions, stride: int, mode: Mode, request: pytest.FixtureRequest
 ) -> None:
@@ -219,10 +215,16 @@ def test_a_failure_at_any_call_costs_nothing_but_a_rerun(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["before", "done_but_failed"])
+def test_a_failure_at_every_second_call_costs_nothing_but_a_rerun(mode: Mode, request: pytest.FixtureRequest) -> None:
+    walk(MAJOR, mode, lambda name: open_storage(f"memory://compaction-{request.node.name}-{name}"), 2)
+
+
+@pytest.mark.slow
 @pytest.mark.s3
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["after", "failed"])
 def test_a_failure_at_any_call_on_s3(mode: Mode, s3_options: dict[str, str], request: pytest.FixtureRequest) -> None:
-    walk(MAJOR, mode, lambda name: open_storage(f"s3://lake/{request.node.name}-{name}", s3_options), 7)
+    walk(MAJOR, mode, lambda name: open_storage(f"s3://lake/{request.node.name}-{name}", s3_options), 23)
 
 
 @pytest.mark.parametrize("mode", MODES)

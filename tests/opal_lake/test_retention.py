@@ -368,10 +368,10 @@ def test_a_failure_at_any_call_costs_nothing_but_a_rerun(mode: Mode, request: py
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["before", "done_but_failed"])
 def test_a_failure_on_local_files_costs_nothing_but_a_rerun(mode: Mode, tmp_path: Path) -> None:
     numbers = iter(range(10_000))
-    walk(lambda: open_storage(str(tmp_path / f"table-{next(numbers)}")), mode, stride=5)
+    walk(lambda: open_storage(str(tmp_path / f"table-{next(numbers)}")), mode, stride=9)
 
 
 @pytest.mark.s3
