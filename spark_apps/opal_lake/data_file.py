@@ -154,6 +154,7 @@ def _open_parquet(sample: pa.Table, sink: pa.NativeFile, level: int | None) -> p
         compression_level=level,
         use_dictionary=list(encodings.dictionary),
         column_encoding=dict.fromkeys(encodings.delta, "DELTA_BINARY_PACKED"),
+        write_statistics=list(encodings.statistics),
         write_page_checksum=True,
         store_decimal_as_integer=True,  # as Spark does: reads twice as fast
         store_schema=False,

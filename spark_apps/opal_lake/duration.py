@@ -8,9 +8,9 @@ _UNITS_US = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_00
 _DURATION = re.compile(r"([0-9]{1,6})([dhms])\Z")
 
 
-def parse_duration(text: str, *, name: str) -> int:
+def parse_duration(text: object, *, name: str) -> int:
     """Microseconds."""
-    found = _DURATION.match(text)
+    found = _DURATION.match(text) if isinstance(text, str) else None
     if found is None:
         raise InvalidInputError(f"{name}={text!r} is no span of time; write a number of days, hours, minutes or seconds, as 30d or 12h")
     return int(found[1]) * _UNITS_US[found[2]]

@@ -15,19 +15,25 @@ _DELTA_WIDTHS = {1: 32, 2: 32, 4: 32, 8: 64}  # bytes in Arrow -> bits in Parque
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encodings:
-    """Leaf columns by how they are stored; what is in neither is PLAIN."""
+    """Leaf columns by how they are stored; what is neither in a dictionary nor deltas is PLAIN.
+
+    Row groups have no statistics of floats: those of a NaN or of -0.0 make Spark skip rows that its filter would keep.
+    """
 
     dictionary: tuple[str, ...]
     delta: tuple[str, ...]
+    statistics: tuple[str, ...]
 
 
 def plan_encodings(table: pa.Table) -> Encodings:
     """Dictionary for repeated values, deltas for narrow steps, else plain."""
     sample = _sample(table)
-    chosen = [(path, _encoding(values)) for column in sample.schema for path, values in _leaves(column.name, sample.column(column.name))]
+    leaves = [leaf for column in sample.schema for leaf in _leaves(column.name, sample.column(column.name))]
+    chosen = [(path, _encoding(values)) for path, values in leaves]
     return Encodings(
         dictionary=tuple(path for path, encoding in chosen if encoding == "dictionary"),
         delta=tuple(path for path, encoding in chosen if encoding == "delta"),
+        statistics=tuple(path for path, values in leaves if not pa.types.is_floating(values.type)),
     )
 
 

@@ -163,4 +163,4 @@ def _told(log: CommitLog, head: Snapshot, expiry: Expiry, garbage: Sequence[Garb
 
 
 def _notes(oldest: int, newest: int) -> tuple[str, ...]:
-    return (f"readable are the versions {oldest} to {newest}, and savepoints",)
+    return (f"readable are the versions {oldest} to {newest}",)

@@ -17,13 +17,16 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 def set_savepoint(log: CommitLog, name: str, version: int | None = None) -> JobResult:
     """Name a version; the newest by default. A checkpoint of exactly it comes first, so that it can be read without the log below.
 
-    The same again is no change.
+    The same again is no change, as long as the table reads the same.
     """
     if not _NAME.match(name):
         raise InvalidInputError(f"a savepoint cannot be called {name!r}; use up to 100 letters, digits, '_', '.' and '-'")
     started_us, base = log.clock.now_us(), log.head()
     if version is None:
-        version = base.root.savepoints.get(name, base.version)
+        known = base.root.savepoints.get(name)
+        version = base.version if known is None or known < base.root.viewed else known
+    elif not isinstance(version, int):
+        raise InvalidInputError(f"version {version!r} is no version; give a whole number, as `opal history` lists them")
     kept = ensure_checkpoint(log.storage, base if version == base.version else log.at(version)).version
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:

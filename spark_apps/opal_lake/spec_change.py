@@ -8,6 +8,7 @@ from opal_lake.commit_log import CommitLog, Draft, Proposal
 from opal_lake.errors import InvalidInputError
 from opal_lake.job import JobResult
 from opal_lake.properties import PROPERTIES, check_properties, plain_properties
+from opal_lake.schema import Atomic
 from opal_lake.snapshot import Snapshot
 from opal_lake.table_spec import TableSpec
 
@@ -42,7 +43,19 @@ def changed_spec(head: Snapshot, changes: Changes) -> TableSpec:
     kept = {name: value for name, value in head.spec.properties.items() if name not in changes}
     spec = replace(head.spec, properties={**kept, **given})
     _check_groups(head, spec)
+    _check_spans(spec)
     return spec
+
+
+def _check_spans(spec: TableSpec) -> None:
+    """Ages are told in the unit of the delta column."""
+    assert isinstance(spec.delta.type, Atomic)
+    has_time = spec.delta.type.name in ("date", "timestamp", "timestamp_ntz")
+    for name in ("look_back", "archive_after"):
+        text = str(spec.properties.get(name, ""))
+        if text and text.isdecimal() == has_time:
+            what = "a time; give a span of time, as '30d'" if has_time else "a number; give a number, as 1000"
+            raise InvalidInputError(f"property {name!r} is {text!r}, and the delta column {spec.delta.name!r} is {what}")
 
 
 def _check_groups(head: Snapshot, spec: TableSpec) -> None:

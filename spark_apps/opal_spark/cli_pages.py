@@ -36,7 +36,8 @@ def result_page(result: JobResult, style: Style, width: int | None, *, last: boo
         yield f"{style.warn('note')}  {escaped(note)}"
     if result.examples and result.operation != "read":
         yield from text_table([Column(key=name, title=name, shrinks=True) for name in result.examples[0]], result.examples, style, width)
-    if last and result.operation == "ingest" and result.counts.get("rows"):
+    is_inline = "segments" in result.counts
+    if last and result.operation == "ingest" and result.counts.get("rows") and not is_inline:
         yield style.faint(f"not visible yet; next: opal metagen {escaped(result.table)}")
 
 

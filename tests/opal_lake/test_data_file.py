@@ -158,3 +158,10 @@ def test_texts_that_are_not_utf8_are_written_with_unknown_bounds(file_format: st
     assert file.bounds[1].high is None
     back = decode_file(file.data, spec_of(table, file_format), ["k"], "f")
     assert back["k"].cast(pa.binary()).to_pylist() == [b"\xff\xfe", b"ok"]
+
+
+def test_row_groups_say_nothing_of_floats() -> None:
+    """A NaN or a -0.0 in a row group makes readers that trust its statistics skip rows that a filter asks for."""
+    table = pa.table({"k": ["a", "b"], "d": [1, 2], "x": [1.0, float("nan")], "s": [{"y": -0.0}, {"y": 1.0}]})
+    encodings = plan_encodings(table)
+    assert encodings.statistics == ("k", "d")

@@ -82,7 +82,8 @@ def counts_text(counts: Mapping[str, int]) -> str:
 def _count_text(count: int, name: str) -> str:
     if name.partition("_")[0] == "bytes":
         return f"{size_text(count)} {name.removeprefix('bytes').strip('_')}".rstrip()
-    noun = name.removesuffix("s") if count == 1 and name != "ambiguous" else name
+    one = name.removesuffix("ies") + "y" if name.endswith("ies") and name != "series" else name.removesuffix("s")
+    noun = one if count == 1 and name != "ambiguous" else name
     return f"{count:,} {noun.replace('_', ' ')}"
 
 
