@@ -27,11 +27,10 @@ def storage(request: pytest.FixtureRequest) -> Storage:
         ("zorder", ["sku", "at"]),
         ("zorder", ""),
         ("window", "12h"),
-        ("look_back", "30d"),
         ("look_back", "1000"),
         ("look_back", 1000),
         ("look_back", ""),
-        ("archive_after", "90d"),
+        ("archive_after", "90"),
         ("archive_codec", "zstd:19"),
         ("dead_share", 100),
         ("target_mb", 64),
@@ -126,3 +125,10 @@ def test_a_creator_may_say_what_was_said_before_maintenance_was_changed(storage:
 def test_defaults_pass_their_own_checks(storage: Storage) -> None:
     table = create(storage, **{name: default_of(name) for name in PROPERTIES})
     assert table.snapshot_at().spec.integer("target_mb") == 256
+
+
+def test_an_age_is_told_in_the_unit_of_the_delta_column(storage: Storage) -> None:
+    table = create(storage)
+    with pytest.raises(InvalidInputError, match="the delta column 'at' is a number; give a number"):
+        table.set_properties({"look_back": "30d"})
+    assert table.set_properties({"look_back": 30}).version == 1
