@@ -49,15 +49,15 @@ def encode_file(table: pa.Table, spec: TableSpec) -> EncodedFile:
 
 @dataclass(slots=True, kw_only=True)
 class FileEncoder:
-    """A file that is made in passing: in memory are the rows of one row group, and the bytes so far.
+    """A file that is made in passing: in memory are the rows of one row group, and the bytes so far unless the sink is a spool.
 
     How columns are encoded is decided by the first row group.
     """
 
     spec: TableSpec
     level: int | None = None
+    sink: pa.NativeFile = field(default_factory=pa.BufferOutputStream)
     rows: int = 0
-    _sink: pa.BufferOutputStream = field(default_factory=pa.BufferOutputStream)
     _writer: pq.ParquetWriter | orc.ORCWriter | None = None
     _held: list[pa.Table] = field(default_factory=list)
     _held_rows: int = 0
@@ -77,14 +77,14 @@ class FileEncoder:
     @property
     def size(self) -> int:
         """The bytes of the row groups that are written."""
-        return int(self._sink.tell())
+        return int(self.sink.tell())
 
     def finish(self) -> EncodedFile:
         """At least a call of `add` came before."""
         self._flush(whole=False)
         assert self._writer is not None
         self._writer.close()
-        buffer = self._sink.getvalue()
+        buffer = self.sink.getvalue()
         data = memoryview(buffer)
         if self.spec.file_format == "orc":
             footer_bytes, known = _orc_footer_bytes(buffer), {}
@@ -114,7 +114,7 @@ class FileEncoder:
         texts = dict.fromkeys(_texts(rows.schema), (None, None)) if self.spec.file_format == "parquet" else {}
         self._parts.append((rows.num_rows, bounds_of(rows, self.spec, texts)))
         if self._writer is None:
-            self._writer = _open_orc(self._sink) if self.spec.file_format == "orc" else _open_parquet(rows, self._sink, self.level)
+            self._writer = _open_orc(self.sink) if self.spec.file_format == "orc" else _open_parquet(rows, self.sink, self.level)
         if isinstance(self._writer, orc.ORCWriter):
             self._writer.write(pa.table([_compact(column) for column in rows.columns], schema=rows.schema))
         else:

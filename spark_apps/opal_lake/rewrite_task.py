@@ -21,6 +21,7 @@ from opal_lake.rewrite import Bin
 from opal_lake.schema import DELETED, OFFSET, SEGMENT
 from opal_lake.segment import Cluster, DataFile, RunFile
 from opal_lake.segment_log import Events
+from opal_lake.spool import room_errors, spool
 from opal_lake.storage.behind import puts_behind
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
@@ -142,7 +143,7 @@ def _droppable(rows: pa.Table, marks: Marks, task: RewriteTask) -> npt.NDArray[n
 def write_files(parts: Iterable[pa.Table], task: RewriteTask, target: Target) -> tuple[DataFile, ...]:
     """Rows in the order in which they come; a new file where one is full."""
     files: list[DataFile] = []
-    with puts_behind(task.storage) as storage:
+    with room_errors(), puts_behind(task.storage) as storage:
         held: tuple[FileEncoder, set[int]] | None = None
         for rows in parts:
             if rows.num_rows:
@@ -159,7 +160,7 @@ def write_files(parts: Iterable[pa.Table], task: RewriteTask, target: Target) ->
 
 def _encoder(spec: TableSpec, codec: str) -> FileEncoder:
     level = codec.partition(":")[2]
-    return FileEncoder(spec=spec, level=int(level) if level else None)
+    return FileEncoder(spec=spec, level=int(level) if level else None, sink=spool())
 
 
 def _stored(held: tuple[FileEncoder, set[int]], task: RewriteTask, target: Target, count: int, storage: Storage) -> DataFile:

@@ -1,6 +1,9 @@
+import gc
 import io
+import tempfile
 import zlib
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 
 from opal_lake.columns import to_logical, to_physical
-from opal_lake.data_file import EncodedFile, decode_file, encode_file, verify_footer
+from opal_lake.data_file import GROUP_ROWS, EncodedFile, FileEncoder, decode_file, encode_file, verify_footer
 from opal_lake.encodings import plan_encodings
-from opal_lake.errors import FormatError, InvalidInputError
+from opal_lake.errors import FormatError, InvalidInputError, StorageError
 from opal_lake.schema import OFFSET, SEGMENT
+from opal_lake.spool import room_errors, spool
 from tests.opal_lake.shapes import every_type, spec_of, tables, with_row_ids
 
 FORMATS = pytest.mark.parametrize("file_format", ["parquet", "orc"])
@@ -55,6 +59,35 @@ def test_every_type_in_slices_and_chunks(file_format: str) -> None:
 @FORMATS
 def test_the_same_rows_give_the_same_bytes(file_format: str) -> None:
     assert encoded(every_type(), file_format).data == encoded(every_type(), file_format).data
+
+
+@FORMATS
+def test_bytes_on_disk_are_those_in_memory_and_stay_when_the_encoder_goes(file_format: str) -> None:
+    table = plain_rows(GROUP_ROWS + 7)
+    spec = spec_of(table, file_format)
+    parts = [to_physical(with_row_ids(table), spec).slice(start, 100_000) for start in range(0, table.num_rows, 100_000)]
+
+    def finished(sink: pa.NativeFile) -> EncodedFile:
+        encoder = FileEncoder(spec=spec, sink=sink)
+        for part in parts:
+            encoder.add(part)
+        assert encoder.size > 1 << 20 or file_format == "orc"  # whose stripes are larger
+        return encoder.finish()
+
+    first, second = finished(spool()), finished(pa.BufferOutputStream())
+    gc.collect()
+    assert bytes(first.data) == bytes(second.data)
+    assert replace(first, data=b"") == replace(second, data=b"")
+    assert bytes(spool().getvalue()) == b""
+
+
+def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Path("/dev/full").open("r+b", buffering=0))  # noqa: SIM115
+    table = plain_rows(100)
+    encoder = FileEncoder(spec=spec_of(table, "parquet"), sink=spool())
+    encoder.add(to_physical(with_row_ids(table), encoder.spec))
+    with pytest.raises(StorageError, match=r"no room in .*TMPDIR"), room_errors():
+        encoder.finish()
 
 
 @FORMATS

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from opal_lake.storage.protocol import Storage, StoredObject
 
-THREADS = 4  # files on their way at once, which are held in memory until they are there
+THREADS = 4  # files on their way at once, which are held, in memory or in a spool, until they are there
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+import pyarrow as pa
 from botocore.exceptions import ClientError
 
 from opal_lake.errors import InvalidInputError, StorageError
@@ -50,9 +51,8 @@ class S3Storage:
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
         key = self._key(path)
-        body = data if isinstance(data, bytes) else bytes(data)
         for pause_s in _CONFLICT_PAUSES_S:
-            created = self._try_put(key, body)
+            created = self._try_put(key, data)
             if created is not None:
                 return created
             time.sleep(pause_s)
@@ -75,8 +75,9 @@ class S3Storage:
     def _key(self, path: str) -> str:
         return self.prefix + check_path(path)
 
-    def _try_put(self, key: str, body: bytes) -> bool | None:
+    def _try_put(self, key: str, data: bytes | memoryview) -> bool | None:
         """None when another request on the key was in flight and neither outcome is decided."""
+        body = data if isinstance(data, bytes) else pa.BufferReader(data)  # which boto3 reads bit by bit, without a copy of the whole
         with s3_errors(self.bucket, key):
             try:
                 self._client().put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")

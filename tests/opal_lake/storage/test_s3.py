@@ -18,15 +18,17 @@ OPTIONS = {"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": SECRET, 
 
 
 @contextmanager
-def answering(*answers: tuple[int, str]) -> Iterator[tuple[Storage, list[str]]]:
-    """A server that gives the answers in turn, the last one for ever; and the requests it saw."""
+def answering(*answers: tuple[int, str], bodies: list[bytes] | None = None) -> Iterator[tuple[Storage, list[str]]]:
+    """A server that gives the answers in turn, the last one for ever; and the requests it saw, whose bodies go into `bodies`."""
     seen: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_PUT(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if bodies is not None:
+                bodies.append(sent)
             status, code = answers[min(len(seen), len(answers) - 1)]
             seen.append(f"{self.command} {self.path} {self.headers.get('If-None-Match')}")
             body = f"<Error><Code>{code}</Code><Message>told so</Message></Error>".encode() if code else b""
@@ -68,6 +70,14 @@ def test_a_conflict_with_a_request_in_flight_is_tried_again() -> None:
     with answering((409, "ConditionalRequestConflict"), (409, "ConditionalRequestConflict"), (200, "")) as (store, seen):
         assert store.put_if_absent("a", b"x")
     assert len(seen) == 3
+
+
+def test_a_view_of_bytes_is_sent_whole_at_every_try() -> None:
+    data, bodies = bytes(range(256)) * 4096, list[bytes]()
+    with answering((503, "SlowDown"), (409, "ConditionalRequestConflict"), (200, ""), bodies=bodies) as (store, seen):
+        assert store.put_if_absent("a", memoryview(data))
+    assert len(seen) == 3
+    assert bodies == [data] * 3
 
 
 def test_a_conflict_without_end_is_a_storage_error() -> None:
