@@ -20,26 +20,33 @@ _COMPARISONS: dict[type[exp.Expr], Operator] = {exp.EQ: "=", exp.NEQ: "!=", exp.
 _NEGATED: dict[Operator, Operator] = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 _MIRRORED: dict[Operator, Operator] = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _WILDCARDS = frozenset("%_")
+_NO_COLUMNS = frozenset({"localtimestamp", "user", "current_user", "session_user"})  # functions that need no parentheses
 
 
 def parse_predicate(sql: str, spec: TableSpec, *, session_zone: str) -> Predicate:
     """What of the filter bounds can answer. Texts that are times without a zone are in the session's."""
+    node = _parse(sql)
     try:
-        node = _parse(sql)
-        return (
-            Unknown()
-            if node is None
-            else _Builder(spec=spec, literals=LiteralReader(sql=sql, session_zone=session_zone)).build(node, negated=False)
-        )
-    except RecursionError:  # nested too deeply for us; Spark may still manage
-        return Unknown()
+        if node is not None:
+            return _Builder(spec=spec, literals=LiteralReader(sql=sql, session_zone=session_zone)).build(node, negated=False)
+    except RecursionError:  # as in _parse
+        pass
+    return Unknown()
+
+
+def unknown_columns(sql: str, spec: TableSpec) -> list[str]:
+    """Where no Spark looks at a filter: the columns that it names and the table has not."""
+    node = _parse(sql)
+    known = {name.casefold() for name in spec.schema.names} | _NO_COLUMNS
+    named = {column.parts[0].name for column in node.find_all(exp.Column)} if node else set()
+    return sorted(name for name in named if name.casefold() not in known)
 
 
 def _parse(sql: str) -> exp.Expr | None:
     """None for what only Spark can read, or say what is wrong with."""
     try:
         nodes = sqlglot.Dialect.get_or_raise("spark").parse_into(exp.Condition, sql)
-    except SqlglotError:
+    except (SqlglotError, RecursionError):  # nested too deeply for us; Spark may still manage
         return None
     return nodes[0] if len(nodes) == 1 else None
 

@@ -328,5 +328,10 @@ def test_explain_says_what_a_condition_skips(uri: str, capsys: pytest.CaptureFix
     assert re.search(r"skipped by the condition +1 file", shown)
     assert re.search(r"name = 'z' +1 +[\d.,]+ \w+ +1\n", shown)
     assert re.search(r"in no Z-order +2 files", shown)
+    for where in ("ID < 5", "(" * 2000 + "id < 5" + ")" * 2000, "name < localtimestamp"):
+        assert main(["explain", uri, "--where", where]) == OK
+    assert main(["explain", uri, "--where", "id < 5 AND nope = 'z'"]) == INPUT
+    shown = capsys.readouterr()
+    assert "no column 'nope'" in shown.err
     assert main(["explain", uri, "--json"]) == OK
     assert json.loads(capsys.readouterr().out)["files"]["read_whole"] == 1
