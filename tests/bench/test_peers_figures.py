@@ -3,15 +3,18 @@
 import math
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from tests.bench.peers.boxes import COUNT, box_sql, boxes, meets
 from tests.bench.peers.catalog import SYSTEMS
 from tests.bench.peers.figures import UNFILTERED, Case, Figure, Results, load_results
 from tests.bench.peers.limits import LIMITS, Limit, check_limits
 from tests.bench.peers.measures import merged_bytes
 from tests.bench.peers.options import MEASURES, SHORT_SYSTEMS, parse
 from tests.bench.peers.ratios import all_ratios, ratio_table
-from tests.bench.peers.rows import Batch, check_batch, hot_keys
+from tests.bench.peers.rows import BEGAN_MS, Batch, check_batch, hot_keys
 from tests.bench.peers.tables import growth, kind_of_file, medians
 
 UPSERT = Case(measure="upsert", rows=1000, batch=10)
@@ -86,7 +89,27 @@ def test_every_limit_is_about_a_ratio_of_the_short_run() -> None:
             batch = int(short.rows * short.scan_share)
             case = Case(measure="scan", rows=short.rows, batch=batch, upserts=short.scan_upserts[0], columns=columns, view=view)
             measured += figures(case, **dict.fromkeys(SHORT_SYSTEMS, 1.0))
+    compaction = Case(measure="compaction", rows=short.rows, columns=f"{short.small_files} files")
+    measured += figures(compaction, **dict.fromkeys(SHORT_SYSTEMS, 1.0))
     assert not [verdict.limit.ratio for verdict in check_limits(ratios(measured)) if verdict.value is None]
+
+
+def test_boxes_are_the_same_every_time_and_lie_within_the_table() -> None:
+    columns = ("v1", "v2", "mod_time")
+    found = boxes(columns, 1000)
+    assert found == boxes(columns, 1000)
+    assert len(found) == COUNT
+    assert {len(box) for box in found} == {1, 3}
+    ranges = {"v1": (0, 1), "v2": (0, 1000), "mod_time": (BEGAN_MS, BEGAN_MS + 1000)}
+    assert all(ranges[column][0] <= low < high <= ranges[column][1] for box in found for column, (low, high) in box.items())
+    assert box_sql({"v1": (0.25, 0.5), "v2": (3, 9)}) == "v1 >= 0.25D AND v1 < 0.5D AND v2 >= 3 AND v2 < 9"
+
+
+def test_a_footer_says_which_files_meet_a_box(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"v1": [0.2, 0.4], "v2": [5, 7]}), tmp_path / "part.parquet", row_group_size=1)
+    meeting = [{}, {"v1": (0.4, 0.5)}, {"v1": (0.0, 0.3), "v2": (7, 8)}]
+    passing = [{"v1": (0.41, 0.5)}, {"v1": (0.1, 0.2)}, {"v2": (0, 5)}]
+    assert [meets(tmp_path / "part.parquet", box) for box in meeting + passing] == [True] * 3 + [False] * 3
 
 
 def test_results_are_on_disk_at_once_and_read_back(tmp_path: Path) -> None:

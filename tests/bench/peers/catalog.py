@@ -22,6 +22,7 @@ class SystemSpec:
     packages: str = ""
     conf: Mapping[str, str] = field(default_factory=dict)
     pyspark: str | None = None
+    rewrites: bool = True  # whether `systems` knows how to compact and cluster it
 
     def settings(self, folder: str) -> dict[str, str]:
         found = {name: value.replace("{folder}", folder) for name, value in self.conf.items()}
@@ -59,6 +60,7 @@ _SPECS = (
         kind="peer",
         packages=HUDI,
         pyspark=HUDI_PYSPARK,
+        rewrites=False,
         conf={
             "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
             "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
@@ -66,7 +68,7 @@ _SPECS = (
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
         },
     ),
-    SystemSpec(name="lumos", kind="reference"),
+    SystemSpec(name="lumos", kind="reference", rewrites=False),
     SystemSpec(name="plain", kind="reference"),
 )
 SYSTEMS: Mapping[str, SystemSpec] = {spec.name: spec for spec in _SPECS}

@@ -1,4 +1,4 @@
-"""Four charts of a run, for people: one colour for Opal tables, greys for all else, and every bar says its value."""
+"""The charts of a run, for people: one colour for Opal tables, greys for all else, and every bar says its value."""
 
 from collections.abc import Callable, Container, Sequence
 from pathlib import Path
@@ -43,7 +43,13 @@ STYLE: Any = {
 
 def draw_charts(results: Results, beside: Path) -> list[Path]:
     """Those that there are figures for, beside the file of results."""
-    charts: dict[str, Callable[[Results], Sheet | None]] = {"upserts": upserts, "growth": growth, "scans": scans, "bytes": written}
+    charts: dict[str, Callable[[Results], Sheet | None]] = {
+        "upserts": upserts,
+        "growth": growth,
+        "scans": scans,
+        "bytes": written,
+        "upkeep": upkeep,
+    }
     drawn = []
     with mpl.rc_context(STYLE):
         for chart, draw in charts.items():
@@ -153,6 +159,29 @@ def written(results: Results) -> Sheet | None:
     axes.set_xlim(0, max(values.values()) * 1.15)
     axes.set_title(f"{case.upserts} upserts of {case.batch:,} rows into {case.rows:,}")
     _caption(sheet, "New bytes in the table's folder / bytes of the batches as plain Parquet. Light: the key store, with its merges.")
+    return sheet
+
+
+def upkeep(results: Results) -> Sheet | None:
+    """What a compaction takes, and what range queries open of a table in Z-order."""
+    panels: dict[str, dict[str, float]] = {}
+    for figure in results.figures:
+        case = figure.case
+        if case.measure == "compaction":
+            panels.setdefault(f"compaction of {case.columns}, s", {})[figure.system] = figure.value
+        if case.measure == "clustering" and case.view == "bytes opened":
+            panels.setdefault(f"range queries, {case.columns}: bytes opened", {})[figure.system] = figure.value
+    if not panels:
+        return None
+    sheet, grid = _grid(1, len(panels), f"Upkeep of a table of {results.figures[-1].case.rows:,} rows", height=3.2)
+    for number, (title, values) in enumerate(panels.items()):
+        _bars(grid[0][number], values, "{:.2g} s" if title.endswith(", s") else "{:.0f}%", names=number == 0)
+        grid[0][number].set_xlim(0, max(values.values()) * 1.2)
+        grid[0][number].set_title(title)
+    _caption(
+        sheet,
+        "Plain Parquet: read and written by Spark; in place of a Z-order sorted by the first column.",
+    )
     return sheet
 
 

@@ -15,13 +15,13 @@ UNFILTERED = "unfiltered"
 class Case:
     """What a figure is about; what plays no role in a measure is left at its default."""
 
-    measure: str  # bootstrap, upsert, scan, growth, bytes, memory
+    measure: str  # of options.MEASURES, or memory
     rows: int  # the table began with
     keys: str = "uniform"
     batch: int = 0  # rows of an upsert
     upserts: int = 0  # that the table got before
     columns: str = ""
-    view: str = ""  # `unfiltered`, or of which measure a memory is
+    view: str = ""  # `unfiltered`, of which measure a memory is, or what was counted of a clustering
 
     @property
     def label(self) -> str:
@@ -36,7 +36,7 @@ class Figure:
 
     case: Case
     system: str
-    unit: str  # s, x or MB
+    unit: str  # s, x, % or MB
     values: Sequence[float]
     parts: Mapping[str, float] = field(default_factory=dict)
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,14 @@ class Fleet:
             return None
 
     def ask_all(self, **command: Any) -> Answers:
-        answers = {name: self.ask(name, **command) for name in self.in_turns()}
+        return self._asked(self.in_turns(), command)
+
+    def ask_rewriters(self, **command: Any) -> Answers:
+        """Those that can compact and cluster their tables here."""
+        return self._asked((name for name in self.in_turns() if SYSTEMS[name].rewrites), command)
+
+    def _asked(self, names: Iterable[str], command: Mapping[str, Any]) -> Answers:
+        answers = {name: self.ask(name, **command) for name in names}
         return {name: found for name, found in answers.items() if found is not None}
 
     def rest(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 
 from tests.bench.peers.figures import UNFILTERED, Case
 from tests.bench.peers.tables import WARM_UP_ROWS, BenchTable, Run, Upserted, bench_table, medians, say
+from tests.bench.peers.upkeep import measure_clustering, measure_compaction
 from tests.bench.peers.worker import SCANS
 
 MOST_BOOTSTRAPS = 3
@@ -84,6 +85,8 @@ MEASURE: Mapping[str, Callable[[Run], None]] = {
     "scan": measure_scan,
     "growth": measure_growth,
     "bytes": measure_bytes,
+    "compaction": measure_compaction,
+    "clustering": measure_clustering,
 }
 
 

@@ -8,7 +8,7 @@ from tests.bench.peers.catalog import SYSTEMS
 from tests.bench.peers.fleet import bytes_of
 from tests.bench.peers.rows import KEYS
 
-MEASURES = ("bootstrap", "upsert", "scan", "growth", "bytes")
+MEASURES = ("bootstrap", "upsert", "scan", "growth", "bytes", "compaction", "clustering")
 RESULTS = Path(__file__).parents[1] / "results"
 SHORT_SYSTEMS = ("opal-batch", "opal-inline", "delta", "iceberg", "plain")
 
@@ -29,6 +29,9 @@ class Options:
     growth_batch: int
     bytes_upserts: int
     bytes_share: float
+    small_files: int
+    compact_mb: int
+    cluster_mb: int
     memory: str
     cores: int
     timeout_s: float
@@ -63,13 +66,15 @@ def _shortened(asked: Options) -> Options:
     return replace(
         asked,
         systems=asked.systems if asked.systems != tuple(SYSTEMS) else SHORT_SYSTEMS,
-        only=asked.only if asked.only != MEASURES else ("upsert", "scan"),
+        only=asked.only if asked.only != MEASURES else ("upsert", "scan", "compaction"),
         rows=min(asked.rows, 1_000_000),
         rounds=min(asked.rounds, 3),
         keys=("uniform",),
         shares=(0.01, 0.1),
         scan_upserts=(1,),
         scan_share=0.1,
+        small_files=40,
+        compact_mb=8,
         check=True,
         name=asked.name or "peers-short",
     )
@@ -91,6 +96,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--growth-batch", type=int, default=100_000, help="rows of its batches (100000)")
     add("--bytes-upserts", type=int, default=10, help="upserts of the measure 'bytes' (10)")
     add("--bytes-share", type=float, default=0.1, help="their batches (0.1)")
+    add("--small-files", type=int, default=200, help="files of the table that the measure 'compaction' begins with (200)")
+    add("--compact-mb", type=int, default=32, help="files that it aims at (32)")
+    add("--cluster-mb", type=int, default=1, help="files that the measure 'clustering' aims at (1)")
     add("--memory", default="3g", help="driver memory of each system (3g)")
     add("--cores", type=int, default=2, help="local[N] of each system (2)")
     add("--timeout", type=float, default=3600.0, dest="timeout_s", help="seconds that one step of one system may take (3600)")

@@ -49,7 +49,7 @@ def _peer_ratios(case: Case, values: Values) -> Iterator[Ratio]:
     if not peers:
         return
     best = min(peers, key=lambda name: peers[name])
-    word = {"bytes": "thriftiest", "memory": "leanest"}.get(case.measure, "fastest")
+    word = {"bytes": "thriftiest", "memory": "leanest"}.get(case.measure, "most selective" if case.view.endswith("opened") else "fastest")
     for name in names_of("opal"):
         if values.get(name):
             yield Ratio(case=case.label, over=f"{word} peer", under=name, value=peers[best] / values[name], who=best)

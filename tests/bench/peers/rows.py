@@ -19,7 +19,7 @@ KEYS = ("uniform", "skewed")
 
 STRIDE = 7_368_787  # a prime: its multiples, modulo the number of rows, are an even scatter
 _SHIFT = 104_729
-_BEGAN_MS = 1_700_000_000_000
+BEGAN_MS = 1_700_000_000_000
 _BATCH_MS = 1_000_000_000
 _ROWS_A_FILE = 2_500_000
 
@@ -56,7 +56,7 @@ def batch_rows(spark: SparkSession, batch: Batch) -> DataFrame:
     partitions = 2 if batch.seed else max(2, math.ceil(batch.count / _ROWS_A_FILE))
     ids = spark.range(0, batch.count, 1, partitions)
     number = _key_number(batch).cast("bigint")
-    return ids.select(number.alias("number"), (F.col("id") + (_BEGAN_MS + batch.seed * _BATCH_MS)).alias("mod_time")).select(
+    return ids.select(number.alias("number"), (F.col("id") + (BEGAN_MS + batch.seed * _BATCH_MS)).alias("mod_time")).select(
         F.format_string("user-%012d", "number").alias("key"),
         "mod_time",
         (F.shiftrightunsigned(_hash(batch, 1), 11) * F.lit(2.0**-53)).alias("v1"),

@@ -1,17 +1,23 @@
 """What each system does with a batch. One instance is one table; imports are late, as no process has every system's libraries."""
 
+import math
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
+from tests.bench.peers.boxes import Box, box_sql, meets
 from tests.bench.peers.rows import NAMES, SCHEMA
 
+MB = 1 << 20
+Sizes = dict[str, int]
 Parts = Mapping[str, float]
 MERGE = """
 MERGE INTO {table} t USING batch s ON t.key = s.key
@@ -40,6 +46,27 @@ class System(ABC):
         """A scan of the files that `current` reads, without asking which rows are current; None where the format has no such scan."""
         return None
 
+    def bootstrap_small(self, rows: DataFrame, files: int) -> Parts:
+        """A table of that many files."""
+        return self.bootstrap(rows.repartition(files))
+
+    def compact(self, target_mb: int) -> None:
+        """Few files for many, each as large as asked for."""
+        raise NotImplementedError  # the catalog says who does
+
+    def cluster(self, columns: Sequence[str], target_mb: int) -> None:
+        """All rows in Z-order, or in the order that stands for it."""
+        raise NotImplementedError
+
+    def opened(self, box: Box) -> Sizes:
+        """The data files that a read of a box opens, by Spark's plan, with their sizes; an empty box is the whole table."""
+        paths = [Path(unquote(urlsplit(uri).path)) for uri in self.in_box(box).inputFiles()]
+        return {str(path): path.stat().st_size for path in paths}
+
+    def in_box(self, box: Box) -> DataFrame:
+        """The rows of a box, asked for as a user would."""
+        return self.current().where(box_sql(box)) if box else self.current()
+
     def drop(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -56,6 +83,26 @@ class Plain(System):
 
     def current(self) -> DataFrame:
         return self.spark.read.schema(SCHEMA).parquet(str(self.folder))
+
+    def compact(self, target_mb: int) -> None:
+        self._rewrite(self.current().coalesce(self._parts(target_mb)))
+
+    def cluster(self, columns: Sequence[str], target_mb: int) -> None:
+        """Sorted by the first column alone, as files are that nobody Z-orders."""
+        ranges = self.current().repartitionByRange(self._parts(target_mb), columns[0])
+        self._rewrite(ranges.sortWithinPartitions(columns[0]))
+
+    def opened(self, box: Box) -> Sizes:
+        return {str(path): path.stat().st_size for path in self.folder.glob("*.parquet") if meets(path, box)}
+
+    def _parts(self, target_mb: int) -> int:
+        return math.ceil(sum(self.opened({}).values()) / (target_mb * MB))
+
+    def _rewrite(self, rows: DataFrame) -> None:
+        fresh = self.folder.with_name(f"{self.folder.name}-rewritten")
+        rows.write.parquet(str(fresh))
+        shutil.rmtree(self.folder)
+        fresh.rename(self.folder)
 
 
 class Lumos(System):
@@ -119,6 +166,21 @@ class Opal(System):
         schema = spark_schema(snapshot.spec, physical=True)
         return scan_files(self.spark, snapshot.storage, list(snapshot.files.values()), schema, snapshot.spec.file_format)
 
+    def bootstrap_small(self, rows: DataFrame, files: int) -> Parts:
+        """In batch mode, whose files are the tasks of the source."""
+        self.table.ingest(rows.repartition(files))
+        self.table.metagen()
+        return {}
+
+    def compact(self, target_mb: int) -> None:
+        self.table.compact(target_mb=target_mb)
+
+    def cluster(self, columns: Sequence[str], target_mb: int) -> None:
+        self.table.zorder(columns, target_mb=target_mb, whole=True)
+
+    def in_box(self, box: Box) -> DataFrame:
+        return self.table.read(where=box_sql(box) if box else None)
+
 
 class Delta(System):
     """Delta Lake: MERGE with deletion vectors."""
@@ -134,6 +196,17 @@ class Delta(System):
 
     def current(self) -> DataFrame:
         return self.spark.read.format("delta").load(str(self.folder))
+
+    def compact(self, target_mb: int) -> None:
+        self._optimize(target_mb, "")
+
+    def cluster(self, columns: Sequence[str], target_mb: int) -> None:
+        self._optimize(target_mb, f"ZORDER BY ({', '.join(columns)})")
+
+    def _optimize(self, target_mb: int, order: str) -> None:
+        for setting in ("minFileSize", "maxFileSize"):
+            self.spark.conf.set(f"spark.databricks.delta.optimize.{setting}", str(target_mb * MB))
+        self.spark.sql(f"OPTIMIZE delta.`{self.folder}` {order}").collect()
 
 
 class Iceberg(System):
@@ -157,6 +230,39 @@ class Iceberg(System):
 
     def current(self) -> DataFrame:
         return self.spark.table(self.name)
+
+    def compact(self, target_mb: int) -> None:
+        self._rewrite(target_mb)
+
+    def cluster(self, columns: Sequence[str], target_mb: int) -> None:
+        self._rewrite(target_mb, f"strategy => 'sort', sort_order => 'zorder({', '.join(columns)})',", "'rewrite-all', 'true'")
+
+    def opened(self, box: Box) -> Sizes:
+        """By the table's own planning of a scan."""
+        found = self._iceberg.newScan()
+        expressions = self._java.org.apache.iceberg.expressions.Expressions
+        for column, (low, high) in box.items():
+            found = found.filter(expressions.greaterThanOrEqual(column, low)).filter(expressions.lessThan(column, high))
+        tasks = found.planFiles()
+        try:
+            files = [task.file() for task in self._java.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(tasks)]
+        finally:
+            tasks.close()
+        return {file.location(): file.fileSizeInBytes() for file in files}
+
+    def _rewrite(self, target_mb: int, strategy: str = "", *options: str) -> None:
+        options_sql = ", ".join((f"'target-file-size-bytes', '{target_mb * MB}'", *options))
+        table = self.name.removeprefix("lake.").replace("`", "")
+        call = f"CALL lake.system.rewrite_data_files(table => '{table}', {strategy} options => map({options_sql}))"
+        self.spark.sql(call).collect()
+
+    @property
+    def _java(self) -> Any:
+        return self.spark.sparkContext._jvm
+
+    @property
+    def _iceberg(self) -> Any:
+        return self._java.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self.spark._jsparkSession, self.name)
 
     def drop(self) -> None:
         self.spark.sql(f"DROP TABLE IF EXISTS {self.name} PURGE")

@@ -51,6 +51,7 @@ class BenchTable:
     name: str
     rows: int
     keys: str
+    files: int = 0
     folders: dict[str, Path] = field(default_factory=dict)
     bootstrapped: Answers = field(default_factory=dict)
     upserts: int = 0
@@ -59,7 +60,7 @@ class BenchTable:
 
     def bootstrap(self) -> None:
         with self._staged(Batch(base=self.rows, count=self.rows, seed=0, keys=self.keys, inserted=0)) as (path, _):
-            self.bootstrapped = self.run.fleet.ask_all(do="bootstrap", table=self.name, path=str(path))
+            self.bootstrapped = self.run.fleet.ask_all(do="bootstrap", table=self.name, path=str(path), files=self.files)
         say(f"bootstrap of {self.rows:,} rows", self.bootstrapped)
         self.folders = {name: Path(answer["folder"]) for name, answer in self.bootstrapped.items()}
         self.run.fleet.rest()
@@ -113,14 +114,14 @@ class LeftOutError(Exception):
 
 
 @contextlib.contextmanager
-def bench_table(run: Run, measure: str, rows: int, keys: str = "uniform") -> Iterator[BenchTable]:
-    """A table that is checked and dropped at the end of the block."""
+def bench_table(run: Run, measure: str, rows: int, keys: str = "uniform", *, files: int = 0) -> Iterator[BenchTable]:
+    """A table that is checked and dropped at the end of the block; of so many files where `files` says so."""
     wanted = rows * (len(run.fleet.children) * _DISK_BYTES_A_ROW + _SPILL_BYTES_A_ROW)
     free = shutil.disk_usage(run.fleet.folder).free
     if free < wanted:
         raise LeftOutError(f"{measure} of {rows:,} rows may take {wanted >> 30} GiB of disk, {free >> 30} GiB are free")
     run.tables += 1
-    table = BenchTable(run=run, name=f"t{run.tables}", rows=rows, keys=keys)
+    table = BenchTable(run=run, name=f"t{run.tables}", rows=rows, keys=keys, files=files)
     run.fleet.forget_memory()
     try:
         table.bootstrap()

@@ -40,6 +40,10 @@ class Worker:
             "bootstrap": self.bootstrap,
             "upsert": self.upsert,
             "scan": self.scan,
+            "compact": self.compact,
+            "cluster": self.cluster,
+            "opened": self.opened,
+            "query": self.query,
             "fingerprint": self.fingerprint,
             "drop": self.drop,
             "rest": self.rest,
@@ -54,7 +58,8 @@ class Worker:
         rows = self._staged(command["path"])
         began = time.perf_counter()
         self.system = open_system(self.name, self.spark, self.folder / command["table"])
-        parts = self.system.bootstrap(rows)
+        files = command["files"]
+        parts = self.system.bootstrap_small(rows, files) if files else self.system.bootstrap(rows)
         return {"seconds": time.perf_counter() - began, "parts": dict(parts), "folder": str(self.system.folder)}
 
     def upsert(self, command: Mapping[str, Any]) -> Answer:
@@ -71,6 +76,30 @@ class Worker:
             return {}
         found = rows.selectExpr(*wanted).collect()
         return {"seconds": time.perf_counter() - began, "rows": found[0][0]}
+
+    def compact(self, command: Mapping[str, Any]) -> Answer:
+        return self._rewritten(lambda: self._open.compact(command["target_mb"]))
+
+    def cluster(self, command: Mapping[str, Any]) -> Answer:
+        return self._rewritten(lambda: self._open.cluster(command["columns"], command["target_mb"]))
+
+    def _rewritten(self, rewrite: Callable[[], None]) -> Answer:
+        before = self._open.opened({})
+        began = time.perf_counter()
+        rewrite()
+        seconds = time.perf_counter() - began
+        after = self._open.opened({})
+        return {"seconds": seconds, "files": [len(before), len(after)], "bytes": [sum(before.values()), sum(after.values())]}
+
+    def opened(self, command: Mapping[str, Any]) -> Answer:
+        """Of each box the files that a read opens and their bytes; the whole table is the empty one."""
+        found = [self._open.opened(box) for box in command["boxes"]]
+        return {"files": [len(files) for files in found], "bytes": [sum(files.values()) for files in found]}
+
+    def query(self, command: Mapping[str, Any]) -> Answer:
+        began = time.perf_counter()
+        rows = [self._open.in_box(box).selectExpr(*SCANS["5 columns"]).collect()[0][0] for box in command["boxes"]]
+        return {"seconds": time.perf_counter() - began, "rows": rows}
 
     def fingerprint(self, _: Mapping[str, Any]) -> Answer:
         """Rows, sum of v2, and a checksum over whole rows in no order."""
