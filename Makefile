@@ -27,9 +27,12 @@ SOAK_PEERS := delta,iceberg
 SOAK_ARGS ?=
 # Passed to pytest as they are: make test ARGS="-k metagen -x"
 ARGS ?=
+# Processes that share the tests, each with a Spark of its own; make test JOBS=0 uses one, whose output comes at once.
+JOBS ?= 2
+PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-table test test-slow test-all check format bench bench-churn bench-parse bench-peers bench-rule soak lock clean
+.PHONY: help venv demo demo-table test test-slow test-all check format bench bench-churn bench-memory bench-parse bench-peers bench-rule soak lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -68,10 +71,12 @@ format: venv  ## let ruff repair and format
 	$(VENV)/bin/ruff format .
 
 test: venv  ## every test but the slow ones
-	@$(ENVIRONMENT) "$(PY)" -m pytest -m "not slow" $(ARGS)
+	@$(ENVIRONMENT) $(PYTEST) -m "not slow" $(ARGS)
 
+# One at a time, as each of them keeps the machine busy by itself.
 test-slow: venv  ## the longer suites: HISTORIES (2000) random histories, crashes, races, S3, time zones
-	@$(ENVIRONMENT) OPAL_HISTORIES=$(HISTORIES) "$(PY)" -m pytest tests/opal_lake/test_histories.py $(ARGS)
+	@$(ENVIRONMENT) export OPAL_SEED="$${OPAL_SEED:-$$RANDOM$$RANDOM}" && echo "OPAL_SEED=$$OPAL_SEED" && \
+		OPAL_HISTORIES=$(HISTORIES) $(PYTEST) tests/opal_lake/test_histories.py $(ARGS)
 	@$(ENVIRONMENT) "$(PY)" -m pytest -m slow --durations=15 $(ARGS)
 
 test-all: test test-slow  ## every test
@@ -81,6 +86,9 @@ demo: venv  ## a shop's lake under a real Airflow; EXIT=1 ends by itself, PORT=8
 
 demo-table: venv  ## a table from its first row to time travel, without Airflow
 	@$(ENVIRONMENT) "$(PY)" -m opal_spark.demo
+
+bench-memory: venv  ## what executors of 1 GB hold while they rewrite 20 million rows
+	@$(ENVIRONMENT) "$(PY)" -m tests.bench.rewrite_memory $(BENCH_ARGS)
 
 bench-parse: venv  ## what a DAG file pays for importing the operators
 	@"$(PY)" tests/bench/parse_bench.py

@@ -119,8 +119,9 @@ def test_no_secret_is_on_the_command_line_or_in_what_is_shown(
 @pytest.mark.s3
 @pytest.mark.parametrize("mode", ["local", "yarn"])
 def test_every_secret_reaches_spark_by_a_file_of_the_user_alone_or_by_the_environment(
-    mode: str, commands: Commands, monkeypatch: pytest.MonkeyPatch, lake: str
+    mode: str, commands: Commands, monkeypatch: pytest.MonkeyPatch, lake: str, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # nobody else's files are among those that are looked for
     set_spark(monkeypatch, mode)
     commands.spark_submit(status=RETRY)
     run(MetaGenOperator(task_id="m", table="t", conf={"spark.x": "1"}, env_vars=IN_ENVIRONMENT))
@@ -136,7 +137,7 @@ def test_every_secret_reaches_spark_by_a_file_of_the_user_alone_or_by_the_enviro
     carried = {f"spark.yarn.appMasterEnv.{name}={value}" for name, value in IN_ENVIRONMENT.items()}
     assert carried & set(properties) == (carried if mode == "yarn" else set())
     assert {f"{name}={value}" for name, value in IN_CONF.items()} <= set(second["properties"].splitlines())  # before the connection's
-    assert not list(Path(tempfile.gettempdir()).glob("opal-submit-*/spark.properties"))
+    assert not list(tmp_path.glob("opal-submit-*/spark.properties"))
 
 
 @pytest.mark.s3

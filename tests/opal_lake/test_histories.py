@@ -26,9 +26,8 @@ SEED = int(os.environ.get("OPAL_SEED", "0")) or random.SystemRandom().randrange(
 
 
 @pytest.fixture(autouse=True)
-def _say_seed(capsys: pytest.CaptureFixture[str]) -> None:
-    with capsys.disabled():
-        print(f" [OPAL_SEED={SEED}] ", end="")
+def _say_seed() -> None:
+    print(f"OPAL_SEED={SEED}")  # pytest shows it beside a failure
 
 
 @pytest.fixture(params=[1, 32], ids=["bases at every checkpoint", "bases now and then"])

@@ -32,7 +32,9 @@ def layers(runs: dict[str, RunFile]) -> float:
     return sum(share_of(run) for run in runs.values())
 
 
-@pytest.mark.parametrize("sizes", [(1,), (1000,), (100_000,), (10_000_000,), (1, 1000, 100_000, 3_000_000)])
+@pytest.mark.parametrize(
+    "sizes", [(1,), (1000,), (100_000,), pytest.param((10_000_000,), marks=pytest.mark.slow), (1, 1000, 100_000, 3_000_000)]
+)
 def test_layers_and_rewrites_grow_with_the_logarithm(sizes: tuple[int, ...]) -> None:
     dice, runs, written, rows = random.Random(1), {"0": run_of("0", 10_000_000)}, 0, 0
     tiers: set[int] = set()

@@ -51,6 +51,7 @@ def spec_of(operation: str, table: Path, arguments: Mapping[str, Any] | None = N
     return JobSpec(operation=operation, table=str(table), arguments=arguments or {}, token=token)
 
 
+@pytest.mark.slow
 def test_all_four_apps_under_spark_submit(tmp_path: Path) -> None:
     table, source = tmp_path / "users", tmp_path / "in.csv"
     source.write_text(FIRST)

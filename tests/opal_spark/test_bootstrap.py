@@ -164,8 +164,9 @@ def test_what_changes_in_the_source_between_two_tries_never_mixes(spark: SparkSe
     assert_taken_over(spark, uri, ALL)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_files")
-@pytest.mark.parametrize("mode", ["after", pytest.param("before", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["after", "before"])
 def test_a_rerun_after_any_failure_of_the_driver(spark: SparkSession, tmp_path: Path, source: Path, mode: Any) -> None:
     wanted = source_table(str(source), "parquet", None)
     schema = spark.createDataFrame([], DDL).schema

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opal_spark.java import ensure_java
-from tests.opal_spark.test_pack import spark_home
+from tests.fixtures_spark import spark_home
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = "local-cluster[2,1,1024]"

@@ -11,7 +11,6 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from opal_lake.cli import main
@@ -21,6 +20,7 @@ from opal_lake.table import Table
 from opal_spark.java import ensure_java
 from opal_spark.pack import AIRFLOWS, FOR_S3, NEEDED, PACKAGES, PYTHON, SPARKS, Packing, closure
 from tests.fixtures_cli import metadata, opal_commands
+from tests.fixtures_spark import spark_home
 
 __all__ = ["metadata", "opal_commands"]
 
@@ -207,13 +207,3 @@ def submit(folder: Path, home: Path, operation: str, arguments: Mapping[str, obj
     environment |= {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-
-
-def spark_home(folder: Path) -> Path:
-    """PySpark's, as links: workers of a cluster write into it."""
-    home = folder / "spark"
-    if not home.exists():
-        home.mkdir()
-        for entry in Path(pyspark.__file__).parent.iterdir():
-            (home / entry.name).symlink_to(entry)
-    return home

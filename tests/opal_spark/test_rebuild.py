@@ -107,6 +107,7 @@ def test_a_task_that_fails_leaves_what_the_others_did(spark: SparkSession, tmp_p
     assert_sound(table, [FIRST, SECOND])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slots")
 def test_a_rerun_after_a_failure_of_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     dry = harmed(spark, tmp_path / "dry")
