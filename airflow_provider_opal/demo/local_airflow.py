@@ -20,11 +20,11 @@ from typing import Any
 import psutil
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
-START_S, GRACE_S = 240.0, 15.0
+START_S, GRACE_S, TRIES = 240.0, 15.0, 4
 USER = "admin"
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Jobs of seconds on two cores: to compile them well costs more than it brings
-_SPARK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.sql.shuffle.partitions": "2"}
+_SPARK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.shuffle.partitions=2"
 _PASSWORDS = "simple_auth_manager_passwords.json.generated"  # Airflow makes it at its first start
 
 
@@ -61,17 +61,20 @@ class LocalAirflow:
         return done.stdout
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
-        """An answer of the REST API, below /api/v2."""
-        for attempt in (1, 2):
+        """An answer of the REST API, below /api/v2; again when SQLite was busy, or the login has run out."""
+        for attempt in range(1, TRIES + 1):
             if not self._token:
                 login = {"username": USER, "password": self.password}
                 self._token = _request("POST", f"{self.url}/auth/token", login, {})["access_token"]
             try:
                 return _request(method, f"{self.url}/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
             except urllib.error.HTTPError as error:
-                if error.code != 401 or attempt == 2:
+                if (error.code != 401 and error.code < 500) or attempt == TRIES:
                     raise ApiError(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:2000]}") from error
-                self._token = ""  # it has run out
+                if error.code == 401:
+                    self._token = ""
+                else:
+                    time.sleep(attempt)
         raise AssertionError("unreachable")
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
@@ -112,8 +115,20 @@ class LocalAirflow:
                 if process.poll() is not None:
                     raise RuntimeError(f"Airflow's {name} has ended: {(self.home / f'{name}.log').read_text(errors='replace')[-2000:]}")
             if time.monotonic() > end:
-                raise TimeoutError(f"nothing came of it in {most_s:.0f} s; the logs are in {self.home}")
+                raise TimeoutError(f"nothing came of it in {most_s:.0f} s; the logs are in {self.home}; not over: {self._pending()}")
             time.sleep(pause_s)
+
+    def _pending(self) -> str:
+        """Runs that have not ended, with the states of their tasks."""
+        with suppress(OSError, ApiError):
+            runs = self.api("GET", "/dags/~/dagRuns?state=queued&state=running&limit=100")["dag_runs"]
+            told = []
+            for run in runs:
+                tasks = self.tasks(run["dag_id"], run["dag_run_id"])
+                states = ", ".join(f"{task['task_id']}={task['state']}" for task in tasks)
+                told.append(f"{run['dag_id']} {run['dag_run_id']} ({run['state']}: {states})")
+            return "; ".join(told) or "no run"
+        return "unknown, the API does not answer"
 
     def is_up(self) -> bool:
         """Whether all components say that they are well."""
@@ -125,11 +140,10 @@ class LocalAirflow:
 def local_airflow(home: Path, dags: Path, settings: Mapping[str, str], port: int | None = None) -> Iterator[LocalAirflow]:
     """It is up within the block, and gone after it. `settings` are environment variables: connections, variables, configuration."""
     chosen = port or free_port()
-    (home / "spark").mkdir(parents=True)
-    (home / "spark" / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in _SPARK.items()))
-    # Nothing of the user's own Airflow: its database, its connections and who may log in are none of ours
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW_", "_AIRFLOW_"))}
+    # Nothing of the user's own Airflow and Spark: its database, its connections and who may log in are none of ours
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW_", "_AIRFLOW_", "SPARK_CONF_DIR"))}
     airflow = LocalAirflow(home=home, port=chosen, environment={**clean, **_configuration(home, dags, chosen), **settings})
+    home.mkdir(parents=True, exist_ok=True)
     try:
         airflow.cli("db", "migrate")
         for component in COMPONENTS:
@@ -162,7 +176,7 @@ def _configuration(home: Path, dags: Path, port: int) -> dict[str, str]:
         "AIRFLOW__TRIGGERER__TRIGGER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
-        "SPARK_CONF_DIR": str(home / "spark"),
+        "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {_SPARK}",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
 

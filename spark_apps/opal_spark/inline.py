@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from opal_lake.ingest import IngestTask
 from opal_lake.ingest_job import IngestRun, commit_ingest
@@ -57,7 +56,7 @@ def _by_hash(fit: DataFrame, spec: TableSpec, slots: int) -> DataFrame:
     types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
     # rows without a key are refused by the task that gets them
     hashed = f"coalesce({key_hash_sql(keys, types, 'parquet')}, unhex(repeat('0', 32))) AS {HASH}"
-    return plainly_named(fit).selectExpr("*", hashed).repartitionById(slots, hash_slot(F.col(HASH), slots))
+    return plainly_named(fit).selectExpr("*", hashed).repartitionById(slots, hash_slot(HASH, slots))
 
 
 def _write(batches: Iterable[pa.RecordBatch], *, spec: TableSpec, writer: SlotWriter, slots: int, quarantine: bool) -> Any:

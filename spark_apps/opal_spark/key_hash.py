@@ -13,6 +13,7 @@ from opal_lake.key_hash import has_length, key_header
 from opal_lake.schema import Atomic, decimal_parts
 
 MAX_SLOTS = 1 << 16
+COMPARED_SLOTS = 64
 
 
 def key_hash(columns: Sequence[str], types: Sequence[Atomic], file_format: str) -> Column:
@@ -27,12 +28,22 @@ def key_hash_sql(columns: Sequence[str], types: Sequence[Atomic], file_format: s
     return f"unhex(substring(sha2({plan_key_sql(columns, types, file_format)}, 256), 1, 32))"
 
 
-def hash_slot(hashed: Column, slot_count: int) -> Column:
-    """INT in [0, slot_count): the top bits of the hash, so that a slot is a contiguous range of hashes. For `repartitionById`."""
+def hash_slot(column: str, slot_count: int) -> Column:
+    """INT in [0, slot_count): the top bits of a column of hashes, so that a slot is a contiguous range of them. For `repartitionById`."""
     if not 1 <= slot_count <= MAX_SLOTS or slot_count & (slot_count - 1):
         raise InvalidInputError(f"slot count {slot_count} is no power of two up to {MAX_SLOTS}; choose 1, 2, 4, ...")
-    top16 = F.conv(F.hex(F.substring(hashed, 1, 2)), 16, 10).cast("int")
-    return F.shiftright(top16, 16 - (slot_count.bit_length() - 1))
+    if slot_count <= COMPARED_SLOTS:
+        return F.expr(_nearest_sql(column, 0, slot_count, MAX_SLOTS // slot_count))
+    return F.expr(f"shiftright(cast(conv(hex(substring(`{column}`, 1, 2)), 16, 10) as int), {17 - slot_count.bit_length()})")
+
+
+def _nearest_sql(column: str, first: int, count: int, width: int) -> str:
+    """A search by halves: comparing bytes costs a quarter of what making a number of them does."""
+    if count == 1:
+        return str(first)
+    half = count // 2
+    below, above = (_nearest_sql(column, begin, half, width) for begin in (first, first + half))
+    return f"if(`{column}` >= X'{(first + half) * width:04X}', {above}, {below})"
 
 
 def plan_key_sql(columns: Sequence[str], types: Sequence[Atomic], file_format: str) -> str:

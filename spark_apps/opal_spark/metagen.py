@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from opal_lake import layout
 from opal_lake.inline import HASH
@@ -61,7 +60,7 @@ def plan_slots(rows: int, cores: int) -> int:
 
 
 def _by_hash(spark: SparkSession, plan: MetaGenPlan, slots: int) -> DataFrame:
-    return hashed_rows(spark, plan.base, plan.files).repartitionById(slots, hash_slot(F.col(HASH), slots))
+    return hashed_rows(spark, plan.base, plan.files).repartitionById(slots, hash_slot(HASH, slots))
 
 
 def hashed_rows(spark: SparkSession, base: Snapshot, files: Sequence[DataFile]) -> DataFrame:

@@ -39,7 +39,7 @@ def rebuild_key_store(spark: SparkSession, table: Table, token: str | None) -> J
 
 def _by_hash(spark: SparkSession, plan: RebuildPlan) -> DataFrame:
     """What the rule looks at, of the slots that are left, each in a partition of its own."""
-    placed = hashed_rows(spark, plan.base, plan.files).withColumn(_SLOT, hash_slot(F.col(HASH), plan.slots))
+    placed = hashed_rows(spark, plan.base, plan.files).withColumn(_SLOT, hash_slot(HASH, plan.slots))
     if plan.done:
         left = spark.createDataFrame(pa.table({_LEFT: pa.array(plan.left, pa.int32())}))
         placed = placed.join(F.broadcast(left), F.col(_SLOT) == F.col(_LEFT), "left_semi")

@@ -22,7 +22,7 @@ from opal_lake.check import check_table
 from opal_lake.table import Table
 from tests.airflow_provider_opal.readme import write_examples
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.chained, pytest.mark.xdist_group("airflow")]
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (Path(__file__).parent / "lake_dags", ROOT / "dags")

@@ -4,7 +4,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -12,14 +11,18 @@ import pytest
 
 from airflow_provider_opal.demo.shop import DAYS, write_shop
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("airflow")
 def test_the_demo_runs_beside_a_busy_port_and_leaves_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
-        command = [sys.executable, "-m", "airflow_provider_opal.demo", "--exit", "--port", str(port)]
+        command = ["make", "--no-print-directory", "demo", "EXIT=1", f"PORT={port}"]
         environment = {"TMPDIR": str(tmp_path)}
-        done = subprocess.run(command, env={**_environment(), **environment}, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(command, cwd=ROOT, env={**_environment(), **environment}, capture_output=True, text=True, timeout=900)
+    print(done.stdout)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert f"Port {port} is taken" in done.stdout
     assert re.search(r"compact is due: 3 files", done.stdout)
