@@ -17,6 +17,7 @@ from opal_lake.read import FileRead, event_time_of, file_reads, plan_read, read_
 from opal_lake.snapshot import Snapshot
 from opal_lake.table import Table
 from opal_spark.columns import spark_schema
+from opal_spark.outputs import forget_archives
 from opal_spark.predicate import parse_predicate
 
 _OPTIONS = {"path", "version", "timestamp", "event_time", "files_where"}
@@ -82,3 +83,4 @@ class OpalReader(DataSourceReader):
         """Where there is no partition Spark makes a task nevertheless, for None."""
         if isinstance(partition, FilePartition):
             yield from read_file(partition.part, None).to_batches()
+        forget_archives()

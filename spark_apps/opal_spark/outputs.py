@@ -27,7 +27,7 @@ def collect_outputs(
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         named = (batch.rename_columns(called) for batch in batches)
         yield pa.RecordBatch.from_pydict({"output": [json.dumps(task(named))]})
-        _forget_archives()
+        forget_archives()
 
     plain = rows if names else plainly_named(rows)
     with arrow_batches(rows.sparkSession, rows_a_batch):
@@ -39,7 +39,7 @@ def plainly_named(rows: DataFrame) -> DataFrame:
     return rows.toDF(*[f"_{place}" for place in range(len(rows.columns))])
 
 
-def _forget_archives() -> None:
+def forget_archives() -> None:
     """Spare the next task of this worker 0.2 s.
 
     Spark lets every task begin with `importlib.invalidate_caches()`, and before Python 3.12 each archive on the path (PySpark is one) is

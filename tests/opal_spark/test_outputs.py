@@ -1,0 +1,26 @@
+"""What a task leaves in its worker."""
+
+import sys
+from collections.abc import Iterable
+from zipimport import zipimporter
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from opal_spark.outputs import collect_outputs
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_worker_reads_no_archive_anew_for_its_next_task(spark: SparkSession) -> None:
+    def look(batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
+        rows = sum(batch.num_rows for batch in batches)
+        remembered = sum(isinstance(importer, zipimporter) for importer in sys.path_importer_cache.values())
+        return {"rows": rows, "on the path": sum(path.endswith(".zip") for path in sys.path), "remembered": remembered}
+
+    first = collect_outputs(spark.range(10, numPartitions=1), look, None)
+    assert first[0]["on the path"], "PySpark has no archive on the path any more: forget_archives is of no use"
+    again = [collect_outputs(spark.range(10, numPartitions=1), look, None)[0] for _ in range(4)]
+    assert {found["rows"] for found in again} == {10}
+    assert again[-1]["remembered"] == 0
