@@ -36,7 +36,7 @@ JOBS ?= 2
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-table test test-slow test-all check format bench bench-churn bench-memory bench-parse bench-peers bench-rule soak lock clean
+.PHONY: help venv demo demo-table test test-slow test-all check format bench bench-churn bench-memory bench-parse bench-peers bench-rule soak lock clean slow-airflow slow-tables
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -84,11 +84,15 @@ format: venv  ## let ruff repair and format
 test: $(VENV)/.classes  ## every test but the slow ones
 	@$(ENVIRONMENT) $(PYTEST) -m "not slow" $(ARGS)
 
-# Those that start an Airflow take turns in one process: two at once would only wait for each other.
+# Beside the histories, in two processes: those that start an Airflow, which two at once would only wait for each other, and the others.
 test-slow: $(VENV)/.classes  ## the longer suites: HISTORIES (2000) random histories, crashes, races, S3, time zones
 	@$(ENVIRONMENT) export OPAL_SEED="$${OPAL_SEED:-$$RANDOM$$RANDOM}" && echo "OPAL_SEED=$$OPAL_SEED" && \
 		OPAL_HISTORIES=$(HISTORIES) $(PYTEST) tests/opal_lake/test_histories.py $(ARGS)
-	@$(ENVIRONMENT) "$(PY)" -m pytest -m slow --numprocesses $(JOBS) --dist loadgroup --durations=25 $(ARGS)
+	@$(MAKE) --no-print-directory --jobs=$(if $(filter 0,$(JOBS)),1,$(JOBS)) --output-sync=line slow-airflow slow-tables
+
+slow-airflow slow-tables: $(VENV)/.classes
+	@$(ENVIRONMENT) "$(PY)" -m pytest -m slow --durations=15 \
+		$(if $(filter slow-airflow,$@),tests/airflow_provider_opal,--ignore=tests/airflow_provider_opal) $(ARGS)
 
 test-all: test test-slow  ## every test
 

@@ -21,7 +21,7 @@ from opal_lake.table import Table, create_on
 from opal_lake.table_spec import TableLayout, plan_spec
 from tests.airflow_provider_opal.test_cluster import backfill, ended, keyed, pause, trigger
 
-pytestmark = [pytest.mark.slow, pytest.mark.chained, pytest.mark.xdist_group("airflow")]
+pytestmark = [pytest.mark.slow, pytest.mark.chained]
 
 HERE = Path(__file__).parent
 DAGS = ("orders", "orders.maintenance", "grouped", "grouped.orders.maintenance")
