@@ -1,6 +1,8 @@
 """What the comparison with other formats makes of its figures; nothing here measures anything."""
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -173,3 +175,9 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--systems", "delta,opel"])
     assert "unknown: opel" in capsys.readouterr().err
+
+
+def test_a_worker_starts_in_an_environment_that_has_pyspark_alone() -> None:
+    code = "import sys; sys.modules.update(pyarrow=None, numpy=None, psutil=None, opal_lake=None); import tests.bench.peers.worker"
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

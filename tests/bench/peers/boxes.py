@@ -4,8 +4,6 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from tests.bench.peers.rows import BEGAN_MS
 
 Box = Mapping[str, tuple[float, float]]  # column -> from, and up to but without
@@ -39,6 +37,8 @@ def _literal(value: float) -> str:
 
 def meets(path: Path, box: Box) -> bool:
     """Whether a Parquet file may have rows of the box, by the statistics in its footer."""
+    import pyarrow.parquet as pq  # Hudi's own environment has none, and needs none
+
     footer = pq.read_metadata(path)
     for column, (low, high) in box.items():
         place = footer.schema.to_arrow_schema().names.index(column)
