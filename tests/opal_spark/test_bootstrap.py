@@ -181,7 +181,7 @@ def test_a_rerun_after_any_failure_of_the_driver(spark: SparkSession, tmp_path: 
 
     dry = DriverStore(fresh("dry"))
     done = run(dry)
-    for fail_at in range(2, len(dry.trace) + 1, 31 if mode == "after" else 13):
+    for fail_at in range(2, len(dry.trace) + 1, 31 if mode == "after" else 5):
         storage = fresh(str(fail_at))
         for target in (DriverStore(storage, fail_at, mode), storage, storage):
             try:

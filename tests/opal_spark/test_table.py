@@ -42,7 +42,7 @@ def history(seed: int) -> Iterator[list[Row]]:
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 14), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 27), marks=pytest.mark.slow)])
 def test_histories_read_as_the_model_says(spark: SparkSession, tmp_path: Path, file_format: str, seeds: range) -> None:
     for seed in seeds:
         print("seed", seed)

@@ -63,4 +63,4 @@ with DAG("burst", schedule=None, start_date=START):
         version = table.metagen(token=f"tick {number}").version
         outlet_events[opal_asset("lake.ticks", versions=True)].add_partitions(version_key(version))
 
-    tick.expand(number=list(range(100, 110)))
+    tick.expand(number=list(range(100, 120)))
