@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from opal_lake import metagen
 from opal_lake.key_store import run as run_module
 from opal_lake.key_store.entries import Entries, greatest_of_equal, no_entries, sorted_entries
 from opal_lake.key_store.probe import neighbours
@@ -64,9 +65,10 @@ def merge(found: dict[RowId, int], events: Events, wanted: dict[RowId, int]) -> 
         found[segment, offset] = min(until, found.get((segment, offset), until))
 
 
-@pytest.mark.parametrize("block", [1, 2, 3, 16_384])
-def test_batches_one_after_the_other_give_every_until(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("block, piece", [(1, metagen.PIECE_ROWS), (2, 1), (3, 2), (16_384, 5)])
+def test_batches_one_after_the_other_give_every_until(block: int, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "BLOCK", block)
+    monkeypatch.setattr(metagen, "PIECE_ROWS", piece)
     for seed in range(ROUNDS):
         rng = random.Random(seed)
         rows: list[ModelRow] = []
@@ -85,8 +87,10 @@ def test_batches_one_after_the_other_give_every_until(block: int, monkeypatch: p
                 runs.append(rng.choice(runs))  # the same rows in two runs
 
 
-def test_jobs_side_by_side_find_the_rest_between_them() -> None:
+@pytest.mark.parametrize("piece", [1, 4, metagen.PIECE_ROWS])
+def test_jobs_side_by_side_find_the_rest_between_them(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two jobs rule from one base, on sets that overlap; the second to commit compares its rows with the first one's."""
+    monkeypatch.setattr(metagen, "PIECE_ROWS", piece)
     for seed in range(ROUNDS):
         rng = random.Random(seed)
         base = random_rows(rng, 0, 10)
@@ -107,3 +111,19 @@ def test_jobs_side_by_side_find_the_rest_between_them() -> None:
         if runs[0] and runs[1]:
             merge(found, rule_between(runs[1], [neighbours(runs[0], runs[1])]), wanted)
         assert found == wanted, f"seed {seed}"
+
+
+def test_the_pieces_say_together_what_the_whole_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts too, and whatever the order in which stored rows are handed over."""
+    for seed in range(ROUNDS):
+        rng = random.Random(seed)
+        stored, fresh = random_rows(rng, 0, 20), random_rows(rng, 20, 30)
+        handed = [entries_of(rng.sample(stored, len(stored)))]
+        said = []
+        for piece in (1 << 15, 1, 7):
+            monkeypatch.setattr(metagen, "PIECE_ROWS", piece)
+            ruling = apply_rule(entries_of(fresh), handed)
+            arrays = [ruling.events.segment, ruling.events.offset, ruling.events.until, *ruling.entries.order_columns]
+            counts = (ruling.rows, ruling.updates, ruling.deletes, ruling.late, ruling.ambiguous)
+            said.append((counts, [array.tolist() for array in arrays]))
+        assert said[0] == said[1] == said[2], f"seed {seed}"
