@@ -115,7 +115,7 @@ def keyed(airflow: LocalAirflow, dag_id: str) -> list[tuple[str, str]]:
 
 
 def ended(airflow: LocalAirflow, dag_id: str, run_id: str) -> str:
-    """The state that a run ends in."""
+    """The state that a run ends in. Why it failed is printed, for a test that fails of it."""
     state: list[str] = []
 
     def is_over() -> bool:
@@ -123,6 +123,10 @@ def ended(airflow: LocalAirflow, dag_id: str, run_id: str) -> str:
         return bool(state) and state[0] in DONE
 
     airflow.wait_until(is_over)
+    for task in airflow.tasks(dag_id, run_id) if state[0] == "failed" else []:
+        print(dag_id, run_id, task["task_id"], task["state"])
+        if task["state"] == "failed":
+            print(log_of(airflow, dag_id, task["task_id"], run_id)[-4000:])
     return state[0]
 
 
@@ -138,9 +142,9 @@ def settle(airflow: LocalAirflow, *dag_ids: str) -> None:
     airflow.wait_until(is_quiet)
 
 
-def log_of(airflow: LocalAirflow, dag_id: str, task_id: str) -> str:
-    files = (airflow.home / "logs" / f"dag_id={dag_id}").rglob("*.log")
-    return "\n".join(path.read_text(errors="replace") for path in files if f"task_id={task_id}" in str(path))
+def log_of(airflow: LocalAirflow, dag_id: str, task_id: str, run_id: str = "*") -> str:
+    files = (airflow.home / "logs" / f"dag_id={dag_id}").glob(f"run_id={run_id}/task_id={task_id}/**/*.log")
+    return "\n".join(path.read_text(errors="replace") for path in files)
 
 
 def clear(airflow: LocalAirflow, key: str) -> None:

@@ -4,6 +4,7 @@ The tests share one Airflow and go on from what those before left.
 """
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -99,10 +100,16 @@ def question(run_id: str) -> str:
 
 
 def asked(airflow: LocalAirflow) -> str:
-    """The run that waits for a human."""
+    """The run that waits for a human.
+
+    It may be answered once the scheduler has seen the end of the process that asked. Were the task queued again before that, Airflow would
+    take it for one that was killed; the LocalExecutor knows both by the same key.
+    """
     run_id = trigger(airflow, "orders.maintenance")
     airflow.wait_until(lambda: states(airflow, "orders.maintenance", run_id)["approve"] in ("awaiting_input", *OVER))
     assert states(airflow, "orders.maintenance", run_id)["approve"] == "awaiting_input"
+    seen = re.compile(rf"Received executor event .*task_id='approve', run_id='{re.escape(run_id)}'")
+    airflow.wait_until(lambda: bool(seen.search((airflow.home / "scheduler.log").read_text())))
     return run_id
 
 
