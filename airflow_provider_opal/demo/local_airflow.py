@@ -25,6 +25,7 @@ USER = "admin"
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Jobs of seconds on two cores: to compile them well costs more than it brings
 _SPARK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.shuffle.partitions=2"
+_SPARKS_OWN = ("SPARK_HOME", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _PASSWORDS = "simple_auth_manager_passwords.json.generated"  # Airflow makes it at its first start
 
 
@@ -61,15 +62,16 @@ class LocalAirflow:
         return done.stdout
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
-        """An answer of the REST API, below /api/v2; again when SQLite was busy, or the login has run out."""
+        """An answer of the REST API, below /api/v2. Asked again when the login has run out; a question also when SQLite was busy."""
         for attempt in range(1, TRIES + 1):
-            if not self._token:
-                login = {"username": USER, "password": self.password}
-                self._token = _request("POST", f"{self.url}/auth/token", login, {})["access_token"]
             try:
+                if not self._token:
+                    login = {"username": USER, "password": self.password}
+                    self._token = _request("POST", f"{self.url}/auth/token", login, {})["access_token"]
                 return _request(method, f"{self.url}/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
             except urllib.error.HTTPError as error:
-                if (error.code != 401 and error.code < 500) or attempt == TRIES:
+                again = error.code == 401 or (error.code >= 500 and method == "GET")
+                if not again or attempt == TRIES:
                     raise ApiError(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:2000]}") from error
                 if error.code == 401:
                     self._token = ""
@@ -141,9 +143,9 @@ def local_airflow(home: Path, dags: Path, settings: Mapping[str, str], port: int
     """It is up within the block, and gone after it. `settings` are environment variables: connections, variables, configuration."""
     chosen = port or free_port()
     # Nothing of the user's own Airflow and Spark: its database, its connections and who may log in are none of ours
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW_", "_AIRFLOW_", "SPARK_CONF_DIR"))}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW_", "_AIRFLOW_", *_SPARKS_OWN))}
     airflow = LocalAirflow(home=home, port=chosen, environment={**clean, **_configuration(home, dags, chosen), **settings})
-    home.mkdir(parents=True, exist_ok=True)
+    (home / "spark").mkdir(parents=True, exist_ok=True)
     try:
         airflow.cli("db", "migrate")
         for component in COMPONENTS:
@@ -175,6 +177,7 @@ def _configuration(home: Path, dags: Path, port: int) -> dict[str, str]:
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__TRIGGERER__TRIGGER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "SPARK_CONF_DIR": str(home / "spark"),  # nothing is in it
         "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {_SPARK}",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }

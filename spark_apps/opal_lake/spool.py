@@ -1,10 +1,12 @@
 """Bytes that are made in passing and may be too many for memory: in a file without a name, which goes with the process at the latest.
 
-It is where temporary files are (TMPDIR): not in memory, unless that is a file system in memory.
+It is on the first disk that Spark gives a task, or else where temporary files are (TMPDIR): not in memory, unless that is a file system
+in memory.
 """
 
 import errno
 import mmap
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,23 +19,30 @@ from opal_lake.errors import StorageError
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+def _folder() -> str:
+    """Spark tells its workers of its disks."""
+    given = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+    return given if os.path.isdir(given) else tempfile.gettempdir()
+
+
 @contextmanager
 def room_errors() -> Iterator[None]:
     """Says which disk it is that is full."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        # the ORC writer keeps the text alone
+        if error.errno not in _FULL and not any(f"[Errno {number}]" in str(error) for number in _FULL):
             raise
-        folder = tempfile.gettempdir()
+        why = str(error).splitlines()[0]
         raise StorageError(
-            f"no room in {folder} for a file in the making ({error}); make room, or name another folder by TMPDIR"
+            f"no room in {_folder()} for a file in the making ({why}); make room, or name another folder by spark.local.dir or TMPDIR"
         ) from error
 
 
 def spool() -> "Spool":
     """A sink in the place of pyarrow's BufferOutputStream."""
-    file = tempfile.TemporaryFile(prefix="opal-")  # noqa: SIM115  # goes with the sink
+    file = tempfile.TemporaryFile(prefix="opal-", dir=_folder())  # noqa: SIM115  # goes with the sink
     sink = Spool(file, mode="w")
     sink.file = file
     return sink

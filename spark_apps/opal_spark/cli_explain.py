@@ -49,10 +49,9 @@ def run(args: argparse.Namespace) -> None:
     if args.where is not None:
         if importlib.util.find_spec("sqlglot") is None:
             raise InvalidInputError("opal explain --where needs sqlglot: pip install 'airflow-provider-opal[spark]'")
-        from opal_spark.predicate import parse_predicate, unknown_columns
+        from opal_spark.predicate import check_columns, parse_predicate
 
-        for name in unknown_columns(args.where, snapshot.spec):
-            snapshot.spec.schema.field(name)  # says that there is none
+        check_columns(args.where, snapshot.spec)
         predicate = parse_predicate(args.where, snapshot.spec, session_zone=args.time_zone)
     found = explain(sieve_of(snapshot, event_time_of(snapshot, args.event_time), predicate))
     if args.json:

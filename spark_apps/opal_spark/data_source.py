@@ -18,7 +18,7 @@ from opal_lake.snapshot import Snapshot
 from opal_lake.table import Table
 from opal_spark.columns import spark_schema
 from opal_spark.outputs import forget_archives
-from opal_spark.predicate import parse_predicate
+from opal_spark.predicate import check_columns, parse_predicate
 
 _OPTIONS = {"path", "version", "timestamp", "event_time", "files_where"}
 _NO_ZONE = "none"  # the session's is not known here: times without a zone prune nothing
@@ -59,7 +59,10 @@ class OpalDataSource(DataSource):
 
     def reader(self, schema: StructType) -> "OpalReader":
         snapshot, where = self._snapshot(), self.options.get("files_where")
-        predicate = None if where is None else parse_predicate(where, snapshot.spec, session_zone=_NO_ZONE)
+        predicate = None
+        if where is not None:
+            check_columns(where, snapshot.spec)
+            predicate = parse_predicate(where, snapshot.spec, session_zone=_NO_ZONE)
         return OpalReader(file_reads(plan_read(snapshot, event_time_of(snapshot, self.options.get("event_time")), predicate)))
 
 

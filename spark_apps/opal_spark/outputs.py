@@ -1,6 +1,7 @@
 """How tasks tell the driver what they wrote: one JSON text a task."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -42,9 +43,10 @@ def plainly_named(rows: DataFrame) -> DataFrame:
 def forget_archives() -> None:
     """Spare the next task of this worker 0.2 s.
 
-    Spark lets every task begin with `importlib.invalidate_caches()`, and before Python 3.12 each archive on the path (PySpark is one) is
-    read anew there. An importer that is not remembered is not asked; the next import that looks for one makes it.
+    Spark lets every task begin with `importlib.invalidate_caches()`, and before Python 3.12 each archive on the path is read anew there.
+    An importer that is not remembered is not asked; the next import that looks for one makes it. Only Spark's own archives, which are
+    large, and the same for as long as a worker lives: others may have been replaced.
     """
     for path, importer in list(sys.path_importer_cache.items()):
-        if isinstance(importer, zipimporter):
-            del sys.path_importer_cache[path]
+        if isinstance(importer, zipimporter) and os.path.basename(path).startswith(("pyspark", "py4j")):
+            sys.path_importer_cache.pop(path, None)

@@ -20,7 +20,7 @@ _COMPARISONS: dict[type[exp.Expr], Operator] = {exp.EQ: "=", exp.NEQ: "!=", exp.
 _NEGATED: dict[Operator, Operator] = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 _MIRRORED: dict[Operator, Operator] = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _WILDCARDS = frozenset("%_")
-_NO_COLUMNS = frozenset({"localtimestamp", "user", "current_user", "session_user"})  # functions that need no parentheses
+_NO_COLUMNS = frozenset({"current_time", "localtimestamp", "user", "current_user", "session_user"})  # functions that need no parentheses
 
 
 def parse_predicate(sql: str, spec: TableSpec, *, session_zone: str) -> Predicate:
@@ -34,12 +34,14 @@ def parse_predicate(sql: str, spec: TableSpec, *, session_zone: str) -> Predicat
     return Unknown()
 
 
-def unknown_columns(sql: str, spec: TableSpec) -> list[str]:
-    """Where no Spark looks at a filter: the columns that it names and the table has not."""
+def check_columns(sql: str, spec: TableSpec) -> None:
+    """Where no Spark looks at a filter: an error for a column that it names and the table has not. Those of a subquery are its own."""
     node = _parse(sql)
     known = {name.casefold() for name in spec.schema.names} | _NO_COLUMNS
-    named = {column.parts[0].name for column in node.find_all(exp.Column)} if node else set()
-    return sorted(name for name in named if name.casefold() not in known)
+    for column in node.find_all(exp.Column) if node else ():
+        name = column.parts[0].name
+        if name.casefold() not in known and column.find_ancestor(exp.Query) is None:
+            spec.schema.field(name)  # says that there is none
 
 
 def _parse(sql: str) -> exp.Expr | None:

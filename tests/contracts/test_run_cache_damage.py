@@ -135,15 +135,18 @@ def test_rocksdb_tables_are_of_bounded_size(local: Storage, tmp_path: Path, monk
 
     stored = greatest_of_equal(drawn(5, 3_000, 3_000))
     keys = len({row[:2] for row in rows_of(stored)})
+    new = probes_of(stored, 6, 3_000)
     for bound in (keys, keys // 3, 100):  # a last table with the marker alone, too
         monkeypatch.setattr(rocksdb, "TABLE_KEYS", bound)
         monkeypatch.setattr(rocksdb, "_ROWS", 7)  # keys that go on in the next piece
+        monkeypatch.setattr(rocksdb, "_AT_ONCE", 7)
         run = put_run(local, stored)
         cache = cache_of(local, "rocksdb", tmp_path / f"near-{bound}")
         cache.keep(run, stored)
         [copy] = near_files(cache)
         assert len(list(copy.glob("*.sst"))) == keys // bound + 1
         assert sliced(cache, run, 1_000) == rows_of(stored)
+        assert found_rows(cache, run, new) == brute_force(stored, new)
 
 
 # Who may write to the folder

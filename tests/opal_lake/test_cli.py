@@ -328,7 +328,13 @@ def test_explain_says_what_a_condition_skips(uri: str, capsys: pytest.CaptureFix
     assert re.search(r"skipped by the condition +1 file", shown)
     assert re.search(r"name = 'z' +1 +[\d.,]+ \w+ +1\n", shown)
     assert re.search(r"in no Z-order +2 files", shown)
-    for where in ("ID < 5", "(" * 2000 + "id < 5" + ")" * 2000, "name < localtimestamp"):
+    for where in (
+        "ID < 5",
+        "(" * 2000 + "id < 5" + ")" * 2000,
+        "name < localtimestamp",
+        "name < current_time",
+        "id IN (SELECT nope FROM other)",
+    ):
         assert main(["explain", uri, "--where", where]) == OK
     assert main(["explain", uri, "--where", "id < 5 AND nope = 'z'"]) == INPUT
     shown = capsys.readouterr()

@@ -81,13 +81,30 @@ def test_bytes_on_disk_are_those_in_memory_and_stay_when_the_encoder_goes(file_f
     assert bytes(spool().getvalue()) == b""
 
 
-def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@FORMATS
+@pytest.mark.parametrize("rows", [100, 200_000])  # written by the end, and before
+def test_a_full_disk_is_named(file_format: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Path("/dev/full").open("r+b", buffering=0))  # noqa: SIM115
-    table = plain_rows(100)
-    encoder = FileEncoder(spec=spec_of(table, "parquet"), sink=spool())
-    encoder.add(to_physical(with_row_ids(table), encoder.spec))
-    with pytest.raises(StorageError, match=r"no room in .*TMPDIR"), room_errors():
-        encoder.finish()
+    table = plain_rows(rows)
+    encoder = FileEncoder(spec=spec_of(table, file_format), sink=spool())
+
+    def write() -> None:
+        with room_errors():
+            encoder.add(to_physical(with_row_ids(table), encoder.spec))
+            encoder.finish()
+
+    with pytest.raises(StorageError, match=r"no room in .*TMPDIR"):
+        write()
+
+
+def test_a_spool_is_on_a_disk_that_spark_gives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[str | None] = []
+    real = tempfile.TemporaryFile
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **given: asked.append(given["dir"]) or real(**given))
+    for disks in (f"{tmp_path},/elsewhere", f"{tmp_path}/gone", ""):
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", disks)
+        spool()
+    assert asked == [str(tmp_path), tempfile.gettempdir(), tempfile.gettempdir()]
 
 
 @FORMATS

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 import opal_spark
@@ -41,6 +42,11 @@ def test_files_that_cannot_hold_such_a_row_are_left_out(spark: SparkSession, pat
         assert opened(spark, path, "day < TIMESTAMP'1970-01-03 00:00:00'") == (8, [0, 1]), "no zone is known where files are chosen"
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
+
+
+def test_a_column_that_is_not_there_is_no_filter_that_drops_nothing(spark: SparkSession, path: str) -> None:
+    with pytest.raises(AnalysisException, match="no column 'nope'"):
+        spark.read.format("opal").option("files_where", "id = 3 OR nope = 1").load(path).count()
 
 
 def test_queries_of_one_view_do_not_share_their_filters(spark: SparkSession, path: str) -> None:

@@ -23,7 +23,17 @@ from opal_lake.key_store.entries import Entries, no_entries, sort_order
 from opal_lake.key_store.probe import neighbours
 
 try:
-    from rocksdict import AccessType, BlockBasedOptions, Cache, DBCompressionType, IngestExternalFileOptions, Options, Rdict, SstFileWriter
+    from rocksdict import (
+        AccessType,
+        BlockBasedIndexType,
+        BlockBasedOptions,
+        Cache,
+        DBCompressionType,
+        IngestExternalFileOptions,
+        Options,
+        Rdict,
+        SstFileWriter,
+    )
 except ModuleNotFoundError as error:
     raise InvalidInputError(
         "spark.opal.cache.backend='rocksdb' needs rocksdict on every worker: pip install 'airflow-provider-opal[rocksdb]', or use 'mapped'"
@@ -55,7 +65,8 @@ class RocksRun:
     def neighbours(self, new: Entries) -> Entries:
         keys = _keys_of(new)
         with _as_os_error("a read failed"):
-            values = [value for start in range(0, len(keys), _AT_ONCE) for value in self.database.get(keys[start : start + _AT_ONCE])]
+            get: Any = self.database.get
+            values = [value for start in range(0, len(keys), _AT_ONCE) for value in get(keys[start : start + _AT_ONCE])]
         found = [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
         return neighbours(_entries(found, self.ties), new)
 
@@ -124,10 +135,14 @@ def _options() -> Options:
     """Blocks are read, not mapped: RocksDB maps for random access, where each page faults by itself, at five times what reading it costs.
     Nor is read at random what is probed in order: the system may read ahead.
 
-    All table files are opened with the database, mostly one: an evicted run stays readable for whoever has it open.
+    Filters and indexes are cut in blocks too, so that what a process holds of all its runs is its cache. All table files are opened with
+    the database, mostly one: an evicted run stays readable for whoever has it open.
     """
     blocks = BlockBasedOptions()
     blocks.set_bloom_filter(_FILTER_BITS, False)
+    blocks.set_index_type(BlockBasedIndexType.two_level_index_search())
+    blocks.set_partition_filters(True)
+    blocks.set_cache_index_and_filter_blocks(True)
     blocks.set_block_cache(_block_cache())
     options = Options(raw_mode=True)
     options.create_if_missing(True)
