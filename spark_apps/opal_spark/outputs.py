@@ -14,6 +14,7 @@ from opal_spark.session import arrow_batches
 
 OUTPUT = "output string"
 FIXED_WIDTH_ROWS = 10_000
+_SPARKS_ARCHIVES = ("pyspark.zip", "py4j-", "spark-core_")
 
 
 def collect_outputs(
@@ -48,5 +49,5 @@ def forget_archives() -> None:
     large, and the same for as long as a worker lives: others may have been replaced.
     """
     for path, importer in list(sys.path_importer_cache.items()):
-        if isinstance(importer, zipimporter) and os.path.basename(path).startswith(("pyspark", "py4j")):
+        if isinstance(importer, zipimporter) and os.path.basename(importer.archive).startswith(_SPARKS_ARCHIVES):
             sys.path_importer_cache.pop(path, None)

@@ -33,6 +33,7 @@ _SPECS = (
     SystemSpec(name="opal-batch", kind="opal"),
     SystemSpec(name="opal-inline", kind="opal"),
     SystemSpec(name="opal-inline-rocksdb", kind="opal", conf={"spark.opal.cache.backend": "rocksdb"}),
+    SystemSpec(name="opal-inline-orc", kind="opal"),
     SystemSpec(
         name="delta",
         kind="peer",

@@ -15,6 +15,7 @@ from tests.bench.peers.figures import UNFILTERED, Results, share
 TITLES = {
     "opal-inline": "Opal, inline",
     "opal-inline-rocksdb": "Opal, inline, RocksDB",
+    "opal-inline-orc": "Opal, inline, ORC",
     "opal-batch": "Opal, batch",
     "delta": "Delta",
     "iceberg": "Iceberg",

@@ -134,13 +134,13 @@ class Lumos(System):
 class Opal(System):
     """An Opal table; `inline` makes rows visible in the ingest itself."""
 
-    def __init__(self, spark: SparkSession, folder: Path, *, inline: bool) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, *, inline: bool, file_format: str) -> None:
         from opal_spark import OpalTable
 
         super().__init__(spark, folder)
         self.inline = inline
         schema = spark.createDataFrame([], SCHEMA).schema
-        self.table = OpalTable.create(spark, str(folder), schema, keys=["key"], delta="mod_time")
+        self.table = OpalTable.create(spark, str(folder), schema, keys=["key"], delta="mod_time", file_format=file_format)
 
     def bootstrap(self, rows: DataFrame) -> Parts:
         return self.upsert(rows)
@@ -305,6 +305,6 @@ class Hudi(System):
 
 def open_system(name: str, spark: SparkSession, folder: Path) -> System:
     if name.startswith("opal-"):
-        return Opal(spark, folder, inline=name != "opal-batch")
+        return Opal(spark, folder, inline=name != "opal-batch", file_format="orc" if name.endswith("-orc") else "parquet")
     by_name: dict[str, type[System]] = {"delta": Delta, "iceberg": Iceberg, "hudi": Hudi, "lumos": Lumos, "plain": Plain}
     return by_name[name](spark, folder)
