@@ -182,7 +182,19 @@ def _compact(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not pa.types.is_nested(column.type) or not column.num_chunks:
         return column
     nothing = column.chunk(0).slice(0, 0)  # one array alone might be handed back as it is
-    return pa.chunked_array([pa.concat_arrays([chunk, nothing]) for chunk in column.chunks])
+    return pa.chunked_array([_null_within(pa.concat_arrays([chunk, nothing])) for chunk in column.chunks])
+
+
+def _null_within(array: pa.Array) -> pa.Array:
+    """What lies in a null struct made null itself: Arrow's ORC writer would store it, and later values would be read a row too late."""
+    kind, null = array.type, array.is_null()
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([_null_within(member) for member in array.flatten()], fields=list(kind), mask=null)
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(array.offsets, _null_within(array.keys), _null_within(array.items), kind, mask=null)
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(array.offsets, _null_within(array.values), kind, mask=null)
+    return array
 
 
 def _parquet_footer_bytes(metadata: pq.FileMetaData, size: int) -> int:

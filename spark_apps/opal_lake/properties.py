@@ -50,12 +50,12 @@ class Property:
 
 
 def _check_span(text: str, _: Schema | None) -> None:
-    parse_duration(text, name="a span")
+    parse_duration(text, name="span")
 
 
 def _check_look_back(text: str, _: Schema | None) -> None:
     if text and not _WHOLE.match(text):
-        parse_duration(text, name="a span")
+        parse_duration(text, name="span")
 
 
 def _check_codec(text: str, _: Schema | None) -> None:

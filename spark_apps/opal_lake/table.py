@@ -73,6 +73,8 @@ class Table:
         """The state at a version, or at the last one committed at or before a moment; by default the newest."""
         if version is not None and timestamp is not None:
             raise InvalidInputError("version and timestamp name the same axis: give one of them")
+        if version is not None and not hasattr(version, "__index__"):
+            raise InvalidInputError(f"version={version!r} is no version; give a whole number, as `opal history` lists them")
         if timestamp is not None:
             version = self._version_at(encode_order(timestamp, Atomic(name="timestamp"), name="timestamp"))
         return self.log.head() if version is None else self.log.at(version)

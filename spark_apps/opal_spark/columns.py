@@ -29,6 +29,7 @@ _SPARK_OF: dict[str, T.DataType] = {
     "timestamp_ntz": T.TimestampNTZType(),
 }
 _ORC_STORAGE: dict[str, T.DataType] = {"timestamp": T.LongType(), "timestamp_ntz": T.LongType(), "date": T.IntegerType()}
+_FLOATS = ("float", "double")
 _ARROW_OF: dict[type[T.DataType], pa.DataType] = {
     T.BooleanType: pa.bool_(),
     T.ByteType: pa.int8(),
@@ -124,12 +125,12 @@ def read_columns(spec: TableSpec, columns: Sequence[str] | None = None) -> list[
 
 
 def _read_column(field: Field, *, orc: bool) -> Column | str:
-    stored_otherwise, renamed_within = orc and _has_orc_storage(field.type), _has_renamed(field.type)
+    stored_otherwise, renamed_within = _loads_otherwise(field.type, orc=orc), _has_renamed(field.type)
     if not stored_otherwise and not renamed_within and field.name == field.physical:
         return quoted(field.name)  # a name costs a third of the calls that an expression costs
     column = F.col(field.physical)
     if stored_otherwise:
-        column = _load_orc(column, field.type)
+        column = _load(column, field.type, orc=orc)
     if renamed_within:  # a cast goes by position, renames at any depth, and keeps nulls null
         column = column.cast(_spark_type(field.type, physical=False, orc=False))
     return column.alias(field.name)
@@ -151,22 +152,31 @@ def _has_orc_storage(kind: DataType) -> bool:
     return any(_has_orc_storage(part.type) for part in _parts(kind)) or (isinstance(kind, Atomic) and kind.name in _ORC_STORAGE)
 
 
+def _loads_otherwise(kind: DataType, *, orc: bool) -> bool:
+    """Also floats that Spark would look for in extremes and dictionaries of files, where -0.0 is not 0.0: it would skip equal ones."""
+    if isinstance(kind, Struct):
+        return any(_loads_otherwise(member.type, orc=orc) for member in kind.fields)
+    return (orc and _has_orc_storage(kind)) or (isinstance(kind, Atomic) and kind.name in _FLOATS)
+
+
 def _has_renamed(kind: DataType) -> bool:
     return any(part.name != part.physical or _has_renamed(part.type) for part in _parts(kind))
 
 
-def _load_orc(column: Column, kind: DataType) -> Column:
-    if not _has_orc_storage(kind):
+def _load(column: Column, kind: DataType, *, orc: bool) -> Column:
+    if not _loads_otherwise(kind, orc=orc):
         return column
     match kind:
         case Struct(fields=fields):
-            members = [_load_orc(column.getField(field.physical), field.type).alias(field.physical) for field in fields]
+            members = [_load(column.getField(field.physical), field.type, orc=orc).alias(field.physical) for field in fields]
             return F.when(column.isNotNull(), F.struct(*members))
         case Array(element=element):
-            return F.transform(column, lambda one: _load_orc(one, element.type))
+            return F.transform(column, lambda one: _load(one, element.type, orc=orc))
         case Map(key=key, value=value):
-            column = F.transform_keys(column, lambda one, _: _load_orc(one, key.type)) if _has_orc_storage(key.type) else column
-            return F.transform_values(column, lambda _, one: _load_orc(one, value.type)) if _has_orc_storage(value.type) else column
+            column = F.transform_keys(column, lambda one, _: _load(one, key.type, orc=orc)) if _has_orc_storage(key.type) else column
+            return F.transform_values(column, lambda _, one: _load(one, value.type, orc=orc)) if _has_orc_storage(value.type) else column
+        case Atomic(name="float" | "double"):
+            return F.nanvl(column, column)  # the same value, by an expression that goes into no file's filter
         case Atomic(name="timestamp"):
             return F.timestamp_micros(column)
         case Atomic(name="timestamp_ntz"):

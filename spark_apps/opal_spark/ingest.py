@@ -69,7 +69,7 @@ def delete_marker(rows: DataFrame, condition: str) -> Column:
     """True for rows that delete their key; null counts as false."""
     marker = F.coalesce(F.expr(condition).cast("boolean"), F.lit(False))
     try:
-        rows.select(marker)
+        rows.select("*", marker)
     except AnalysisException as error:
         raise InvalidInputError(
             f"the delete condition {condition!r} does not fit the columns {rows.columns}: {first_words(error)}"

@@ -35,8 +35,13 @@ def parse_predicate(sql: str, spec: TableSpec, *, session_zone: str) -> Predicat
 
 
 def check_columns(sql: str, spec: TableSpec) -> None:
-    """Where no Spark looks at a filter: an error for a column that it names and the table has not. Those of a subquery are its own."""
-    node = _parse(sql)
+    """Where no Spark looks at a filter: an error for what is none, and for a column that the table has not; a subquery has its own."""
+    try:
+        node = _parsed(sql)
+    except RecursionError:  # as in _parse
+        return
+    except SqlglotError as error:
+        raise InvalidInputError(f"the filter {sql!r} cannot be read: {str(error).splitlines()[0]}") from error
     known = {name.casefold() for name in spec.schema.names} | _NO_COLUMNS
     for column in node.find_all(exp.Column) if node else ():
         name = column.parts[0].name
@@ -47,9 +52,13 @@ def check_columns(sql: str, spec: TableSpec) -> None:
 def _parse(sql: str) -> exp.Expr | None:
     """None for what only Spark can read, or say what is wrong with."""
     try:
-        nodes = sqlglot.Dialect.get_or_raise("spark").parse_into(exp.Condition, sql)
+        return _parsed(sql)
     except (SqlglotError, RecursionError):  # nested too deeply for us; Spark may still manage
         return None
+
+
+def _parsed(sql: str) -> exp.Expr | None:
+    nodes = sqlglot.Dialect.get_or_raise("spark").parse_into(exp.Condition, sql)
     return nodes[0] if len(nodes) == 1 else None
 
 

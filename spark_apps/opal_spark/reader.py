@@ -56,6 +56,8 @@ class View:
 
 def read(spark: SparkSession, table: Table, view: View) -> DataFrame:
     """A DataFrame of the visible rows. The state is fixed now; rows are read when the DataFrame is used."""
+    if isinstance(view.columns, str):
+        raise InvalidInputError(f"columns: got the text {view.columns!r}; give a list of column names, as [{view.columns!r}]")
     snapshot = table.snapshot_at(view.version, view.timestamp)
     spec = snapshot.spec
     predicate = parse_predicate(view.where, spec, session_zone=session_zone(spark)) if view.where else None

@@ -325,7 +325,8 @@ def _options(spark: SparkSession, uri: str, options: Mapping[str, str] | None) -
 
 def _check_condition(spark: SparkSession, schema: StructType, condition: str) -> None:
     try:
-        kind = spark.createDataFrame([], schema).selectExpr(f"({condition}) AS marker").schema[0].dataType.simpleString()
+        marked = spark.createDataFrame([], schema).selectExpr("*", f"({condition}) AS marker")
+        kind = marked.schema[-1].dataType.simpleString()
     except AnalysisException as error:
         raise InvalidInputError(
             f"the delete condition {condition!r} does not fit the columns {schema.names}: {first_words(error)}"

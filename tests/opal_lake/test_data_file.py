@@ -108,6 +108,20 @@ def test_a_spool_is_on_a_disk_that_spark_gives(monkeypatch: pytest.MonkeyPatch, 
 
 
 @FORMATS
+def test_what_lies_in_a_null_struct_moves_no_later_value(file_format: str) -> None:
+    """The member of a null struct need not be null itself."""
+    member = pa.StructArray.from_arrays([pa.array([7, 1], pa.int64())], ["n"], mask=pa.array([True, False]))
+    listed = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pa.array([5, 6]))
+    within = pa.StructArray.from_arrays([listed], ["l"], mask=pa.array([True, False]))
+    outer = pa.StructArray.from_arrays([member, within], ["m", "w"])
+    each, ends = ["k", "k"], pa.array([0, 1, 2], pa.int32())
+    nested = {"s": outer, "l": pa.ListArray.from_arrays(ends, outer), "m": pa.MapArray.from_arrays(ends, pa.array(each), outer)}
+    table = pa.table({"k": pa.array(each), "d": pa.array([1, 2]), **nested})
+    rows = decode_file(encoded(table, file_format).data, spec_of(table, file_format), table.column_names, "f")
+    assert rows.to_pylist() == table.to_pylist()
+
+
+@FORMATS
 def test_columns_are_read_by_name_and_unknown_ones_left_out(file_format: str) -> None:
     table = plain_rows(10)
     rows = decode_file(encoded(table, file_format).data, spec_of(table, file_format), ["few", "younger", "k"], "f")

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -130,6 +131,18 @@ def test_the_same_token_twice_applies_once(spark: SparkSession, tmp_path: Path) 
     assert table.ingest(frame(spark, [("b", 2, 1)]), application=("stream", 8)).version == 3
 
 
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_both_zeros_are_found_and_null_structs_move_nothing(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+    ddl = "id INT, f DOUBLE, s STRUCT<g: FLOAT, t: STRUCT<n: INT>>"
+    rows = spark.createDataFrame([(1, -0.0, (-0.0, None)), (2, -0.0, (-0.0, (5,))), (3, -0.0, (-0.0, (6,)))], ddl).coalesce(1)
+    table = OpalTable.create(spark, str(tmp_path / "t"), rows.schema, keys=["id"], delta="id", file_format=file_format)
+    table.ingest(rows, metadata="inline")
+    for where in ("f = 0.0D", "f >= 0.0D", "f IN (0.0D, 7.0D)", "s.g = 0.0F"):
+        assert table.read(where=where).count() == table.read().where(where).count() == 3, where
+    table.compact()
+    assert [row.n for row in table.read().selectExpr("id", "s.t.n").orderBy("id").collect()] == [None, 5, 6]
+
+
 def test_points_that_cannot_be_read_say_what_can(spark: SparkSession, tmp_path: Path) -> None:
     table = create(spark, tmp_path / "table")
     with pytest.raises(NotFoundError, match="readable are 0 to 0"):
@@ -144,7 +157,14 @@ def test_points_that_cannot_be_read_say_what_can(spark: SparkSession, tmp_path: 
         table.read(columns=["nope"])
     with pytest.raises(InvalidInputError, match="where"):
         table.read(where="nope = 1")
-    with pytest.raises(InvalidInputError, match="delete condition"):
-        OpalTable.create(spark, str(tmp_path / "x"), table.read().schema, keys=["sku"], delta="at", deletes="nope = 1")
+    with pytest.raises(InvalidInputError, match="got the text 'sku'; give a list"):
+        table.read(columns="sku")
+    with pytest.raises(InvalidInputError, match="version='0' is no version"):
+        table.read(version=cast("int", "0"))
+    with pytest.raises(InvalidInputError, match=r"not '/in/x\.csv'; for files write Files"):
+        table.ingest(cast("DataFrame", "/in/x.csv"))
+    for condition in ("nope = 1", "max(price) > 3"):
+        with pytest.raises(InvalidInputError, match="delete condition"):
+            OpalTable.create(spark, str(tmp_path / "x"), table.read().schema, keys=["sku"], delta="at", deletes=condition)
     with pytest.raises(InvalidInputError, match="an Opal table already"):
         create(spark, tmp_path / "table")

@@ -2,6 +2,7 @@
 
 from pyspark.sql import DataFrame, SparkSession
 
+from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files, Jdbc, Source
 from opal_lake.table_spec import TableSpec
 from opal_spark.sources.columnar_files import read_columnar, refuse_reserved
@@ -23,5 +24,7 @@ def source_rows(spark: SparkSession, rows: DataFrame | Source, spec: TableSpec) 
     """What `OpalTable.ingest` was given."""
     if isinstance(rows, Files | Jdbc):
         return read_source(spark, rows, spec)
+    if not hasattr(rows, "sparkSession"):  # a DataFrame of classic Spark, or of Connect
+        raise InvalidInputError(f"rows are a DataFrame, Files(...) or Jdbc(...), and not {rows!r:.200}; for files write Files('/in/*.csv')")
     refuse_reserved(rows)
     return rows
