@@ -34,7 +34,7 @@ from opal_spark.maintenance import maintain
 from opal_spark.metagen import metagen
 from opal_spark.reader import View, explain_read, read
 from opal_spark.rebuild import rebuild_key_store
-from opal_spark.session import cache_settings, storage_options, use_this_python
+from opal_spark.session import cache_settings, is_connect, storage_options, use_this_python
 from opal_spark.sources import source_errors, source_rows
 from opal_spark.sources.tables import plan_source
 from opal_spark.spread import spread_over
@@ -331,5 +331,8 @@ def _check_condition(spark: SparkSession, schema: StructType, condition: str) ->
         raise InvalidInputError(
             f"the delete condition {condition!r} does not fit the columns {schema.names}: {first_words(error)}"
         ) from error
+    plan: Any = None if is_connect(spark) else marked._jdf.queryExecution().analyzed()  # noqa: SLF001  # Connect has no such question
+    if plan is not None and not plan.deterministic():
+        raise InvalidInputError(f"the delete condition {condition!r} says something else each time that it is asked; a task may run twice")
     if kind != "boolean":
         raise InvalidInputError(f"the delete condition {condition!r} is a {kind}; write a condition, as \"op = 'D'\"")

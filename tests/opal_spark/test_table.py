@@ -163,7 +163,7 @@ def test_points_that_cannot_be_read_say_what_can(spark: SparkSession, tmp_path: 
         table.read(version=cast("int", "0"))
     with pytest.raises(InvalidInputError, match=r"not '/in/x\.csv'; for files write Files"):
         table.ingest(cast("DataFrame", "/in/x.csv"))
-    for condition in ("nope = 1", "max(price) > 3"):
+    for condition in ("nope = 1", "max(price) > 3", "rand() > 0.5"):
         with pytest.raises(InvalidInputError, match="delete condition"):
             OpalTable.create(spark, str(tmp_path / "x"), table.read().schema, keys=["sku"], delta="at", deletes=condition)
     with pytest.raises(InvalidInputError, match="an Opal table already"):
