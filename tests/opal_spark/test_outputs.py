@@ -1,5 +1,6 @@
-"""What a task leaves in its worker."""
+"""What a task leaves in its worker, and where it builds files."""
 
+import os
 import sys
 from collections.abc import Iterable
 from zipimport import zipimporter
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from opal_lake.spool import spool
 from opal_spark.outputs import collect_outputs
 
 pytestmark = pytest.mark.spark
@@ -24,3 +26,14 @@ def test_a_worker_reads_no_archive_anew_for_its_next_task(spark: SparkSession) -
     again = [collect_outputs(spark.range(10, numPartitions=1), look, None)[0] for _ in range(4)]
     assert {found["rows"] for found in again} == {10}
     assert again[-1]["remembered"] == 0
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="only Linux tells where a file without a name lies")
+def test_files_in_the_making_lie_on_a_disk_of_spark_s(spark: SparkSession) -> None:
+    def look(batches: Iterable[pa.RecordBatch]) -> list[str]:
+        assert sum(batch.num_rows for batch in batches)
+        made = spool()
+        return [os.readlink(f"/proc/self/fd/{made.file.fileno()}"), os.environ["SPARK_LOCAL_DIRS"].partition(",")[0]]
+
+    [[place, disk]] = collect_outputs(spark.range(10, numPartitions=1), look, None)
+    assert place.startswith(f"{disk}/")
