@@ -106,9 +106,14 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
     )
 
 
-def _ids(schema: Schema, role: str, names: Sequence[str], allowed: Sequence[str]) -> tuple[int, ...]:
+def refuse_text(what: str, names: object) -> None:
+    """A text is a sequence of its letters, and nobody means those."""
     if isinstance(names, str):
-        raise InvalidInputError(f"{role} columns: got the text {names!r}; give a list of column names, as [{names!r}]")
+        raise InvalidInputError(f"{what}: got the text {names!r}; give a list of column names, as [{names!r}]")
+
+
+def _ids(schema: Schema, role: str, names: Sequence[str], allowed: Sequence[str]) -> tuple[int, ...]:
+    refuse_text(f"{role} columns", names)
     columns = [schema.field(name) for name in names]
     for column in columns:
         if not _fits(column, role, allowed):

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.schema import Atomic, Field
-from opal_lake.table_spec import TableSpec
+from opal_lake.table_spec import TableSpec, refuse_text
 
 MOST_COLUMNS = 8
 TIE_BITS = 8
@@ -27,8 +27,7 @@ _Integers = npt.NDArray[np.int64]
 
 def z_fields(spec: TableSpec, names: Sequence[str]) -> tuple[Field, ...]:
     """The columns to cluster by, if they can be."""
-    if isinstance(names, str):
-        raise InvalidInputError(f"columns: got the text {names!r}; give a list of column names, as [{names!r}]")
+    refuse_text("columns", names)
     if not 1 <= len(names) <= MOST_COLUMNS:
         raise InvalidInputError(f"Z-order takes 1 to {MOST_COLUMNS} columns, not {len(names)}; choose those that queries filter by most")
     fields = tuple(spec.schema.field(name) for name in names)

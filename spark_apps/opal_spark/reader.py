@@ -27,6 +27,7 @@ from opal_lake.schema import OFFSET, SEGMENT, Atomic
 from opal_lake.segment import DataFile
 from opal_lake.snapshot import Snapshot
 from opal_lake.table import Table
+from opal_lake.table_spec import refuse_text
 from opal_lake.visibility import invalid_rows
 from opal_spark.columns import quoted, read_columns, spark_schema
 from opal_spark.failures import first_words
@@ -56,8 +57,7 @@ class View:
 
 def read(spark: SparkSession, table: Table, view: View) -> DataFrame:
     """A DataFrame of the visible rows. The state is fixed now; rows are read when the DataFrame is used."""
-    if isinstance(view.columns, str):
-        raise InvalidInputError(f"columns: got the text {view.columns!r}; give a list of column names, as [{view.columns!r}]")
+    refuse_text("columns", view.columns)
     snapshot = table.snapshot_at(view.version, view.timestamp)
     spec = snapshot.spec
     predicate = parse_predicate(view.where, spec, session_zone=session_zone(spark)) if view.where else None
