@@ -35,7 +35,7 @@ def ingest_inline(table: Table, rows: DataFrame, run: IngestRun) -> JobResult:
     cores = parallelism(spark)
     slots = guess_slots(rough_rows(fit), writer.merged_entries, cores)
     task = partial(_write, spec=spec, writer=writer, slots=slots, quarantine=run.quarantine)
-    shuffled, batch_rows = _by_hash(fit, spec, slots), rows_a_batch(fit.schema)
+    shuffled, batch_rows = _by_hash(fit, spec, slots), rows_a_batch(fit.schema, run.base)
     found = [output_from_json(output) for output in collect_outputs(shuffled, task, batch_rows, [*fit.columns, HASH])]
     ruled = Ruled(writer=writer, outputs=tuple(output.ruled for output in found), slots=slots)
     return commit_ingest(table.log, run, [output.ingested for output in found], ruled)

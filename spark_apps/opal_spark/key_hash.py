@@ -24,8 +24,8 @@ def key_hash(columns: Sequence[str], types: Sequence[Atomic], file_format: str) 
 
 
 def key_hash_sql(columns: Sequence[str], types: Sequence[Atomic], file_format: str) -> str:
-    """SQL text of the same."""
-    return f"unhex(substring(sha2({plan_key_sql(columns, types, file_format)}, 256), 1, 32))"
+    """SQL text of the same. The bytes are cut, not the digits: of a text Spark looks at every character."""
+    return f"substring(unhex(sha2({plan_key_sql(columns, types, file_format)}, 256)), 1, 16)"
 
 
 def hash_slot(column: str, slot_count: int) -> Column:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from opal_lake.check import check_table
+from opal_lake.key_store.cache import folder as cache_folder
 from opal_lake.key_store.cache.folder import CacheFolder
 from opal_lake.storage.local import LocalStorage
 from tests.opal_lake.shop import content, create, rows
@@ -60,6 +61,29 @@ def test_what_was_used_longest_ago_goes_first(write: Callable[[int, CacheFolder,
     assert names(folder) == ["e"]
     assert write(351, folder, "f") is None
     assert names(folder) == ["e"]
+
+
+def test_what_others_put_counts_when_the_folder_is_looked_through_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_at(tmp_path, 1000)
+    write_file(100, folder, "a")
+    (folder.path / "other").write_bytes(b"x" * 950)
+    age(folder, "other", 100)
+    write_file(100, folder, "b")
+    assert names(folder) == ["a", "b", "other"]
+    monkeypatch.setattr(cache_folder, "LOOK_AGAIN_S", 0.0)
+    write_file(100, folder, "c")
+    assert names(folder) == ["a", "b", "c"]
+
+
+def test_of_very_many_the_oldest_go_whatever_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_folder, "MOST_ENTRIES", 20)
+    folder = folder_at(tmp_path, 1 << 20)
+    for number in range(20):
+        write_file(1, folder, f"{number:02}")
+        age(folder, f"{number:02}", 1000 - number)
+    assert len(names(folder)) == 20
+    write_file(1, folder, "20")
+    assert names(folder) == [f"{number:02}" for number in range(2, 21)]
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
@@ -125,7 +149,8 @@ def _stat(path: Path) -> os.stat_result | None:
         return None
 
 
-def test_parts_of_a_process_that_died_are_cleared_after_an_hour(tmp_path: Path) -> None:
+def test_parts_of_a_process_that_died_are_cleared_after_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_folder, "LOOK_AGAIN_S", 0.0)
     folder = folder_at(tmp_path, 1000)
     write_file(10, folder, "a")
     for name, seconds in ((".part-old", 4000), (".part-young", 3000)):

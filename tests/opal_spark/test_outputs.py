@@ -1,8 +1,10 @@
 """What a task leaves in its worker, and where it builds files."""
 
 import os
+import random
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from zipimport import zipimporter
 
 import pyarrow as pa
@@ -10,7 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from opal_lake.spool import spool
+from opal_spark.ingest import rows_a_batch
 from opal_spark.outputs import collect_outputs
+from tests.opal_spark.test_table import DDL, create, frame
 
 pytestmark = pytest.mark.spark
 
@@ -37,3 +41,13 @@ def test_files_in_the_making_lie_on_a_disk_of_spark_s(spark: SparkSession) -> No
 
     [[place, disk]] = collect_outputs(spark.range(10, numPartitions=1), look, None)
     assert place.startswith(f"{disk}/")
+
+
+def test_more_rows_go_to_python_at_a_time_where_the_last_ones_were_small(spark: SparkSession, tmp_path: Path) -> None:
+    table, schema = create(spark, tmp_path / "table"), spark.createDataFrame([], DDL).schema
+    assert rows_a_batch(schema) == rows_a_batch(schema, table.table.snapshot_at()) == 1024
+    table.ingest(frame(spark, [(f"key {number}", 1, 1) for number in range(200)], 1))
+    assert rows_a_batch(schema, table.table.snapshot_at()) == 4096
+    noise = random.Random(0)
+    table.ingest(frame(spark, [(noise.randbytes(2000).hex(), 1, 1) for _ in range(200)], 1))
+    assert rows_a_batch(schema, table.table.snapshot_at()) == 1024

@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,8 +18,23 @@ from opal_lake.errors import StorageError
 
 WAYS_OUT = "name another (spark.opal.cache.folder), or keep nothing (spark.opal.cache.bytes=0)"
 DISK_SHARE = 0.9  # of the disk, as far as it is free or taken by this folder, is the most that the folder may take
+MOST_ENTRIES = 10_000  # of a table with many small upserts: more take long to look through
+LOOK_AGAIN_S = 30.0
+SPARED = 0.9
 _PART = ".part-"
 _ABANDONED_S = 3600.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Looked:
+    """What a folder held when this process last looked through it, and what the process put there since."""
+
+    at: float
+    taken: int
+    entries: int
+
+
+_looked: dict[Path, _Looked] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,16 +100,40 @@ class CacheFolder:
         return True
 
     def _make_room(self, size: int) -> bool:
-        """Within the bound, and within what the disk has: free, or taken by what is here."""
-        entries = self._entries()
-        total = sum(taken for _, taken, _ in entries)
-        room = min(self.max_bytes, int(DISK_SHARE * (shutil.disk_usage(self.path).free + total)))
-        for _, taken, name in sorted(entries):
-            if total <= room - size:
+        """Within the bound, and within what the disk has: free, or taken by what is here.
+
+        What others put there counts when the folder is looked through again: for half a minute they may pass the bound.
+        """
+        known = _looked.get(self.path)
+        if known is None or time.monotonic() - known.at > LOOK_AGAIN_S:
+            known = self._look(self._entries())
+        if known.taken + size > self._room(known) or known.entries >= MOST_ENTRIES:
+            known = self._evict(size)
+        if size > self._room(known):
+            return False
+        known.taken, known.entries = known.taken + size, known.entries + 1
+        return True
+
+    def _room(self, known: _Looked) -> int:
+        return min(self.max_bytes, int(DISK_SHARE * (shutil.disk_usage(self.path).free + known.taken)))
+
+    def _look(self, entries: list[tuple[float, int, str]]) -> _Looked:
+        found = _looked[self.path] = _Looked(at=time.monotonic(), taken=sum(taken for _, taken, _ in entries), entries=len(entries))
+        return found
+
+    def _evict(self, size: int) -> _Looked:
+        """What was used longest ago, a tenth at once, so that the next one has room too."""
+        entries = sorted(self._entries())
+        known = self._look(entries)
+        most_bytes, most = int(SPARED * self._room(known)) - size, int(SPARED * MOST_ENTRIES)
+        if known.taken + size <= self._room(known) and known.entries < MOST_ENTRIES:
+            return known
+        for _, taken, name in entries:
+            if known.taken <= most_bytes and known.entries <= most:
                 break
             self.drop(name)
-            total -= taken
-        return size <= room
+            known.taken, known.entries = known.taken - taken, known.entries - 1
+        return known
 
     def _entries(self) -> list[tuple[float, int, str]]:
         """When each was used last, its size and name. What others left half made an hour ago goes."""

@@ -1,0 +1,45 @@
+"""Neighbours of many entries at once, against looking for each by itself. Small sets are in the rule's own tests."""
+
+import numpy as np
+import pytest
+
+from opal_lake.key_store.entries import Entries, sorted_entries
+from opal_lake.key_store.probe import PIECE, neighbours
+
+
+def entries(random: np.random.Generator, count: int, words: int, segment: int) -> Entries:
+    """With few `words` most keys have several versions, and several keys share a first word."""
+    return Entries(
+        high=random.integers(0, words, count, np.uint64) << np.uint64(40),
+        low=random.integers(0, 3, count, np.uint64),
+        delta=random.integers(0, 50, count),
+        ties=(),
+        segment=np.full(count, segment),
+        offset=np.arange(count, dtype=np.int32),
+        deleted=np.zeros(count, np.bool_),
+    )
+
+
+def one_by_one(stored: Entries, new: Entries) -> set[tuple[int, ...]]:
+    by_key: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+    for row in zip(*(column.tolist() for column in stored.order_columns), strict=True):
+        by_key.setdefault(row[:2], []).append(row)
+    found = set()
+    for row in zip(*(column.tolist() for column in new.order_columns), strict=True):
+        same = by_key.get(row[:2], [])
+        found.update([max((one for one in same if one < row), default=row), min((one for one in same if one >= row), default=row)])
+        found.discard(row)
+    return found
+
+
+@pytest.mark.parametrize("order", ["sorted", "as they come"])
+@pytest.mark.parametrize("words", [500, 20_000, 1 << 20])
+@pytest.mark.parametrize("stored_count, new_count", [(30_000, 3 * PIECE), (1_000, 3 * PIECE), (90_000, 3 * PIECE), (30_000, 7)])
+def test_of_many_entries_the_neighbours_are_those_of_each(stored_count: int, new_count: int, words: int, order: str) -> None:
+    random = np.random.default_rng(stored_count + words)
+    stored = sorted_entries(entries(random, stored_count, words, 1))
+    new = entries(random, new_count, words, 2)
+    new = sorted_entries(new) if order == "sorted" else new
+    found = neighbours(stored, new)
+    rows = list(zip(*(column.tolist() for column in found.order_columns), strict=True))
+    assert rows == sorted(one_by_one(stored, new))
