@@ -48,7 +48,8 @@ def _shared(stored: Words, new: Words) -> tuple[Places, Places]:
 
 
 def _met(words: Words, stored: Words, places: Places) -> npt.NDArray[np.bool_]:
-    return stored[np.minimum(places, len(stored) - 1)] == words
+    met: npt.NDArray[np.bool_] = stored[np.minimum(places, len(stored) - 1)] == words
+    return met
 
 
 def _places(stored: Words, words: Words) -> Places:
