@@ -6,6 +6,7 @@ writer that slept may write below an expired log. So every put is read back by i
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from opal_lake import layout
@@ -234,10 +235,8 @@ class CommitLog:
                 return self.read_commit(link.version).write_id == link.write_id
             except (StorageError, NotFoundError) as error:
                 failure = error
-            try:
+            with suppress(StorageError, NotFoundError):  # what the put said tells more
                 return self.read_commit(link.version).write_id == link.write_id
-            except (StorageError, NotFoundError) as error:
-                failure = error
         raise CommitUnknownError(
             f"{self.storage.uri}: cannot tell whether version {link.version} was written ({failure}); run again with the same token"
         )

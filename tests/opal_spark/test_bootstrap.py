@@ -259,6 +259,14 @@ def test_what_cannot_be_a_source_is_said(spark: SparkSession, tmp_path: Path, so
     assert not Path(uri).exists()
 
 
+@pytest.mark.parametrize("taken_for", ["parquet", "orc"])
+def test_a_folder_of_another_format_is_said_to_be_one(spark: SparkSession, tmp_path: Path, taken_for: str) -> None:
+    other = tmp_path / "other"
+    spark.createDataFrame(rows_of(0), DDL).write.format("orc" if taken_for == "parquet" else "parquet").save(str(other))
+    with pytest.raises(InvalidInputError, match=f"other has files that are no {taken_for}, or damaged; correct the format"):
+        OpalTable.bootstrap(spark, str(tmp_path / "table"), str(other), format=taken_for, **LAYOUT)
+
+
 def test_rows_without_a_key_stop_it_or_are_put_aside(spark: SparkSession, tmp_path: Path) -> None:
     folder, uri = tmp_path / "old", str(tmp_path / "new")
     spark.createDataFrame([(1, 1), (None, 2)], "id BIGINT, at BIGINT").write.parquet(str(folder))
