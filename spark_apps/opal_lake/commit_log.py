@@ -234,8 +234,10 @@ class CommitLog:
                     return True
                 return self.read_commit(link.version).write_id == link.write_id
             except (StorageError, NotFoundError) as error:
+                if failure is None and isinstance(error.__cause__, PermissionError):
+                    raise  # who may not write has not written
                 failure = error
-            with suppress(StorageError, NotFoundError):  # what the put said tells more
+            with suppress(StorageError, NotFoundError):  # what failed first tells more
                 return self.read_commit(link.version).write_id == link.write_id
         raise CommitUnknownError(
             f"{self.storage.uri}: cannot tell whether version {link.version} was written ({failure}); run again with the same token"

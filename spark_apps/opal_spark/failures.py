@@ -28,6 +28,7 @@ _CALLER = (
     NumberFormatException,
     ParseException,
 )
+_JAVA_CAUSE = re.compile(r"\A(?=An error occurred while calling)[\s\S]*^(?:Caused by)?: ?([\w.$]+: .*)$", re.MULTILINE)
 # The last line of a worker's traceback, up to what the JVM adds
 _RAISED_BY_A_TASK = re.compile(r"opal_lake\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\w+(?:\.\w+)+(?:Exception|Error)\b|\Z)", re.DOTALL)
 
@@ -68,6 +69,7 @@ def _raised_by_a_task(text: str) -> OpalError | None:
 
 
 def first_words(error: Exception) -> str:
-    """Without the plan and the stack that Spark adds."""
-    text = re.split(r";?\n\s*['+:]|\n\s*at |\nDriver stacktrace|\nJVM stacktrace", str(error), maxsplit=1)[0]
+    """Without the plan and the stack that Spark adds; of an error that PySpark has no name for, its cause."""
+    causes: list[str] = _JAVA_CAUSE.findall(str(error))
+    text = re.split(r";?\n\s*['+:]|\n\s*at |\nDriver stacktrace|\nJVM stacktrace", causes[-1] if causes else str(error), maxsplit=1)[0]
     return " ".join(text.split())

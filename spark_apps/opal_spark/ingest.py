@@ -28,7 +28,8 @@ from opal_spark.failures import first_words
 from opal_spark.outputs import FIXED_WIDTH_ROWS, collect_outputs
 
 _FEW_ROWS, _MANY_ROWS = 1024, 4096  # with texts; of 1024 rows, texts of 50 KB still make batches that any executor can hold
-_SMALL_ROW = 512  # bytes on disk: 4096 such rows take some 20 MB in memory
+_SMALL_ROW = 128  # bytes on disk: so do 4096 rows that compress a hundredfold
+_PAGES = 8 << 10  # bytes that a file of few rows has anyway
 
 
 def ingest(table: Table, rows: DataFrame, run: IngestRun) -> JobResult:
@@ -56,7 +57,8 @@ def rows_a_batch(schema: T.StructType, base: Snapshot | None = None) -> int | No
 def _has_small_rows(base: Snapshot) -> bool:
     """As far as it can be told without reading anything: from the commits since the checkpoint."""
     files = [file for commit in base.commits for file in commit.actions.ingested]
-    return bool(files) and sum(file.size for file in files) <= _SMALL_ROW * sum(file.rows for file in files)
+    is_known = bool(files) and all(commit.actions.ingested_side is None for commit in base.commits)
+    return is_known and all(file.size - file.footer_bytes <= _SMALL_ROW * file.rows + _PAGES for file in files)
 
 
 def _write(batches: Iterable[pa.RecordBatch], *, storage: Storage, spec: TableSpec, number: int, quarantine: bool) -> Any:

@@ -121,6 +121,17 @@ def test_a_commit_that_cannot_be_confirmed_is_not_reported_as_failed() -> None:
     assert other.snapshot_at().root.rows == 2
 
 
+def test_who_may_not_write_is_told_so() -> None:
+    """Not that the outcome is unknown."""
+
+    class ClosedStore(MemoryStorage):
+        def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+            raise StorageError(f"the file system failed at {path!r}") from PermissionError(13, "Permission denied")
+
+    with pytest.raises(StorageError, match="the file system failed"):
+        create(ClosedStore())
+
+
 def test_a_checkpoint_that_cannot_be_written_fails_no_commit() -> None:
     """The table is committed; what is derived can be had again."""
     storage, upserts = MemoryStorage(), FOLD_AT_LOGS + 2

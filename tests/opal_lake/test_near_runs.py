@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from opal_lake.check import check_table
+from opal_lake.errors import StorageError
 from opal_lake.key_store.cache import folder as cache_folder
 from opal_lake.key_store.cache.folder import CacheFolder
 from opal_lake.storage.local import LocalStorage
@@ -64,6 +65,7 @@ def test_what_was_used_longest_ago_goes_first(write: Callable[[int, CacheFolder,
 
 
 def test_what_others_put_counts_when_the_folder_is_looked_through_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_folder, "LOOK_AGAIN_SHARE", 1)
     folder = folder_at(tmp_path, 1000)
     write_file(100, folder, "a")
     (folder.path / "other").write_bytes(b"x" * 950)
@@ -75,6 +77,20 @@ def test_what_others_put_counts_when_the_folder_is_looked_through_again(tmp_path
     assert names(folder) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("bound", ["bytes", "puts"])
+def test_who_put_much_looks_through_the_folder_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    monkeypatch.setattr(cache_folder, "LOOK_AGAIN_PUTS", 256 if bound == "bytes" else 3)
+    monkeypatch.setattr(cache_folder, "LOOK_AGAIN_SHARE", 64 if bound == "bytes" else 1)
+    folder = folder_at(tmp_path, 6400)
+    write_file(10, folder, "a")
+    (folder.path / "other").write_bytes(b"x" * 6350)
+    age(folder, "other", 100)
+    for name in "bcd":
+        write_file(60, folder, name)
+    write_file(1, folder, "e")
+    assert "other" not in names(folder)
+
+
 def test_of_very_many_the_oldest_go_whatever_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_folder, "MOST_ENTRIES", 20)
     folder = folder_at(tmp_path, 1 << 20)
@@ -84,6 +100,48 @@ def test_of_very_many_the_oldest_go_whatever_their_size(tmp_path: Path, monkeypa
     assert len(names(folder)) == 20
     write_file(1, folder, "20")
     assert names(folder) == [f"{number:02}" for number in range(2, 21)]
+
+
+def test_a_large_entry_that_was_used_last_does_not_make_room_for_puts_to_come(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path, 1000)
+    for number in range(5):
+        write_file(10, folder, f"small {number}")
+        age(folder, f"small {number}", 100 - number)
+    write_file(900, folder, "large")
+    write_file(60, folder, "new")
+    assert names(folder) == ["large", "new"]
+
+
+def test_what_was_not_added_counts_nothing(tmp_path: Path) -> None:
+    """The same once more, writes that failed, and what is larger than the disk: nobody is evicted for these."""
+    folder = folder_at(tmp_path, 1000)
+    write_file(100, folder, "a")
+
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    for _ in range(20):
+        write_file(100, folder, "a")
+        folder.put("b", 100, full)
+    write_file(700, folder, "c")
+    assert names(folder) == ["a", "c"]
+    endless = CacheFolder(path=folder.path, max_bytes=1 << 62)
+    assert endless.put("d", 1 << 61, full) is None
+    assert names(folder) == ["a", "c"]
+
+
+def test_a_folder_that_turns_into_a_file_is_named(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path, 1000)
+    write_file(10, folder, "a")
+
+    def vandal(path: Path) -> None:
+        shutil.rmtree(folder.path)
+        folder.path.write_text("rubbish")
+        path.write_bytes(b"x")
+
+    for call in (lambda: folder.put("b", 10, vandal), lambda: folder.find("a")):
+        with pytest.raises(StorageError, match="near is no folder"):
+            call()
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:

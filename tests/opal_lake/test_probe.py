@@ -1,16 +1,25 @@
 """Neighbours of many entries at once, against looking for each by itself. Small sets are in the rule's own tests."""
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
+from opal_lake.key_store.cache.protocol import GREATEST_WORD
 from opal_lake.key_store.entries import Entries, sorted_entries
 from opal_lake.key_store.probe import PIECE, neighbours
 
 
-def entries(random: np.random.Generator, count: int, words: int, segment: int) -> Entries:
+def pool(random: np.random.Generator, words: int) -> npt.NDArray[np.uint64]:
+    """First words over all 64 bits, some of them side by side: as a float or with a sign they would be other ones."""
+    drawn = random.integers(0, GREATEST_WORD, words, np.uint64)
+    ends = np.array([0, 1, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, GREATEST_WORD - 1, GREATEST_WORD], np.uint64)
+    return np.concatenate([drawn, drawn[: words // 4] ^ np.uint64(1), ends])
+
+
+def entries(random: np.random.Generator, count: int, words: npt.NDArray[np.uint64], segment: int) -> Entries:
     """With few `words` most keys have several versions, and several keys share a first word."""
     return Entries(
-        high=random.integers(0, words, count, np.uint64) << np.uint64(40),
+        high=random.choice(words, count),
         low=random.integers(0, 3, count, np.uint64),
         delta=random.integers(0, 50, count),
         ties=(),
@@ -37,8 +46,9 @@ def one_by_one(stored: Entries, new: Entries) -> set[tuple[int, ...]]:
 @pytest.mark.parametrize("stored_count, new_count", [(30_000, 3 * PIECE), (1_000, 3 * PIECE), (90_000, 3 * PIECE), (30_000, 7)])
 def test_of_many_entries_the_neighbours_are_those_of_each(stored_count: int, new_count: int, words: int, order: str) -> None:
     random = np.random.default_rng(stored_count + words)
-    stored = sorted_entries(entries(random, stored_count, words, 1))
-    new = entries(random, new_count, words, 2)
+    drawn = pool(random, words)
+    stored = sorted_entries(entries(random, stored_count, drawn, 1))
+    new = entries(random, new_count, drawn, 2)
     new = sorted_entries(new) if order == "sorted" else new
     found = neighbours(stored, new)
     rows = list(zip(*(column.tolist() for column in found.order_columns), strict=True))

@@ -24,7 +24,7 @@ from opal_lake.job import JobResult, JobSpec
 from opal_spark import operations
 from opal_spark.app import run_app
 from opal_spark.arguments import checked_arguments
-from opal_spark.failures import as_opal_error
+from opal_spark.failures import as_opal_error, first_words
 from opal_spark.java import ensure_java
 from opal_spark.progress import SparkSteps
 
@@ -191,6 +191,13 @@ def test_a_failure_of_spark_itself_is_retriable(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="Python worker exited") as caught:
         spark.range(1).mapInArrow(die, "id BIGINT").collect()
     assert isinstance(as_opal_error(caught.value), StorageError)
+
+
+def test_of_a_nameless_java_error_the_cause_is_told() -> None:
+    said = "An error occurred while calling o319.load.\n: org.apache.spark.SparkException: Job aborted.\n\tat a.b(C.java:3)\n"
+    assert first_words(Exception(said)) == "org.apache.spark.SparkException: Job aborted."
+    assert first_words(Exception(said + "Caused by: x.Y: file:/p is cut\n\tat d.e(F.java:1)\n\t... 3 more\n")) == "x.Y: file:/p is cut"
+    assert first_words(Exception("[NO_COLUMN] there is no x;\n'Project ['x]\n")) == "[NO_COLUMN] there is no x"
 
 
 def test_the_same_token_ingests_once(spark: SparkSession, table: Path, tmp_path: Path) -> None:

@@ -263,7 +263,9 @@ def test_what_cannot_be_a_source_is_said(spark: SparkSession, tmp_path: Path, so
 def test_a_folder_of_another_format_is_said_to_be_one(spark: SparkSession, tmp_path: Path, taken_for: str) -> None:
     other = tmp_path / "other"
     spark.createDataFrame(rows_of(0), DDL).write.format("orc" if taken_for == "parquet" else "parquet").save(str(other))
-    with pytest.raises(InvalidInputError, match=f"other has files that are no {taken_for}, or damaged; correct the format"):
+    with pytest.raises(
+        InvalidInputError, match=rf"other has a file that is no {taken_for}, or damaged \(.*part-00.*\); correct the format"
+    ):
         OpalTable.bootstrap(spark, str(tmp_path / "table"), str(other), format=taken_for, **LAYOUT)
 
 

@@ -46,8 +46,9 @@ def test_files_in_the_making_lie_on_a_disk_of_spark_s(spark: SparkSession) -> No
 def test_more_rows_go_to_python_at_a_time_where_the_last_ones_were_small(spark: SparkSession, tmp_path: Path) -> None:
     table, schema = create(spark, tmp_path / "table"), spark.createDataFrame([], DDL).schema
     assert rows_a_batch(schema) == rows_a_batch(schema, table.table.snapshot_at()) == 1024
-    table.ingest(frame(spark, [(f"key {number}", 1, 1) for number in range(200)], 1))
+    table.ingest(frame(spark, [("a", 1, 1)], 1))
+    table.ingest(frame(spark, [(f"key {number}", 1, 1) for number in range(50_000)], 1), metadata="inline")
     assert rows_a_batch(schema, table.table.snapshot_at()) == 4096
     noise = random.Random(0)
-    table.ingest(frame(spark, [(noise.randbytes(2000).hex(), 1, 1) for _ in range(200)], 1))
+    table.ingest(frame(spark, [(noise.randbytes(10_000).hex(), 1, 1) for _ in range(2)], 1))
     assert rows_a_batch(schema, table.table.snapshot_at()) == 1024

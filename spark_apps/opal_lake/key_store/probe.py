@@ -67,7 +67,7 @@ def _places(stored: Words, words: Words) -> Places:
 def _past_equals(stored: Words, first: Places) -> Places:
     """Where the words end that are equal to the one at each place: mostly there is only that one."""
     past = first + 1
-    more = np.flatnonzero(_met(stored[first], stored, past) & (past < len(stored)))
+    more = np.flatnonzero(_met(stored[first], stored, past))
     past[more] = np.searchsorted(stored, stored[first[more]], "right")
     return past
 

@@ -20,7 +20,7 @@ from opal_spark.sources.paths import one_file, open_files
 
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 _FILE, _WANTED = "_opal_source_file", "_opal_wanted_file"
-_UNREADABLE = ("FAILED_READ_FILE", "Malformed ORC file")
+_UNREADABLE = re.compile(r"\S+ is not a Parquet file|Malformed ORC file \S+")
 _DELTA_COMMIT = re.compile(r"/(\d{20})\.json$")
 
 
@@ -68,8 +68,10 @@ def _explained(source: SourceTable) -> Iterator[None]:
             raise InvalidInputError(f"Spark is not set up to read Delta: {_advice(source)}") from error
         if isinstance(error, AnalysisException):
             raise InvalidInputError(f"{source.place} cannot be read as {source.format}: {first_words(error)}; correct the path") from error
-        if any(said in text for said in _UNREADABLE):
-            raise InvalidInputError(f"{source.place} has files that are no {source.format}, or damaged; correct the format") from error
+        if source.format not in PACKAGES and (found := _UNREADABLE.search(text)):
+            raise InvalidInputError(
+                f"{source.place} has a file that is no {source.format}, or damaged ({found[0]}); correct the format, or take the file away"
+            ) from error
         raise
 
 

@@ -18,20 +18,23 @@ from opal_lake.errors import StorageError
 
 WAYS_OUT = "name another (spark.opal.cache.folder), or keep nothing (spark.opal.cache.bytes=0)"
 DISK_SHARE = 0.9  # of the disk, as far as it is free or taken by this folder, is the most that the folder may take
-MOST_ENTRIES = 10_000  # of a table with many small upserts: more take long to look through
+MOST_ENTRIES = 10_000  # more, as many small upserts leave, take long to look through
 LOOK_AGAIN_S = 30.0
-SPARED = 0.9
+LOOK_AGAIN_PUTS, LOOK_AGAIN_SHARE = 256, 64  # or after so many puts, or a 64th of the bound, of this process
+SPARE = 16  # a 16th of the bound, and a 10th of the entries, is evicted in advance
 _PART = ".part-"
 _ABANDONED_S = 3600.0
 
 
 @dataclass(slots=True, kw_only=True)
 class _Looked:
-    """What a folder held when this process last looked through it, and what the process put there since."""
+    """What a folder held when this process last looked through it, with what the process put there since."""
 
     at: float
     taken: int
     entries: int
+    puts: int = 0
+    put_bytes: int = 0
 
 
 _looked: dict[Path, _Looked] = {}
@@ -40,6 +43,8 @@ _looked: dict[Path, _Looked] = {}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheFolder:
     """`max_bytes` bounds what stays; an entry that alone is larger is not kept at all. 0 keeps nothing and touches nothing.
+
+    To look through many entries takes time: a process remembers what it saw, so that each may pass the bound by what others put meanwhile.
 
     The folder is the cache's own: everything in it may be evicted.
     """
@@ -54,7 +59,7 @@ class CacheFolder:
         entry = self.path / name
         try:
             os.utime(entry)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return entry
 
@@ -68,9 +73,12 @@ class CacheFolder:
                 if not self._make_room(size):
                     return None
                 write(Path(part) / "entry")
+                is_new = not os.path.lexists(self.path / name)
                 os.rename(Path(part) / "entry", self.path / name)
         except OSError:  # a full disk; or a folder of that name is there, put by another
             return self.find(name)
+        if is_new:
+            self._count(size)
         return self.path / name
 
     def drop(self, name: str) -> None:
@@ -100,19 +108,22 @@ class CacheFolder:
         return True
 
     def _make_room(self, size: int) -> bool:
-        """Within the bound, and within what the disk has: free, or taken by what is here.
-
-        What others put there counts when the folder is looked through again: for half a minute they may pass the bound.
-        """
+        """Within the bound, and within what the disk has: free, or taken by what is here."""
         known = _looked.get(self.path)
-        if known is None or time.monotonic() - known.at > LOOK_AGAIN_S:
+        if known is None or self._is_old(known):
             known = self._look(self._entries())
         if known.taken + size > self._room(known) or known.entries >= MOST_ENTRIES:
             known = self._evict(size)
-        if size > self._room(known):
-            return False
-        known.taken, known.entries = known.taken + size, known.entries + 1
-        return True
+        return known.taken + size <= self._room(known)
+
+    def _is_old(self, known: _Looked) -> bool:
+        many = known.puts >= LOOK_AGAIN_PUTS or known.put_bytes > self.max_bytes // LOOK_AGAIN_SHARE
+        return many or time.monotonic() - known.at > LOOK_AGAIN_S
+
+    def _count(self, size: int) -> None:
+        if known := _looked.get(self.path):
+            known.taken, known.entries = known.taken + size, known.entries + 1
+            known.puts, known.put_bytes = known.puts + 1, known.put_bytes + size
 
     def _room(self, known: _Looked) -> int:
         return min(self.max_bytes, int(DISK_SHARE * (shutil.disk_usage(self.path).free + known.taken)))
@@ -122,14 +133,16 @@ class CacheFolder:
         return found
 
     def _evict(self, size: int) -> _Looked:
-        """What was used longest ago, a tenth at once, so that the next one has room too."""
+        """What was used longest ago: until there is room, and as far as that goes with small ones, some more for the next puts."""
         entries = sorted(self._entries())
         known = self._look(entries)
-        most_bytes, most = int(SPARED * self._room(known)) - size, int(SPARED * MOST_ENTRIES)
-        if known.taken + size <= self._room(known) and known.entries < MOST_ENTRIES:
+        room = self._room(known)
+        if size > room or (known.taken + size <= room and known.entries < MOST_ENTRIES):
             return known
+        most = MOST_ENTRIES - 1 if known.entries < MOST_ENTRIES else MOST_ENTRIES - MOST_ENTRIES // 10
         for _, taken, name in entries:
-            if known.taken <= most_bytes and known.entries <= most:
+            free = room - known.taken - size
+            if known.entries <= most and (free >= room // SPARE or (free >= 0 and taken > room // SPARE)):
                 break
             self.drop(name)
             known.taken, known.entries = known.taken - taken, known.entries - 1
