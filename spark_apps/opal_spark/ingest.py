@@ -44,7 +44,7 @@ def ingest(table: Table, rows: DataFrame, run: IngestRun) -> JobResult:
 def rows_a_batch(schema: T.StructType, base: Snapshot | None = None) -> int | None:
     """How many rows go to Python at a time, whatever their size; None where a value may be as large as a file: bytes have to count.
 
-    A batch costs a tenth of a millisecond on either side: of texts, many go at a time where the newest ingests brought small rows.
+    Each batch costs something on either side: of texts, many go at a time where the newest ingests brought small rows.
     """
     kinds = [field.dataType for field in schema.fields]
     if any(isinstance(kind, T.BinaryType | T.ArrayType | T.MapType | T.StructType | T.VariantType) for kind in kinds):

@@ -77,17 +77,17 @@ def test_what_others_put_counts_when_the_folder_is_looked_through_again(tmp_path
     assert names(folder) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("bound", ["bytes", "puts"])
-def test_who_put_much_looks_through_the_folder_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
-    monkeypatch.setattr(cache_folder, "LOOK_AGAIN_PUTS", 256 if bound == "bytes" else 3)
-    monkeypatch.setattr(cache_folder, "LOOK_AGAIN_SHARE", 64 if bound == "bytes" else 1)
+@pytest.mark.parametrize("size, most", [(60, 10_000), (1, 192)])  # a 64th of the bytes is 100; of the entries 3
+def test_who_put_much_looks_through_the_folder_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, most: int) -> None:
+    monkeypatch.setattr(cache_folder, "MOST_ENTRIES", most)
     folder = folder_at(tmp_path, 6400)
-    write_file(10, folder, "a")
-    (folder.path / "other").write_bytes(b"x" * 6350)
+    write_file(size, folder, "a")
+    (folder.path / "other").write_bytes(b"x" * (6400 - size))
     age(folder, "other", 100)
-    for name in "bcd":
-        write_file(60, folder, name)
-    write_file(1, folder, "e")
+    write_file(size, folder, "b")
+    assert "other" in names(folder)
+    for name in "cdef":
+        write_file(size, folder, name)
     assert "other" not in names(folder)
 
 

@@ -32,8 +32,8 @@ def neighbours(stored: Entries, new: Entries) -> Entries:
 def _shared(stored: Words, new: Words) -> tuple[Places, Places]:
     """The new words that are stored too, and where the first of each is.
 
-    A stable sort merges what is sorted already, which is several times as fast as looking up each of many words. Those that it leaves may
-    have met their like among the new ones only.
+    A stable sort merges what is sorted already, which is faster than to look each of many words up. Those that it leaves may have met
+    their like among the new ones only.
     """
     maybe = np.arange(len(new))
     if len(stored) <= MERGED_TIMES * len(new):

@@ -20,7 +20,7 @@ WAYS_OUT = "name another (spark.opal.cache.folder), or keep nothing (spark.opal.
 DISK_SHARE = 0.9  # of the disk, as far as it is free or taken by this folder, is the most that the folder may take
 MOST_ENTRIES = 10_000  # more, as many small upserts leave, take long to look through
 LOOK_AGAIN_S = 30.0
-LOOK_AGAIN_PUTS, LOOK_AGAIN_SHARE = 256, 64  # or after so many puts, or a 64th of the bound, of this process
+LOOK_AGAIN_SHARE = 64  # or when this process has put a 64th of what there may be, in bytes or entries
 SPARE = 16  # a 16th of the bound, and a 10th of the entries, is evicted in advance
 _PART = ".part-"
 _ABANDONED_S = 3600.0
@@ -117,7 +117,7 @@ class CacheFolder:
         return known.taken + size <= self._room(known)
 
     def _is_old(self, known: _Looked) -> bool:
-        many = known.puts >= LOOK_AGAIN_PUTS or known.put_bytes > self.max_bytes // LOOK_AGAIN_SHARE
+        many = known.puts > MOST_ENTRIES // LOOK_AGAIN_SHARE or known.put_bytes > self.max_bytes // LOOK_AGAIN_SHARE
         return many or time.monotonic() - known.at > LOOK_AGAIN_S
 
     def _count(self, size: int) -> None:
