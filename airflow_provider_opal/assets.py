@@ -1,9 +1,13 @@
 """Tables as Airflow's assets: `opal://<connection>/<table>`, and `opal://<connection>/<table>/versions` for events that carry versions."""
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import SplitResult
 
 from airflow.sdk import Asset, PartitionedAssetTimetable
+
+from airflow_provider_opal.templated import is_templated
 
 DEFAULT_CONN_ID = "opal_default"
 SCHEME = "opal"
@@ -19,8 +23,20 @@ def opal_asset(table: str, *, opal_conn_id: str = DEFAULT_CONN_ID, versions: boo
     return Asset(name=uri, uri=uri, group="opal")
 
 
-def told_asset(table: str, consumer: str, *, opal_conn_id: str = DEFAULT_CONN_ID) -> Asset:
-    """The asset by which one consumer is told again what it missed."""
+def known_assets(given: Mapping[str, Any]) -> list[Asset]:
+    """That of an operator's `table` and `opal_conn_id`, unless a run has to fill them in."""
+    table, opal_conn_id = given.get("table"), given.get("opal_conn_id", DEFAULT_CONN_ID)
+    is_open = table is None or is_templated(table) or is_templated(opal_conn_id)
+    return [] if is_open else [opal_asset(str(table), opal_conn_id=opal_conn_id)]
+
+
+def distinct(assets: Sequence[Any]) -> list[Any]:
+    """Each asset once: a mapped task gets its own ones a second time."""
+    return [asset for position, asset in enumerate(assets) if asset not in assets[:position]]
+
+
+def redelivery_asset(table: str, consumer: str, *, opal_conn_id: str = DEFAULT_CONN_ID) -> Asset:
+    """The asset whose events are emitted again for one consumer that missed them."""
     if not _PART.match(consumer):
         raise ValueError(f"consumer {consumer!r} has no asset; use letters, digits, '_', '.', '=' and '-' in its name")
     uri = f"{asset_uri(table, opal_conn_id)}/told/{consumer}"
@@ -30,16 +46,21 @@ def told_asset(table: str, consumer: str, *, opal_conn_id: str = DEFAULT_CONN_ID
 def consumer_schedule(
     table: str, *, consumer: str, by: str = "partition", opal_conn_id: str = DEFAULT_CONN_ID
 ) -> PartitionedAssetTimetable:
-    """The schedule of a consumer's DAG: a run for each partition key, or version, of the table, and for what it is told again.
+    """The schedule of a consumer's DAG: a run for each partition key, or version, of the table, and for each event that is emitted again.
 
     `consumer` is the name of its ConsumeOperator, by default `<dag>.<task>`.
     """
     asset = opal_asset(table, opal_conn_id=opal_conn_id, versions=by == "version")
-    return PartitionedAssetTimetable(assets=asset | told_asset(table, consumer, opal_conn_id=opal_conn_id))
+    return PartitionedAssetTimetable(assets=asset | redelivery_asset(table, consumer, opal_conn_id=opal_conn_id))
 
 
 def asset_uri(table: str, opal_conn_id: str = DEFAULT_CONN_ID, *, versions: bool = False) -> str:
-    """Normalised, so that nothing is left for Airflow to change."""
+    """Already normalised, so that Airflow does not change it."""
+    if is_templated(table) or is_templated(opal_conn_id):
+        raise ValueError(
+            f"table {table!r} of connection {opal_conn_id!r} is a template, and an asset has to be known before a run: name the table "
+            "itself here. Operators and sensors take templates, and find the asset when they run"
+        )
     parts = [part for part in table.replace("://", "/").split("/") if part]
     if not parts or any(not _PART.match(part) for part in parts) or not _PART.match(opal_conn_id):
         allowed = "letters, digits, '_', '.', '=' and '-', with '/' between parts"
@@ -53,7 +74,7 @@ def version_key(version: int) -> str:
 
 
 def normalised(uri: SplitResult) -> SplitResult:
-    """Airflow's check of an `opal:` URI that somebody wrote by hand."""
+    """Airflow's check of an `opal:` URI that was written by hand."""
     if not uri.netloc or not uri.path.strip("/"):
         raise ValueError("an Opal asset is written opal://<connection>/<table>, as opal://opal_default/shop.orders")
     return uri._replace(path="/" + "/".join(part for part in uri.path.split("/") if part))

@@ -11,7 +11,7 @@ from pathlib import Path
 from opal_lake.cli.command import OpalParser, Verbs, exit_code_lines
 from opal_lake.cli.render import Style
 from opal_lake.errors import InvalidInputError, count_text
-from opal_lake.exit_codes import FINDINGS, OK, RETRY
+from opal_lake.job.exit_codes import FINDINGS, OK, RETRY
 
 GROUP = "Pipelines of Airflow in YAML"
 _FOLDER = "dags"
@@ -71,7 +71,7 @@ def _usage(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], in
 
 def lint_action(args: argparse.Namespace) -> int:
     _need_airflow()
-    from airflow_provider_opal.templates.yaml.lint import lint
+    from airflow_provider_opal.templates.yaml.lint.lint import lint
 
     report = lint(args.path or _default_path(), lake=args.lake)
     if args.json:
@@ -90,8 +90,8 @@ def lint_action(args: argparse.Namespace) -> int:
 
 def render_action(args: argparse.Namespace) -> int:
     _need_airflow()
-    from airflow_provider_opal.templates.yaml.lint import problem_json
-    from airflow_provider_opal.templates.yaml.page import page, render
+    from airflow_provider_opal.templates.yaml.lint.lint import problem_json
+    from airflow_provider_opal.templates.yaml.lint.page import page, render
 
     dags, problems = render(args.path)
     if args.json:

@@ -1,4 +1,4 @@
-"""What happens when a DAG run misses its deadline and nobody said what should."""
+"""The default callback for a DAG run that misses its deadline."""
 
 import logging
 from typing import Any

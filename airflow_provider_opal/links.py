@@ -12,5 +12,5 @@ class SparkUILink(BaseOperatorLink):
     name = "Spark UI"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """What the job told while it ran: Airflow asks again at the end, and replaces the link with the answer."""
+        """The URL that the job reported while it ran. Airflow asks again at the end, and replaces the link with the answer."""
         return str(XCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")

@@ -1,4 +1,4 @@
-"""What must not be seen: which settings are secret, and how to take their values out of a text."""
+"""Secrets: which settings are secret, and how to mask their values in a text."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk.log import mask_secret
 
-from opal_lake.source import has_secret
+from opal_lake.job.source import has_secret
 
 # Spark's own spark.redaction.regex, and what other stores call theirs
 _NAME = r"pass(?:word|wd|phrase)|pwd|secret|token|credential|(?:access|account|private|encryption|api)[._-]?key"
@@ -19,12 +19,12 @@ MASK = "***"
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Whether a setting is not to be shown, by its name or by what its value looks like."""
-    return bool(_SECRET_NAME.search(name)) or _is_telling(str(value))
+    """Whether a setting is secret, by its name or by the form of its value."""
+    return bool(_SECRET_NAME.search(name)) or _is_secret_value(str(value))
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether it names a secret, and not where one is to be found, as password_env does."""
+    """Whether it names a secret itself, and not its source, as password_env does."""
     return bool(_SECRET_NAME.search(name)) and not _ONLY_NAMED.search(name)
 
 
@@ -35,7 +35,7 @@ def without_secrets(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
 
 
 def secret_values(settings: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
-    """Every form in which the secret ones of the settings may turn up in a line, the longest first."""
+    """All forms in which secret settings may appear in a line, the longest first."""
     parts = {part for name, value in settings if is_secret(name, value) for part in str(value).splitlines()}
     parts |= {part.replace("\\", "\\\\") for part in parts}
     return tuple(sorted((part for part in parts if len(part) >= _SHORTEST and part.lower() not in _NO_SECRETS), key=len, reverse=True))
@@ -56,11 +56,11 @@ def redacted(text: str, secrets: Collection[str]) -> str:
 
 
 def secret_arguments(arguments: object, name: str = "arguments") -> list[str]:
-    """Where a job's arguments hold a secret: they are on a command line, and in what Airflow shows of a task."""
+    """The paths of secrets in a job's arguments: arguments are visible on the command line and in Airflow's UI."""
     if isinstance(arguments, Mapping):
-        return [found for key, value in arguments.items() for found in _named(f"{name}.{key}", str(key), value)]
+        return [secret for key, value in arguments.items() for secret in _named(f"{name}.{key}", str(key), value)]
     if isinstance(arguments, list | tuple):
-        return [found for value in arguments for found in secret_arguments(value, name)]
+        return [secret for value in arguments for secret in secret_arguments(value, name)]
     if isinstance(arguments, str) and (arguments.startswith("jdbc:") or "://" in arguments) and has_secret(arguments):
         return [name]
     return []
@@ -72,5 +72,5 @@ def _named(path: str, name: str, value: object) -> list[str]:
     return secret_arguments(value, path)
 
 
-def _is_telling(value: str) -> bool:
+def _is_secret_value(value: str) -> bool:
     return has_secret(value) or bool(_SECRET_INSIDE.search(value))

@@ -1,15 +1,15 @@
 """How far a consumer has seen a table, kept in Airflow's state stores: with the table's asset, and with the run what the run was given.
 
-What a run keeps is lost where Airflow's `[state_store] clear_on_success` is on (it is off by default): a clear is then given what is new.
+Airflow's `[state_store] clear_on_success` (off by default) deletes what a run keeps: a cleared run then gets the newest rows.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
-from airflow.sdk.execution_time.context import NEVER_EXPIRE
+from airflow.sdk.execution_time.context import NEVER_EXPIRE, AssetStateStoreAccessor
 
 from airflow_provider_opal.assets import opal_asset
 from airflow_provider_opal.hooks.opal import OpalHook
@@ -35,9 +35,39 @@ def default_consumer(context: "Context") -> str:
     return f"{ti.dag_id}.{ti.task_id}"
 
 
+def state_of(context: "Context", asset: Asset) -> Any:
+    """What is kept with an asset."""
+    try:
+        return context["asset_state_store"][asset]
+    except KeyError:  # the task learned only when it ran, by a template or from a mapping, that this is an inlet
+        return AssetStateStoreAccessor(name=asset.name)
+
+
+def wait_for_table(context: "Context", asset: Asset, consumer: str) -> bool:
+    """Record that a consumer exists before its table. False if that was recorded already."""
+    store, key = state_of(context, asset), f"waited/{consumer}"
+    if store.get(key) is not None:
+        return False
+    store.set(key, True)
+    return True
+
+
+def was_waited_for(context: "Context", asset: Asset, consumer: str) -> bool:
+    """Whether it was recorded that the consumer exists before the table."""
+    return state_of(context, asset).get(f"waited/{consumer}") is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """All keys were consumed up to a version, and, if that has expired, all ingests up to a number."""
+
+    version: int
+    number: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """One consumer's, on one table; a table that was dropped and made anew is another one."""
+    """One consumer's progress on one table. A table that was dropped and created again is another table."""
 
     context: "Context"
     asset: Asset
@@ -53,8 +83,8 @@ class Watermark:
 
     def given(self) -> dict[str, Any] | None:
         """What this run was given at an earlier try, or before it was cleared."""
-        found = self.context["task_state_store"].get(GIVEN)
-        return dict(found) if isinstance(found, dict) else None
+        stored = self.context["task_state_store"].get(GIVEN)
+        return dict(stored) if isinstance(stored, dict) else None
 
     def give(self, what: Mapping[str, Any]) -> dict[str, Any]:
         """For this try and all later ones of this run."""
@@ -63,56 +93,75 @@ class Watermark:
         return fixed
 
     def seen(self, first: Callable[[], int]) -> int:
-        """The last version that was seen; of a new consumer what `first` says, fixed now, so that what comes meanwhile is new."""
-        found = self.seen_version
-        if found == NEVER:
-            found = first()
-            self._put(self._seen_key, found)
-        return found
+        """The last version that was seen. For a new consumer: what `first` returns, stored now, so that later versions count as new."""
+        version = self.seen_version
+        if version == NEVER:
+            version = first()
+            self._put(self._seen_key, version)
+        return version
 
     @property
     def seen_version(self) -> int:
         """The last version that was seen, NEVER if none was."""
-        found = self._store.get(self._seen_key)
-        if not isinstance(found, dict):
+        stored = self._store.get(self._seen_key)
+        if not isinstance(stored, dict):
             return NEVER
-        if found["table"] != self.table_id:
+        if stored["table"] != self.table_id:
             raise AirflowFailException(
-                f"consumer {self.consumer!r} has seen version {found['version']} of a table that is gone: {self.asset.uri} was made anew. "
+                f"consumer {self.consumer!r} has seen version {stored['version']} of a table that is gone: {self.asset.uri} was made anew. "
                 "Give the consumer another name (consumer=), and it begins at its start"
             )
-        return int(found["version"])
+        return int(stored["version"])
 
     def advance(self, version: int) -> None:
-        """Never back."""
+        """Raise the last seen version; a lower one is ignored."""
         if self.seen_version < version:
             self._put(self._seen_key, version)
 
-    def taken(self, partition_key: str) -> int:
+    def consumed_version(self, partition_key: str) -> int:
         """The version as of which this key's rows were consumed last, NEVER if they were not."""
-        found = self._store.get(self._partition(partition_key))
-        return int(found["version"]) if isinstance(found, dict) and found["table"] == self.table_id else NEVER
+        stored = self._store.get(self._partition(partition_key))
+        return int(stored["version"]) if isinstance(stored, dict) and stored["table"] == self.table_id else NEVER
 
-    def take(self, partition_key: str, version: int) -> None:
-        """This key's rows were consumed, as of this version."""
-        self._put(self._partition(partition_key), version)
+    def has_consumed(self, partition_key: str, ingests: int, version: int | None) -> bool:
+        """Whether this key's rows of so many ingests were consumed. State without that number is compared by version."""
+        stored = self._store.get(self._partition(partition_key))
+        if not isinstance(stored, dict) or stored["table"] != self.table_id:
+            return False
+        return bool(stored["ingests"] >= ingests) if "ingests" in stored else version is not None and int(stored["version"]) >= version
+
+    def mark_consumed(self, partition_key: str, version: int, ingests: int) -> None:
+        """This key's rows were consumed as of this version, which holds so many ingests of the key."""
+        self._store.set(self._partition(partition_key), {"table": self.table_id, "version": version, "ingests": ingests})
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What the consumer was told again: of each key the version and when."""
-        found = self._store.get(f"told/{self.consumer}")
-        return dict(found) if isinstance(found, dict) else {}
+    def checked(self) -> "Checked | None":
+        """Up to where a reconcile knows that all keys were consumed; None before the first reconcile."""
+        stored = self._store.get(f"reconciled/{self.consumer}")
+        if not isinstance(stored, dict) or stored["table"] != self.table_id:
+            return None
+        return Checked(version=int(stored["version"]), number=int(stored["number"]))
 
-    def tell(self, told: Mapping[str, Any]) -> None:
-        """In place of what was told before."""
-        self._store.set(f"told/{self.consumer}", dict(told))
+    def check(self, checked: "Checked") -> None:
+        """Replaces the stored value."""
+        self._store.set(f"reconciled/{self.consumer}", {"table": self.table_id, **asdict(checked)})
+
+    @property
+    def redelivered(self) -> dict[str, Any]:
+        """The versions that were emitted again: by key the version and the time."""
+        stored = self._store.get(f"told/{self.consumer}")
+        return dict(stored) if isinstance(stored, dict) else {}
+
+    def keep_redelivered(self, redelivered: Mapping[str, Any]) -> None:
+        """Replaces the stored value."""
+        self._store.set(f"told/{self.consumer}", dict(redelivered))
 
     def _put(self, key: str, version: int) -> None:
         self._store.set(key, {"table": self.table_id, "version": version})
 
     @property
     def _store(self) -> Any:
-        return self.context["asset_state_store"][self.asset]
+        return state_of(self.context, self.asset)
 
     @property
     def _seen_key(self) -> str:

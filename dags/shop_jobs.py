@@ -1,4 +1,4 @@
-"""What the shop's consumers do. A function gets a `Change`: the table, and the rows that are new."""
+"""What the shop's consumers do. A function gets a `Change`: the table, and the rows that came, whatever other days brought since."""
 
 from pyspark.sql import functions as F
 

@@ -1,10 +1,55 @@
-"""Fixtures that tests of several rooms share."""
+"""Fixtures that tests of several rooms share, and which tests a run takes."""
 
+import hashlib
 import os
+from collections import defaultdict
+
+import hypothesis
+import pytest
 
 from tests.fixtures_postgres import postgres
 from tests.fixtures_s3 import moto_server, s3_options
 
 __all__ = ["moto_server", "postgres", "s3_options"]
 
+hypothesis.settings.register_profile("opal", deadline=None)  # how long an example takes says more of the machine than of the code
+hypothesis.settings.load_profile("opal")
 os.environ.pop("COLUMNS", None)  # of somebody's terminal: what a test looks for would be cut off
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+    share, _, seed = os.environ.get("OPAL_SHARE", "1").partition(":")
+    left_out = set(beside_share(items, int(share), seed)) | {item for item in items if not is_of_files(item.path.name)}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def is_of_files(name: str) -> bool:
+    """Whether a run that takes a part of the files takes this one: OPAL_FILES="0/2:seed" and "1/2:seed" take all between them."""
+    part, _, seed = os.environ.get("OPAL_FILES", "0/1").partition(":")
+    number, _, parts = part.partition("/")
+    return int(hashlib.sha256(f"{seed} {name}".encode()).hexdigest(), 16) % int(parts) == int(number)
+
+
+def beside_share(items: list[pytest.Item], share: int, seed: str) -> list[pytest.Item]:
+    """Of each slow test's cases those that this run leaves out: it keeps one in `share`, others at each seed.
+
+    So every kind of test is in every run, and every case in one of a few. Tests that are chained go by the file: each of those starts an
+    Airflow of its own.
+    """
+    families: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        if item.get_closest_marker("slow"):
+            chained = item.get_closest_marker("chained")
+            family, case = ("chained", str(item.path)) if chained else (item.nodeid.partition("[")[0], item.nodeid)
+            families[family][case].append(item)
+    left_out = []
+    for name, cases in families.items():
+        first = int(hashlib.sha256(f"{seed} {name}".encode()).hexdigest(), 16) % min(share, len(cases))
+        left_out += [item for number, case in enumerate(cases.values()) if number % share != first for item in case]
+    return left_out

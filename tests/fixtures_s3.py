@@ -8,14 +8,22 @@ from contextlib import contextmanager
 import boto3
 import pytest
 
-# moto looks and then stores, so that of two conditional puts at once both may succeed, which S3 rules out: one put at a time
+# moto looks and then stores, so that of two conditional puts at once both may succeed, which S3 rules out: one put at a time.
+# The server writes down what it is asked; tests/s3_requests.py fetches that from /opal-requests
 _SERVER = """
-import logging, sys, threading
+import collections, json, logging, sys, threading
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 logging.getLogger("werkzeug").disabled = True
 moto, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+asked, requests = 0, collections.deque(maxlen=100_000)
 def app(environ, start_response):
+    global asked
+    if environ["PATH_INFO"] == "/opal-requests":
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return [json.dumps([asked, list(requests)]).encode()]
+    asked += 1
+    requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"]))
     if environ["REQUEST_METHOD"] != "PUT":
         return moto(environ, start_response)
     with lock:

@@ -6,9 +6,12 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+
+import opal_lake
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "spark_apps"
@@ -19,6 +22,8 @@ FOLDERS = [AIRFLOW, *sorted(entry for entry in SOURCES.iterdir() if entry.is_dir
 
 MAX_MODULE_LINES = 400
 MAX_APP_LINES = 40
+MAX_PACKAGE_MODULES = 12
+APPS = "opal_spark/submit/apps"  # one an operation, a few lines each
 MAX_FUNCTION_LINES = 50
 MAX_POSITIONAL_PARAMETERS = 5
 EMPTY_NAMES = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
@@ -26,7 +31,7 @@ EMPTY_NAMES = {"common", "helper", "helpers", "manager", "misc", "util", "utils"
 # Pauses and durations are not the wall clock, and uuid5 is a hash.
 CHANCE_MODULES = {"random", "secrets"}
 CLOCK_OR_CHANCE = re.compile(
-    r"time\.(?!sleep\b|monotonic|perf_counter)\w+|uuid\.uuid[14]|os\.urandom|numpy\.random(\.\w+)*|"
+    r"time\.(?!sleep\b|monotonic|perf_counter|clock_gettime_ns\b|CLOCK_BOOTTIME\b)\w+|uuid\.uuid[14]|os\.urandom|numpy\.random(\.\w+)*|"
     r"(datetime\.)?(datetime|date)\.(now|utcnow|today)"
 )
 # Where time and chance enter, and where they do no harm: what a person typed, what tests draw, names of temporary files.
@@ -35,7 +40,7 @@ MAY_LOOK_AT_THE_CLOCK = (
     "opal_lake/ids.py",
     "opal_lake/cli/",
     "opal_lake/testing/",
-    "opal_lake/storage/local_publish.py",
+    "opal_lake/storage/local/writer_name.py",
 )
 
 NOT_IN_THE_LIGHT_CORE = {
@@ -53,6 +58,7 @@ NOT_IN_THE_LIGHT_CORE = {
     "pytest",
     "rocksdict",
 }
+FOR_TESTS = {"hypothesis"}  # of opal_lake.testing
 # Loaded only when a path or a property asks for them.
 BACKENDS = re.compile(r"opal_lake\.(testing|storage\.s3|key_store\.cache\.rocksdb)")
 
@@ -130,11 +136,23 @@ def looks_at_clock_or_chance(tree: ast.Module) -> Iterator[str]:
                 yield f"{node.lineno} uses {full}"
 
 
+def test_the_package_knows_its_version() -> None:
+    """Where it is in an archive, nothing else says it."""
+    assert opal_lake.__version__ == PROJECT["project"]["version"]
+
+
 def test_modules_are_short() -> None:
     lengths = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert not {name: lines for name, lines in lengths.items() if lines > MAX_MODULE_LINES}
-    apps = {name: lines for name, lines in lengths.items() if name.startswith("opal_spark/apps/")}
+    apps = {name: lines for name, lines in lengths.items() if name.startswith(f"{APPS}/")}
     assert not {name: lines for name, lines in apps.items() if lines > MAX_APP_LINES}
+
+
+def test_packages_are_small_and_say_what_they_are_for() -> None:
+    packages = {path.parent: tree_of(path) for path in MODULES if path.name == "__init__.py"}
+    modules = {relative(folder): len([path for path in folder.glob("*.py") if not path.name.startswith("__")]) for folder in packages}
+    assert not {name: count for name, count in modules.items() if count > MAX_PACKAGE_MODULES and name != APPS}
+    assert not [relative(folder) for folder, tree in packages.items() if not ast.get_docstring(tree)]
 
 
 def test_functions_are_short() -> None:
@@ -158,6 +176,7 @@ def test_opal_lake_takes_time_and_ids_from_outside() -> None:
     "line",
     [
         "import time\ntime.time()",
+        "import time\ntime.clock_gettime_ns(time.CLOCK_REALTIME)",
         "import time as t\nt.time_ns()",
         "from time import time_ns\ntime_ns()",
         "import uuid as u\nu.uuid4()",
@@ -214,6 +233,33 @@ def test_the_light_core_imports_with_arrow_numpy_and_pyroaring_alone() -> None:
     code = f"import sys; sys.path.insert(0, {str(SOURCES)!r})\n" + LIGHT_IMPORT.format(refused=NOT_IN_THE_LIGHT_CORE, modules=light)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Top-level names of absolute imports, lazy ones too."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def test_every_import_is_declared() -> None:
+    """By name, not only by way of another package."""
+    extras = PROJECT["project"]["optional-dependencies"]
+    asked = [
+        *PROJECT["project"]["dependencies"],
+        *(entry for name in extras if name not in ("dev", "docs", "test") for entry in extras[name]),
+    ]
+    declared = {canonical(re.split(r"[\[<>=~! ;]", entry, maxsplit=1)[0]) for entry in asked}
+    own, providers = {folder.name for folder in FOLDERS}, packages_distributions()
+    names = {name for path in MODULES for name in imported(path)} - own - set(sys.stdlib_module_names) - FOR_TESTS
+    missing = {name for name in names if not declared & {canonical(found) for found in providers.get(name, [name])}}
+    assert not missing
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_the_lock_is_hashed_and_names_no_registry() -> None:

@@ -33,12 +33,12 @@ END_OF_DAY = "T23:59:59Z"
 
 @dataclass(slots=True, kw_only=True)
 class Demo:
-    """Where it is told, and how it looks."""
+    """The output of the demo: where it goes, and its style."""
 
     airflow: LocalAirflow
     folder: Path
     style: Style
-    told: dict[str, str] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     began_s: float = field(default_factory=time.monotonic)
 
@@ -56,15 +56,15 @@ class Demo:
         return Table.open(str(self.folder / "lake" / "shop" / "orders"))
 
     def backfill(self) -> None:
-        """Three days, one after the other; what each task did is said as soon as it has ended."""
+        """Three days, one after the other. Prints each task's result as soon as it has ended."""
         airflow = self.airflow
         for dag_id in SHOWN:
             airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": False})
         window = {"from_date": f"{DAYS[0]}T00:00:00Z", "to_date": f"{DAYS[-1]}T00:00:00Z"}
         airflow.api("POST", "/backfills", {"dag_id": "shop_orders", **window, "max_active_runs": 1})
-        wanted = len(DAYS) * 3
-        with ProgressLine("backfill", lambda: Step(name="waiting for the scheduler", done=len(self.told), total=wanted)) as line:
-            airflow.wait_until(lambda: self._follow(line) >= wanted or bool(self.failed), 900)
+        expected = len(DAYS) * 3
+        with ProgressLine("backfill", lambda: Step(name="waiting for the scheduler", done=len(self.states), total=expected)) as line:
+            airflow.wait_until(lambda: self._follow(line) >= expected or bool(self.failed), 900)
         if self.failed:
             raise RuntimeError(f"{', '.join(self.failed)} failed; the logs are in the folder airflow/logs")
 
@@ -72,10 +72,10 @@ class Demo:
         for dag_id in SHOWN:
             for run in self.airflow.runs(dag_id):
                 for task in self.airflow.tasks(dag_id, run["dag_run_id"]):
-                    if task["state"] in ENDED and task["id"] not in self.told:
-                        self.told[task["id"]] = task["state"]
+                    if task["state"] in ENDED and task["id"] not in self.states:
+                        self.states[task["id"]] = task["state"]
                         self._tell(run["partition_key"], task, line)
-        return len(self.told)
+        return len(self.states)
 
     def _tell(self, key: str, task: Mapping[str, Any], line: ProgressLine) -> None:
         if line.painted:
@@ -87,7 +87,7 @@ class Demo:
             self.failed.append(f"{task['task_display_name']} of {key}")
 
     def maintain(self) -> None:
-        """What its schedule does once a day, now."""
+        """Run now what the schedule runs once a day."""
         files = len(self.orders.snapshot_at().files)
         self.airflow.api("PATCH", f"/dags/{TENDED}", {"is_paused": False})
         run_id = self.airflow.api("POST", f"/dags/{TENDED}/dagRuns", {"logical_date": None})["dag_run_id"]
@@ -121,9 +121,11 @@ class Demo:
 
 def followed(orders: Table, event_time: str | None) -> list[dict[str, Any]]:
     """The orders whose life the demo follows."""
-    found = [row for row in orders.read(event_time=event_time).to_pylist() if row["order_id"] < 1_000]
+    visible = [row for row in orders.read(event_time=event_time).to_pylist() if row["order_id"] < 1_000]
     names = ("order_id", "country", "status", "total")
-    return [{name: row[name] for name in names} | {"updated_at": f"{row['updated_at']:%d %b %H:%M}"} for row in sorted(found, key=_number)]
+    return [
+        {name: row[name] for name in names} | {"updated_at": f"{row['updated_at']:%d %b %H:%M}"} for row in sorted(visible, key=_number)
+    ]
 
 
 def _number(row: Mapping[str, Any]) -> int:
@@ -170,7 +172,7 @@ def run(folder: Path, port: int, *, stays: bool) -> None:
         print(f"    dags/shop.opal.yaml makes the DAGs; the lake lies in {folder / 'lake'}")
         demo.say(f"Backfill shop_orders from {DAYS[0]} to {DAYS[-1]}; every key cascades to shop_orders.revenue.")
         demo.backfill()
-        demo.say(f"Maintain the table: {TENDED} looks what is due. It has a schedule of its own, and nobody waits for it.")
+        demo.say(f"Maintain the table: {TENDED} runs what is due, on a schedule of its own. Nothing waits for it.")
         demo.maintain()
         demo.tell()
         if stays:

@@ -88,8 +88,8 @@ class LocalAirflow:
 
     def result(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         """What a task returned."""
-        found = self.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value")["value"]
-        return dict(json.loads(found) if isinstance(found, str) else found)
+        value = self.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value")["value"]
+        return dict(json.loads(value) if isinstance(value, str) else value)
 
     def start(self, component: str) -> None:
         """Start one of its processes; what it says goes to a log in the home."""
@@ -124,12 +124,12 @@ class LocalAirflow:
         """Runs that have not ended, with the states of their tasks."""
         with suppress(OSError, ApiError):
             runs = self.api("GET", "/dags/~/dagRuns?state=queued&state=running&limit=100")["dag_runs"]
-            told = []
+            lines = []
             for run in runs:
                 tasks = self.tasks(run["dag_id"], run["dag_run_id"])
                 states = ", ".join(f"{task['task_id']}={task['state']}" for task in tasks)
-                told.append(f"{run['dag_id']} {run['dag_run_id']} ({run['state']}: {states})")
-            return "; ".join(told) or "no run"
+                lines.append(f"{run['dag_id']} {run['dag_run_id']} ({run['state']}: {states})")
+            return "; ".join(lines) or "no run"
         return "unknown, the API does not answer"
 
     def is_up(self) -> bool:
@@ -209,22 +209,22 @@ def end_tree(pid: int) -> None:
 
 
 def end_strays(home: Path) -> None:
-    """What a component left behind that ended by itself."""
+    """End the processes that an exited component left behind."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get("AIRFLOW_HOME") == str(home) and process.pid != os.getpid():
                 end_tree(process.pid)
 
 
-def free_port(wanted: int | None = None) -> int:
-    """A port of this machine that nobody listens on; the wanted one if that is free."""
-    with socket.socket() as found:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def free_port(preferred: int | None = None) -> int:
+    """A free port of this machine: the preferred one if it is free."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            found.bind(("127.0.0.1", wanted or 0))
+            listener.bind(("127.0.0.1", preferred or 0))
         except OSError:
             return free_port()
-        return int(found.getsockname()[1])
+        return int(listener.getsockname()[1])
 
 
 def _airflow() -> str:

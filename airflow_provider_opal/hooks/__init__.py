@@ -1,1 +1,1 @@
-"""The lake as Airflow's tasks see it."""
+"""The lake for Airflow's tasks: connection, tables and storage options."""

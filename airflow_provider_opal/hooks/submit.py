@@ -1,4 +1,4 @@
-"""Spark's submit hook, with what an Opal job needs beside: secrets off the command line, a process group to kill, the page of the job."""
+"""Spark's submit hook with additions for Opal jobs: no secrets on the command line, a process group to kill, the URL of the Spark UI."""
 
 import os
 import re
@@ -18,6 +18,7 @@ from typing import Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_opal.hooks.causes import cause_in, cause_of_end, cause_of_start
 from airflow_provider_opal.secrets import mask, redacted
 
 _UI = re.compile(r"^Spark UI: (\S+)")
@@ -50,6 +51,9 @@ class OpalSubmitHook(SparkSubmitHook):
     _secrets: tuple[str, ...] = ()
     _hidden_environment: Mapping[str, str] = MappingProxyType({})
 
+    # What a line has said of why it will fail
+    _cause: str | None = None
+
     @property
     def is_client(self) -> bool:
         """Whether the driver runs beside spark-submit, on this machine."""
@@ -66,15 +70,19 @@ class OpalSubmitHook(SparkSubmitHook):
         return bool(self._is_yarn_cluster_mode)
 
     def app_status(self, failure: Exception | None) -> int | None:
-        """The app's exit code, as far as Spark tells it: of a driver elsewhere it is only in what is said."""
+        """The app's exit code, if Spark reports it. For a remote driver it is only in the log."""
         if self.is_client:
             return None if self._submit_sp is None else self._submit_sp.returncode
-        found = _APP_STATUS.findall("\n".join([*self._last_submit_log_lines, str(failure or "")]))
-        return int("".join(found[-1])) if found else self._spark_exit_code
+        statuses = _APP_STATUS.findall("\n".join([*self._last_submit_log_lines, str(failure or "")]))
+        return int("".join(statuses[-1])) if statuses else self._spark_exit_code
+
+    def cause(self, failure: Exception | None) -> str | None:
+        """Why it failed, and what to do about it, where that is known."""
+        return cause_of_start(failure) or self._cause or cause_of_end(self.app_status(failure))
 
     @property
     def log_command(self) -> str | None:
-        """How to read what a driver elsewhere says."""
+        """How to read the log of a remote driver."""
         if not self.is_client and self._yarn_application_id:
             return f"yarn logs -applicationId {self._yarn_application_id}"
         if not self.is_client and self._kubernetes_driver_pod:
@@ -108,24 +116,24 @@ class OpalSubmitHook(SparkSubmitHook):
         if self._is_kubernetes and not self.is_client and "://" not in application and _UPLOAD not in self._conf:
             yield (
                 f"the driver's pod cannot see {application}. Give {_UPLOAD} in conf, or where the apps lie in the image: "
-                "apps_folder='local:///path/to/opal_spark/apps'"
+                "apps_folder='local:///path/to/opal_spark/submit/apps'"
             )
 
     def track_on_yarn(self) -> bool:
-        """Have the resource manager tell how an application does, if the connection says where it is."""
+        """Poll the resource manager for the application's state, if the connection names its address."""
         extra = self.get_connection(self._conn_id).extra_dejson
         self._yarn_track_via_rm_api = self._yarn_track_via_rm_api or bool(extra.get(self._YARN_RM_WEBAPP_ADDRESS_EXTRA_KEY))
         return self._yarn_track_via_rm_api
 
     def find_modules_in(self, folders: Iterable[str]) -> None:
-        """Let the driver, and local workers, import what lies in these folders; a cluster has to be given it."""
+        """Let the driver and local workers import modules of these folders. A cluster needs them by other means."""
         if self.is_client:
             given = dict(self._env_vars or {})
             before = given.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
             self._env_vars = {**given, "PYTHONPATH": os.pathsep.join([*folders, *filter(None, [before])])}
 
     def follow(self, external_id: str) -> None:
-        """Know the application of an earlier try, so that a kill reaches it."""
+        """Remember the application of an earlier try, so that a kill reaches it."""
         if self._is_yarn_cluster_mode:
             self._yarn_application_id = external_id
 
@@ -142,11 +150,11 @@ class OpalSubmitHook(SparkSubmitHook):
             self._properties_file = given
 
     def redacted(self, text: str) -> str:
-        """A text without what is hidden."""
+        """The text with secrets masked."""
         return redacted(text, self._secrets)
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """As Airflow's, in a session of its own."""
+        """As Airflow's, in a new process session."""
         return super().submit(application, start_new_session=True, **kwargs)
 
     def _build_spark_submit_command(self, application: str) -> list[str]:
@@ -164,7 +172,7 @@ class OpalSubmitHook(SparkSubmitHook):
         return {**java_environment(), **{name: sys.executable for name in names if name not in os.environ}}
 
     def _as_conf(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Variables of a driver elsewhere are settings."""
+        """Environment variables of a remote driver are Spark settings."""
         if self.is_client:
             return {}
         prefix = "spark.yarn.appMasterEnv" if self._is_yarn else "spark.kubernetes.driverEnv"
@@ -173,8 +181,8 @@ class OpalSubmitHook(SparkSubmitHook):
     def _get_spark_binary_path(self) -> list[str]:
         [binary] = super()._get_spark_binary_path()
         beside = Path(sys.executable).with_name(binary)
-        found = [str(beside)] if shutil.which(binary) is None and beside.exists() else [binary]
-        return [*found, "--load-spark-defaults"] if self._properties_file else found
+        command = [str(beside)] if shutil.which(binary) is None and beside.exists() else [binary]
+        return [*command, "--load-spark-defaults"] if self._properties_file else command
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
         if self._submit_sp is not None:
@@ -183,8 +191,9 @@ class OpalSubmitHook(SparkSubmitHook):
 
     def _watched(self, lines: Iterable[str]) -> Iterator[str]:
         for line in lines:
-            if found := _UI.match(line):
-                self.on_ui(found[1])
+            if match := _UI.match(line):
+                self.on_ui(match[1])
+            self._cause = self._cause or cause_in(line, str(self._connection["master"]), self._conn_id)
             yield self.redacted(line)
 
     def on_kill(self) -> None:
@@ -202,16 +211,16 @@ class OpalSubmitHook(SparkSubmitHook):
 
 
 def java_environment() -> dict[str, str]:
-    """Where no Java is, the one of the `java` extra."""
+    """The Java of the `java` extra, if there is no other."""
     if "JAVA_HOME" in os.environ or shutil.which("java"):
         return {}
-    answer = subprocess.run([sys.executable, "-m", "opal_spark.java"], capture_output=True, text=True, check=False)
+    answer = subprocess.run([sys.executable, "-m", "opal_spark.engine.java"], capture_output=True, text=True, check=False)
     return {"JAVA_HOME": answer.stdout.strip()} if answer.returncode == 0 else {}
 
 
 @contextmanager
 def properties_file(conf: Mapping[str, str], given: str | None) -> Iterator[str | None]:
-    """Properties that must not be seen, in a file that only this user can read and that is gone afterwards, behind those `given`."""
+    """Secret properties in a temporary file that only this user can read, appended to those `given`."""
     if not conf:
         yield given
         return
@@ -224,12 +233,12 @@ def properties_file(conf: Mapping[str, str], given: str | None) -> Iterator[str 
 
 
 def _escaped(value: str) -> str:
-    """A value of a Java properties file."""
+    """Escape a value for a Java properties file."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 
 def process_identity(pid: int) -> dict[str, Any]:
-    """What tells a process from a later one of the same number, here or on another machine."""
+    """An identity that tells a process from a later one with the same id, here or on another machine."""
     return {"host": socket.gethostname(), "pid": pid, "started": _started(pid)}
 
 
@@ -242,7 +251,7 @@ def _started(pid: int) -> str | None:
 
 
 def end_left_over(process: Mapping[str, Any]) -> bool:
-    """End the group that an earlier try left behind. False when it is not here to be ended: gone, or on another machine."""
+    """End the process group that an earlier try left running. False if it is gone, or on another machine."""
     pid = int(process["pid"])
     if process["host"] != socket.gethostname() or process["started"] is None or _started(pid) != process["started"]:
         return False

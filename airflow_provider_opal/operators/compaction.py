@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from airflow_provider_opal.operators.upkeep import Span, UpkeepOperator, at_least, delta_span
-
-MODES = ("minor", "major")
+from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from opal_lake.job.operations.upkeep import Compact
+from opal_lake.job.operations.values import Codec, DeltaSpan, MegaBytes
 
 
 class CompactionOperator(UpkeepOperator):
@@ -12,30 +12,28 @@ class CompactionOperator(UpkeepOperator):
     row id changes.
 
     `mode="major"` also drops rows that no moment of the last `look_back` shows, and raises the table's floor to its begin: event times
-    before it can no longer be read. `look_back` is a duration ("30d"); a number, where the delta column holds numbers.
+    before it can no longer be read. `look_back` is a duration ("30d"); a number, where the delta column holds numbers. Partitions without
+    rows of the time since `archive_after` are compressed harder, by `archive_codec` (by default the table's property).
 
     With `only_if_due` the table's thresholds (`small_files`, `dead_share`) decide whether it is worth it, and the result says why, or that
     it is not due.
     """
 
-    operation = "compact"
+    declared = Compact
+    operation = Compact.name
 
     def __init__(
         self,
         *,
         table: str,
         mode: str = "minor",
-        look_back: Span | int | None = None,
-        target_mb: int | None = None,
+        look_back: DeltaSpan | None = None,
+        target_mb: MegaBytes | None = None,
+        archive_after: DeltaSpan | None = None,
+        archive_codec: Codec | None = None,
         only_if_due: bool = True,
         **kwargs: Any,
     ) -> None:
-        if mode not in MODES:
-            raise ValueError(f"mode={mode!r} is unknown; use one of {', '.join(MODES)}")
-        if look_back is not None and mode != "major":
-            raise ValueError(f"look_back={look_back!r} says what history goes, and a minor compaction keeps all; add mode='major'")
-        if look_back is None and mode == "major":
-            raise ValueError("mode='major' drops history, and nothing says how much stays; add look_back='90d'")
-        kept = {} if look_back is None else {"look_back": delta_span("look_back", look_back)}
-        what = {"mode": mode, **kept, "target_mb": at_least("target_mb", target_mb), "only_if_due": only_if_due}
-        super().__init__(table=table, arguments=what, **kwargs)
+        if archive_codec is not None and archive_after is None:
+            raise ValueError(f"archive_codec={archive_codec!r} says how, and nothing says what is old; add archive_after='365d'")
+        super().__init__(table=table, given=locals(), **kwargs)

@@ -1,63 +1,51 @@
 """IngestOperator: rows of files or of a database into a table, pending until its MetaGen or visible at once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_opal.asset_events import AssetEvents
+from airflow_provider_opal.assets import DEFAULT_CONN_ID, distinct
 from airflow_provider_opal.operators.spark import OpalSparkOperator
-from airflow_provider_opal.telling import Telling
+from airflow_provider_opal.secrets import secret_arguments
+from airflow_provider_opal.templated import is_templated
 from opal_lake.errors import InvalidInputError
-from opal_lake.job import METADATA, ON_BAD_ROWS, ON_EMPTY, check_visible
-from opal_lake.source import Files, Jdbc, source_to_json
+from opal_lake.job.job import check_visible
+from opal_lake.job.operations.declared import declaration
+from opal_lake.job.operations.table import Ingest, NewTable
+from opal_lake.job.source import Files, Jdbc, source_from_json, source_to_json
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from opal_lake.job import JobResult
-
-TABLE_FORMATS = ("parquet", "orc")
+    from opal_lake.job.job import JobResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+@declaration
+class Table(NewTable):
     """What a table is made with. Without a `schema` (as 'id BIGINT, at TIMESTAMP') its columns are those of the first source."""
 
-    keys: Sequence[str]
-    delta: str
-    deletes: str | None = None
-    tie_break: Sequence[str] = ()
-    partition_by: Sequence[str] = ()
-    file_format: str = "parquet"
-    schema: str | None = None
-    properties: Mapping[str, int | str] = field(default_factory=dict)
-
     def __post_init__(self) -> None:
-        for name in ("keys", "tie_break", "partition_by"):
-            if isinstance(getattr(self, name), str):
-                raise ValueError(f"{name}={getattr(self, name)!r} is a text; give a list: {name}=[{getattr(self, name)!r}]")
+        NewTable.__post_init__(self)
         if self.delta in self.keys:
             raise ValueError(f"delta={self.delta!r} is also a key, so that a key never changes; name the column that says when it changed")
-        if self.file_format not in TABLE_FORMATS:
-            raise ValueError(f"file_format={self.file_format!r} is unknown; use one of {', '.join(TABLE_FORMATS)}")
-
-    def to_arguments(self) -> dict[str, Any]:
-        """For a JobSpec; what is left out says nothing."""
-        found = {name: list(value) if isinstance(value, tuple | list) else value for name, value in asdict(self).items()}
-        return {name: value for name, value in found.items() if value not in (None, [], {})}
 
 
 class IngestOperator(OpalSparkOperator):
     """Appends the rows of a source.
 
     `create` makes the table if it is not there, and fails with the differences if it was made otherwise. `on_bad_rows="quarantine"` lets
-    the good rows in and puts the bad ones aside; `on_empty="accept"` takes a source without files or rows for no change. They are known to
-    consumers by the run's partition key, or by `partition` (a template; give the MetaGenOperator the same).
+    the good rows in and puts the bad ones aside, as long as they are no more than `reject_threshold`, as 100 or "5%";
+    `on_empty="accept"` takes a source without files or rows for no change. They are known to consumers by the run's partition key, or by
+    `partition` (a template; give the MetaGenOperator the same).
 
     Rows are visible after the table's MetaGenOperator. With `metadata="inline"` they are by this task, which then needs no MetaGen and has
     a MetaGenOperator's outlets: one shuffle and one commit less. A table may switch at any time; what is pending then waits for one more
-    MetaGen. An operator that is mapped (`expand`) has no outlets: let one after it tell.
+    MetaGen.
+
+    `source` may be the output of a task that returns a path, a list of paths, or a source as {"files": ...} or {"jdbc": ...}, and be
+    mapped over: `IngestOperator.partial(task_id="ingest", table="shop.orders").expand(source=paths())`.
     """
 
     operation = "ingest"
@@ -66,48 +54,75 @@ class IngestOperator(OpalSparkOperator):
         self,
         *,
         table: str,
-        source: Files | Jdbc | Mapping[str, Any],
+        source: Any,
         create: Table | Mapping[str, Any] | None = None,
         metadata: str = "batch",
         on_bad_rows: str = "fail",
+        reject_threshold: int | str | None = None,
         on_empty: str = "fail",
         partition: str | None = None,
-        outlets: Any = None,
         **kwargs: Any,
     ) -> None:
-        given = (("metadata", metadata, METADATA), ("on_bad_rows", on_bad_rows, ON_BAD_ROWS), ("on_empty", on_empty, ON_EMPTY))
-        for name, value, known in given:
-            if value not in known:
-                raise ValueError(f"{name}={value!r} is unknown; use one of {', '.join(known)}")
-        if not isinstance(source, Files | Jdbc | Mapping):
-            raise ValueError(f"source={source!r} is no source; write Files('/in/*.json') or Jdbc(url=..., table=...)")
+        what = {"metadata": metadata, "on_bad_rows": on_bad_rows, "reject_threshold": reject_threshold, "on_empty": on_empty}
         arguments: dict[str, Any] = {
-            "source": source_to_json(source) if isinstance(source, Files | Jdbc) else dict(source),
-            "metadata": metadata,
-            "on_bad_rows": on_bad_rows,
-            "on_empty": on_empty,
+            # a mapping as it is: what is secret in it has to be named as one
+            "source": source if is_templated(source) or isinstance(source, Mapping) else source_arguments(source),
+            **Ingest.checked(what, is_templated),
         }
         if create is not None:
             arguments["create"] = (create if isinstance(create, Table) else Table(**create)).to_arguments()
         if partition is not None:
             arguments["partition_key"] = partition
         super().__init__(table=table, arguments=arguments, **kwargs)
-        self.telling = Telling.of(table, self.opal_conn_id) if metadata == "inline" else None
-        self.asset = self.telling and self.telling.asset
-        self.outlets = [*(self.telling.outlets if self.telling else ()), *(outlets or [])]
+        self.asset_events = AssetEvents.known(table, self.opal_conn_id) if metadata == "inline" else None
+        self.asset = self.asset_events and self.asset_events.asset
+        self.outlets = distinct([*(self.asset_events.outlets if self.asset_events else ()), *self.outlets])
+
+    @classmethod
+    def assets_of(cls, given: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
+        """Of a mapped one."""
+        is_inline = given.get("metadata") == "inline"
+        events = AssetEvents.known(given.get("table"), given.get("opal_conn_id", DEFAULT_CONN_ID)) if is_inline else None
+        return {"outlets": events.outlets if events else []}
 
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
-        """Whoever waits for the table is told when its rows are visible."""
-        told = super().finish(context, result)
-        if self.telling is not None:
+        """Emits the asset events of an inline ingest: its rows are visible now."""
+        xcom = super().finish(context, result)
+        if self.arguments["metadata"] == "inline":
             try:
                 check_visible(result)
             except InvalidInputError as error:  # an earlier try of this run was in batch mode
                 raise AirflowFailException(str(error)) from error
-            self.telling.tell(context, told, self.arguments.get("partition_key"))
-        return told
+            events = AssetEvents.of(self.table, self.opal_conn_id)
+            self.outlets = distinct([*events.outlets, *self.outlets])  # a template has named the table by now
+            events.emit(context, xcom, self.arguments.get("partition_key"))
+        return xcom
+
+    def advice(self) -> str | None:
+        """A table that is not there is the most frequent reason to fail."""
+        if "create" in self.arguments or self.opal.exists(self.table):
+            return None
+        return f"there is no table {self.table!r}, and the ingest may not make it: add create=Table(keys=['id'], delta='updated_at')"
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
         """With the partition key, where there is one."""
         key = context.get("partition_key")
-        return {**({} if key is None else {"partition_key": key}), **self.arguments}
+        source = source_arguments(self.arguments["source"])
+        if secret := secret_arguments(source, "source"):
+            raise ValueError(f"{', '.join(secret)} holds a secret; put it into an environment variable, and name that: password_env=")
+        return {**({} if key is None else {"partition_key": key}), **self.arguments, "source": source}
+
+
+def source_arguments(source: Any) -> dict[str, Any]:
+    """A source for a JobSpec: a Files or a Jdbc, either as a mapping, a path or a list of them. Templates in it may wait for their run."""
+    if isinstance(source, str | list | tuple):
+        source = Files(source)
+    if isinstance(source, Mapping):
+        named = next((kind for kind, field in (("files", "paths"), ("jdbc", "url")) if field in source), None)
+        source = source_from_json(source if named is None else {named: source})
+    if not isinstance(source, Files | Jdbc):
+        raise ValueError(
+            f"source={source!r} is no source; write Files('/in/*.json'), Jdbc(url=..., table=...), a path, or the output of a task "
+            "that returns a path, a list of paths, {'files': ...} or {'jdbc': ...}"
+        )
+    return source_to_json(source)

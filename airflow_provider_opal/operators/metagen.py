@@ -1,15 +1,16 @@
-"""MetaGenOperator: makes ingested rows visible, and tells those who wait for the table."""
+"""MetaGenOperator: makes ingested rows visible, and emits the asset events of the table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_opal.asset_events import AssetEvents
+from airflow_provider_opal.assets import DEFAULT_CONN_ID, distinct
 from airflow_provider_opal.operators.spark import OpalSparkOperator
-from airflow_provider_opal.telling import Telling
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from opal_lake.job import JobResult
+    from opal_lake.job.job import JobResult
 
 
 class MetaGenOperator(OpalSparkOperator):
@@ -18,6 +19,8 @@ class MetaGenOperator(OpalSparkOperator):
     A second outlet, the asset of the table's versions, gets an event keyed by the version, for consumers that go by versions.
     An event of the table carries the run's partition key, or `partition` (a template), as the ingest's.
 
+    With a template in `table`, or mapped over tables, it has these outlets when it runs: whoever listens hears of it.
+
     It never skips: with nothing to do it says so and emits all the same, or a cascade of keyed runs would stop.
     """
 
@@ -25,15 +28,24 @@ class MetaGenOperator(OpalSparkOperator):
 
     template_fields: Sequence[str] = ("partition", *OpalSparkOperator.template_fields)
 
-    def __init__(self, *, table: str, outlets: Any = None, partition: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, table: str, partition: str | None = None, **kwargs: Any) -> None:
         super().__init__(table=table, **kwargs)
         self.partition = partition
-        self.telling = Telling.of(table, self.opal_conn_id)
-        self.asset, self.versions = self.telling.asset, self.telling.versions
-        self.outlets = [*self.telling.outlets, *(outlets or [])]
+        self.asset_events = AssetEvents.known(table, self.opal_conn_id)
+        self.asset = self.asset_events and self.asset_events.asset
+        self.versions = self.asset_events and self.asset_events.versions
+        self.outlets = distinct([*(self.asset_events.outlets if self.asset_events else ()), *self.outlets])
+
+    @classmethod
+    def assets_of(cls, given: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
+        """Of a mapped one."""
+        events = AssetEvents.known(given.get("table"), given.get("opal_conn_id", DEFAULT_CONN_ID))
+        return {"outlets": events.outlets if events else []}
 
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
         """The events carry the version."""
-        told = super().finish(context, result)
-        self.telling.tell(context, told, self.partition)
-        return told
+        xcom = super().finish(context, result)
+        events = AssetEvents.of(self.table, self.opal_conn_id)
+        self.outlets = distinct([*events.outlets, *self.outlets])  # a template has named the table by now
+        events.emit(context, xcom, self.partition)
+        return xcom

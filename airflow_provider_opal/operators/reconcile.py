@@ -1,4 +1,4 @@
-"""ReconcileOperator: tells a consumer again what it has not taken."""
+"""ReconcileOperator: emits events again that a consumer missed."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -7,24 +7,29 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_opal.assets import DEFAULT_CONN_ID, opal_asset, told_asset, version_key
-from airflow_provider_opal.hooks.opal import OpalHook
+from airflow_provider_opal.assets import DEFAULT_CONN_ID, opal_asset, redelivery_asset, version_key
+from airflow_provider_opal.hooks.opal import OpalHook, oldest_after
 from airflow_provider_opal.watermark import Watermark
+from opal_lake.job.operations.values import Span, span_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 LOOK_BACK, GRACE, AGAIN = timedelta(days=7), timedelta(minutes=30), timedelta(days=1)
-MOST = 50
+MOST, OPEN_AT_ONCE = 50, 10
 
 
 class ReconcileOperator(BaseOperator):
     """An event is a hint: Airflow drops those for paused DAGs. What the table holds and what a consumer has acknowledged is the truth.
 
-    Compares both, and emits the consumer's own `told_asset` for the partition keys, or the version, that it misses; its DAG listens by
-    `consumer_schedule`, and no other DAG is woken. Keys that became visible within `look_back` count, and none that is younger than
-    `grace`: its run may be on its way. The same is not told again before `again` has passed, and at most `most` keys at a time, the oldest
-    first. Skips when there is nothing to tell.
+    Compares both and emits the consumer's own `redelivery_asset` for the partition keys, or the version, that it misses. Its DAG
+    listens by `consumer_schedule`; no other DAG is woken. All keys count that came since a consumer's first reconcile, which goes back by
+    `look_back`, but those that became visible within `grace`: their run may be on its way. A key is emitted again after `again` at the
+    earliest, and at most `most` keys at a time, the oldest first. Skips when there is nothing to emit.
+
+    By partition nothing is lost when versions expire: later ones have a key's rows too, and what came under it since. By version a
+    savepoint keeps the version that the consumer has seen, once it may expire soon, until it is back; where versions have expired unseen
+    all the same it fails, and names them.
     """
 
     template_fields: Sequence[str] = ("table", "consumer")
@@ -36,9 +41,9 @@ class ReconcileOperator(BaseOperator):
         table: str,
         consumer: str,
         by: str = "partition",
-        look_back: timedelta = LOOK_BACK,
-        grace: timedelta = GRACE,
-        again: timedelta = AGAIN,
+        look_back: Span = LOOK_BACK,
+        grace: Span = GRACE,
+        again: Span = AGAIN,
         most: int = MOST,
         opal_conn_id: str = DEFAULT_CONN_ID,
         **kwargs: Any,
@@ -47,28 +52,29 @@ class ReconcileOperator(BaseOperator):
         self.table = table
         self.consumer = consumer
         self.by = by
-        self.look_back = look_back
-        self.grace = grace
-        self.again = again
+        self.look_back = span_of("look_back", look_back)
+        self.grace = span_of("grace", grace)
+        self.again = span_of("again", again)
         self.most = most
         self.opal_conn_id = opal_conn_id
-        self.emitted = told_asset(table, consumer, opal_conn_id=opal_conn_id)
+        self.emitted = redelivery_asset(table, consumer, opal_conn_id=opal_conn_id)
         self.inlets = [*(self.inlets or []), opal_asset(table, opal_conn_id=opal_conn_id)]  # where consumers acknowledge
         self.outlets = [*(self.outlets or []), self.emitted]
 
     def execute(self, context: "Context") -> dict[str, int]:
-        """Returns the version of each key that was told again."""
+        """Returns the version of each key whose event was emitted again."""
         now = datetime.now(UTC)
         missed = self._missed(context, now)
         if not missed:
-            raise AirflowSkipException(f"{self.consumer} has, or was told of, what {self.table} holds")
+            raise AirflowSkipException(f"{self.consumer} has seen, or was sent, all that {self.table} holds")
         event = context["outlet_events"][self.emitted]
         event.add_partitions(list(missed))
         event.extra = {"versions": dict(missed)}
-        self.log.info("told %s again: %s", self.consumer, missed)
+        self.log.info("events emitted again for %s: %s", self.consumer, missed)
         return missed
 
     def _missed(self, context: "Context", now: datetime) -> dict[str, int]:
+        from airflow_provider_opal.backlog import keep_seen_version, untaken_keys
         from opal_lake.errors import NotFoundError
 
         hook = OpalHook(self.opal_conn_id)
@@ -77,21 +83,28 @@ class ReconcileOperator(BaseOperator):
         except NotFoundError as error:
             raise AirflowSkipException(f"{self.table} is not there yet") from error
         if self.by == "partition":
-            settled = hook.settled_partitions(self.table, now - self.look_back, now - self.grace)
-            open_keys = {key: version for key, version in settled.items() if watermark.taken(key) < version}
+            open_keys = self._oldest(untaken_keys(hook.table(self.table), watermark, now - self.look_back, now - self.grace))
         else:
-            version = hook.settled_version(self.table, now - self.grace)
-            open_keys = {version_key(version): version} if version is not None and watermark.seen_version < version else {}
-        told = {key: value for key, value in watermark.told.items() if key in open_keys}
-        missed = self._due(open_keys, told, now)
-        watermark.tell({**told, **{key: [version, now.isoformat()] for key, version in missed.items()}})
+            version, seen = hook.settled_version(self.table, now - self.grace), watermark.seen_version
+            table = hook.table(self.table)
+            oldest_after(table, max(seen, 0))
+            open_keys = {version_key(version): version} if version is not None and seen < version else {}
+            keep_seen_version(table, self.consumer, max(seen, 0) if open_keys else None)
+        redelivered = {key: value for key, value in watermark.redelivered.items() if key in open_keys}
+        missed = self._due(open_keys, redelivered, now)
+        watermark.keep_redelivered({**redelivered, **{key: [version, now.isoformat()] for key, version in missed.items()}})
         return missed
 
-    def _due(self, open_keys: Mapping[str, int], told: Mapping[str, Any], now: datetime) -> dict[str, int]:
-        """Those that were not told of, or long ago, or that have a newer version since."""
+    def _oldest(self, open_keys: Mapping[str, int]) -> dict[str, int]:
+        """The oldest ones, no more than the state store can keep; the others follow when these were consumed."""
+        ordered = sorted((version, key) for key, version in open_keys.items())
+        return {key: version for version, key in ordered[: OPEN_AT_ONCE * self.most]}
+
+    def _due(self, open_keys: Mapping[str, int], redelivered: Mapping[str, Any], now: datetime) -> dict[str, int]:
+        """Keys that were not redelivered, or long ago, or at an older version."""
         due = [
             (version, key)
             for key, version in open_keys.items()
-            if key not in told or told[key][0] < version or now - datetime.fromisoformat(told[key][1]) >= self.again
+            if key not in redelivered or redelivered[key][0] < version or now - datetime.fromisoformat(redelivered[key][1]) >= self.again
         ]
         return {key: version for version, key in sorted(due)[: self.most]}

@@ -2,10 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_opal.operators.upkeep import Span, UpkeepOperator, span_text
+from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from opal_lake.job.operations.upkeep import Retain
+from opal_lake.job.operations.values import Span
 
 if TYPE_CHECKING:
-    from opal_lake.job import JobResult
+    from opal_lake.job.job import JobResult
     from opal_lake.table import Table
 
 
@@ -16,11 +18,11 @@ class RetentionOperator(UpkeepOperator):
     deleted, and the result tells what would be; that needs no Spark.
     """
 
-    operation = "retain"
+    declared = Retain
+    operation = Retain.name
 
     def __init__(self, *, table: str, window: Span | None = None, grace: Span | None = None, dry_run: bool = False, **kwargs: Any) -> None:
-        arguments = {"window": span_text("window", window), "grace": span_text("grace", grace), "dry_run": dry_run}
-        super().__init__(table=table, arguments=arguments, **kwargs)
+        super().__init__(table=table, given=locals(), **kwargs)
 
     def rehearse(self, table: "Table") -> "JobResult":
         """What would be deleted."""

@@ -8,6 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,13 +17,14 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import CronPartitionTimetable, PartitionedAssetTimetable
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
-from airflow_provider_opal.assets import DEFAULT_CONN_ID
+from airflow_provider_opal.assets import DEFAULT_CONN_ID, distinct
+from airflow_provider_opal.generation import end_generation, generation_of
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.hooks.submit import OpalSubmitHook, end_left_over
 from airflow_provider_opal.links import SparkUILink
 from airflow_provider_opal.secrets import mask, secret_arguments, without_secrets
-from opal_lake.exit_codes import BUG, DAMAGE, INPUT, MEANINGS
-from opal_lake.job import JobResult, JobSpec
+from opal_lake.job.exit_codes import BUG, DAMAGE, INPUT, MEANINGS
+from opal_lake.job.job import JobResult, JobSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -59,7 +61,7 @@ class OpalSparkOperator(SparkSubmitOperator):
 
     operation: ClassVar[str]
     note_level: ClassVar[int] = logging.WARNING
-    template_fields: Sequence[str] = ("table", "arguments", *SparkSubmitOperator.template_fields)
+    template_fields: Sequence[str] = ("table", "arguments", "opal_conn_id", "spark_conn_id", *SparkSubmitOperator.template_fields)
     operator_extra_links = (SparkUILink(),)
     ui_color = "#d8ecf3"
 
@@ -94,28 +96,54 @@ class OpalSparkOperator(SparkSubmitOperator):
         self.keyed = keyed
         self._asks_for_key = bool(_KEY_ASKED_FOR.search(json.dumps([table, self.arguments], default=str)))
 
-    def render_template_fields(self, context: "Context", jinja_env: Any = None) -> None:
-        """Not without a partition key where one is asked for, since `None` would be rendered into paths, or where the DAG's runs have one,
-        since no consumer by partition would hear of the rows.
+    @classmethod
+    def partial(cls, **given: Any) -> Any:
+        """As Airflow's, which knows nothing of the assets that an operator gives itself: those that are known by now are added.
+
+        Of a table that is mapped over, or named by a template, each task gets its own when it runs.
         """
-        if context.get("partition_key") is None and (self._asks_for_key or self.needs_key(context)):
+        for name, assets in cls.assets_of(given).items():
+            given[name] = distinct([*(given.get(name) or ()), *assets])
+        return super().partial(**given)
+
+    @classmethod
+    def assets_of(cls, given: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
+        """The inlets or outlets that such arguments lead to, as far as they are known without a run."""
+        return {}
+
+    def _do_render_template_fields(self, parent: Any, template_fields: Any, context: "Context", jinja_env: Any, seen_oids: Any) -> None:
+        """Nothing, where `execute` is about to refuse the run: `None` would get into paths, and a template might fail of it.
+
+        It refuses there and not here, because the UI folds away what is logged before.
+        """
+        if not self._lacks_key(context):
+            super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
+
+    def check_key(self, context: "Context") -> None:
+        """Not without a partition key where one is asked for, or where the DAG's runs have one, since no consumer by partition would hear
+        of the rows.
+        """
+        if self._lacks_key(context):
             hint = KEY_HINT if takes_keys(getattr(context.get("dag"), "timetable", None)) else SCHEDULE_HINT
             raise AirflowFailException(f"task {self.task_id!r} works on one partition, and this run has no partition key. {hint}")
-        super().render_template_fields(context, jinja_env)
+
+    def _lacks_key(self, context: "Context") -> bool:
+        return context.get("partition_key") is None and (self._asks_for_key or self.needs_key(context))
 
     def needs_key(self, context: "Context") -> bool:
         """Whether it means nothing without a partition key, though no argument asks for one."""
         return self.keyed or is_keyed(getattr(context.get("dag"), "timetable", None))
 
-    def job(self, context: "Context") -> JobSpec:
-        """What is to be done; rendered, and without secrets."""
+    def job(self, context: "Context") -> JobSpec[Any]:
+        """The job to run: rendered, and without secrets."""
         try:
             table = self.opal.lake.uri(self.table)
+            return JobSpec.of(self.operation, table, self.job_arguments(context), token_of(context))
         except (AirflowNotFoundException, ValueError) as error:
             raise AirflowFailException(str(error)) from error  # to try again would not help
-        return JobSpec(operation=self.operation, table=table, arguments=self.job_arguments(context), token=token_of(context))
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
+        """The arguments after templates are rendered. ValueError if one is not valid."""
         return dict(self.arguments)
 
     @property
@@ -124,6 +152,7 @@ class OpalSparkOperator(SparkSubmitOperator):
 
     def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # Airflow's operator has no result
         """Returns the JobResult as a plain dict."""
+        self.check_key(context)
         spec, opal = self.job(context), self.opal
         connection_conf = opal.lake.spark_conf()
         mask(connection_conf.items())  # first of all: at DEBUG the store's client logs its requests
@@ -137,19 +166,21 @@ class OpalSparkOperator(SparkSubmitOperator):
         # A clear has another token, and must find neither the job of the run before nor what became of it
         self.external_id_key, self._K8S_DRIVER_STATUS_KEY = f"spark_job_id:{spec.token}", f"k8s_driver_status:{spec.token}"
         failure = self._submitted(connection_conf, context)
-        found = self._result(opal, spec)
-        if found is None:
+        result = self._result(opal, spec)
+        if result is None:
             raise self._verdict(failure)
+        result = replace(result, repeated=False)  # there was no result before this try
         if failure is not None:
-            said = self._hook.redacted(str(failure)) if isinstance(self._hook, OpalSubmitHook) else failure
-            self.log.warning("Spark reported a failure after the commit of version %s, which stands: %s", found.version, said)
-        return self.finish(context, found)
+            message = self._hook.redacted(str(failure)) if isinstance(self._hook, OpalSubmitHook) else failure
+            self.log.warning("Spark reported a failure after the commit of version %s, which stands: %s", result.version, message)
+        return self.finish(context, result)
 
     def finish(self, context: "Context", result: JobResult) -> dict[str, Any]:
-        """Say what was done, and hand it on."""
+        """Log the result, and return it for XCom."""
         for note in result.notes:
             self.log.log(self.note_level, "%s", note)
         self.log.info("%s of %s: version %s, %s", result.operation, result.table, result.version, dict(result.counts))
+        end_generation(context)
         return json.loads(result.to_json())  # type: ignore[no-any-return]  # lists and dicts alone, as another task gets them
 
     def _submitted(self, connection_conf: Mapping[str, str], context: "Context") -> Exception | None:
@@ -188,7 +219,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         return hook
 
     def is_job_succeeded(self, status: str) -> bool:
-        """Never: it is only asked about a job of an earlier try without a result, which has to run again."""
+        """Never complete: Airflow asks about a job of an earlier try without a result, which has to run again."""
         return False
 
     def on_kill(self) -> None:
@@ -203,22 +234,31 @@ class OpalSparkOperator(SparkSubmitOperator):
         super().poll_until_complete(external_id, context)
 
     def _checked_spark_conn_id(self, opal: OpalHook) -> str:
-        """Airflow's hook takes a missing connection for YARN."""
+        """Airflow's hook would treat a missing connection as YARN."""
         conn_id = self.spark_conn_id or opal.lake.spark_conn_id
         try:
-            OpalHook.get_connection(conn_id)
+            connection = OpalHook.get_connection(conn_id)
         except AirflowNotFoundException as error:
             raise AirflowFailException(
                 f"there is no Spark connection {conn_id!r}; add it (type spark, host local[2], spark://host:7077, yarn or k8s://...), "
                 f"or name another with spark_conn_id= or in the connection {self.opal_conn_id!r}"
             ) from error
+        if connection.conn_type not in ("spark", "", None):
+            raise AirflowFailException(
+                f"the connection {conn_id!r} is of type {connection.conn_type!r}, and Spark jobs need one of type 'spark'; "
+                f"name another with spark_conn_id=, or in the connection {self.opal_conn_id!r}"
+            )
+        if connection.host is None:  # which Airflow's hook takes for YARN
+            raise AirflowFailException(
+                f"the Spark connection {conn_id!r} has no host; write local[2], spark://host:7077, yarn or k8s://https://host:6443"
+            )
         return conn_id
 
-    def _result(self, opal: OpalHook, spec: JobSpec) -> JobResult | None:
-        return None if spec.token is None else opal.find_result(spec.table, spec.operation, spec.token)
+    def _result(self, opal: OpalHook, spec: JobSpec[Any]) -> JobResult | None:
+        return None if spec.token is None else opal.find_result(spec.table, self.operation, spec.token)
 
     def _verdict(self, failure: Exception | None) -> Exception:
-        """What a job without a result ends with; what cannot succeed by trying again fails at once."""
+        """The exception for a job without a result. It forbids a retry where a retry cannot succeed."""
         hook = self._hook
         assert isinstance(hook, OpalSubmitHook)
         where = f"\nthe driver's log: {hook.log_command}" if hook.log_command else ""
@@ -226,13 +266,20 @@ class OpalSparkOperator(SparkSubmitOperator):
             return AirflowException(
                 f"Spark said nothing against {self.operation} of {self.table}, but the table has no result; {RETRIED}{where}"
             )
-        said = hook.redacted(_last_error(hook) or str(failure)) + where
         status = hook.app_status(failure)
+        cause = hook.cause(failure) or (self.advice() if status == INPUT else None)
+        message = hook.redacted(_last_error(hook) or str(failure)) + where + (f"\n{cause}" if cause else "")
+        if isinstance(failure, FileNotFoundError | PermissionError):
+            return AirflowFailException(f"{self.operation} of {self.table} was not submitted: {message}")
         if status in FINAL:
-            return AirflowFailException(f"{self.operation} of {self.table}: {MEANINGS[status]}\n{said}")
+            return AirflowFailException(f"{self.operation} of {self.table}: {MEANINGS[status]}\n{message}")
         if isinstance(failure, ValueError):  # Airflow's operator and hook raise it for settings that do not go together
-            return AirflowFailException(f"{self.operation} of {self.table} was not submitted: {said}")
-        return AirflowException(f"{self.operation} of {self.table} failed; {RETRIED}\n{said}")
+            return AirflowFailException(f"{self.operation} of {self.table} was not submitted: {message}")
+        return AirflowException(f"{self.operation} of {self.table} failed; {RETRIED}\n{message}")
+
+    def advice(self) -> str | None:
+        """What to do about input that the job refused, where the operator knows it better."""
+        return None
 
     def _end_left_over(self, context: "Context") -> None:
         """The driver of a try whose worker was killed may still run."""
@@ -253,18 +300,17 @@ def takes_keys(timetable: Any) -> bool:
 
 
 def token_of(context: "Context") -> str:
-    """The retries of one try share a token and apply once; a clear or a reprocess has another, and really runs again."""
-    ti, task = context["ti"], context["task"]
-    clears = ti.max_tries - (task.retries or 0)
-    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}/{clears}"
+    """Retries share a token, so the job applies once. A clear or a reprocess gets another token, and runs the job again."""
+    ti = context["ti"]
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}/{generation_of(context)}"
 
 
 def app_path(operation: str) -> str:
-    """The app's file, found without importing what it needs."""
-    found = find_spec("opal_spark")
-    if found is None or found.origin is None:
+    """The path of the app's file, without importing its dependencies."""
+    package = find_spec("opal_spark")
+    if package is None or package.origin is None:
         raise AirflowFailException("the package opal_spark is not installed beside Airflow; install airflow-provider-opal again")
-    return str(Path(found.origin).parent / "apps" / f"{operation}.py")
+    return str(Path(package.origin).parent / "submit" / "apps" / f"{operation}.py")
 
 
 def _remember(context: "Context", process: Mapping[str, Any]) -> None:
@@ -274,7 +320,7 @@ def _remember(context: "Context", process: Mapping[str, Any]) -> None:
 
 
 def _last_error(hook: Any) -> str:
-    """What the app said last, without Spark's noise before it."""
+    """The last error of the app, without the Spark log before it."""
     lines = list(getattr(hook, "_last_submit_log_lines", ()))
     starts = [place for place, line in enumerate(lines) if line.startswith("opal: ")]
     return "\n".join(lines[starts[-1] :]) if starts else ""

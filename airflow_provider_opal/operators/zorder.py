@@ -1,9 +1,10 @@
-"""ZOrderOperator: rows that are alike in some columns come to lie in the same files."""
+"""ZOrderOperator: clusters rows with close values in some columns into the same files."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_opal.operators.upkeep import UpkeepOperator, at_least, cluster_columns
+from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from opal_lake.job.operations.upkeep import ZOrder
+from opal_lake.job.operations.values import ClusterColumns, MegaBytes
 
 
 class ZOrderOperator(UpkeepOperator):
@@ -12,14 +13,10 @@ class ZOrderOperator(UpkeepOperator):
     Row ids and what can be read stay as they are. With `only_if_due` it does nothing while enough of the table is clustered, and says so.
     """
 
-    operation = "zorder"
+    declared = ZOrder
+    operation = ZOrder.name
 
     def __init__(
-        self, *, table: str, columns: Sequence[str], target_mb: int | None = None, only_if_due: bool = True, **kwargs: Any
+        self, *, table: str, columns: ClusterColumns, target_mb: MegaBytes | None = None, only_if_due: bool = True, **kwargs: Any
     ) -> None:
-        arguments = {
-            "columns": cluster_columns("columns", columns),
-            "target_mb": at_least("target_mb", target_mb),
-            "only_if_due": only_if_due,
-        }
-        super().__init__(table=table, arguments=arguments, **kwargs)
+        super().__init__(table=table, given=locals(), **kwargs)

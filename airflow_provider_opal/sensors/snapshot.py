@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 
-from airflow_provider_opal.assets import DEFAULT_CONN_ID, opal_asset
+from airflow_provider_opal.assets import DEFAULT_CONN_ID, distinct, known_assets, opal_asset
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.triggers.snapshot import SnapshotTrigger
-from airflow_provider_opal.watermark import Start, Watermark, checked_start, first_version
+from airflow_provider_opal.watermark import Start, Watermark, checked_start, default_consumer, first_version, wait_for_table, was_waited_for
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Asset, Context
 
 
 class SnapshotTriggerSensor(BaseSensorOperator):
@@ -22,9 +22,11 @@ class SnapshotTriggerSensor(BaseSensorOperator):
     The watermark of a `consumer` (default: DAG and task) is kept with the table's asset, and moves when the sensor succeeds. What a run has
     got stays its own: cleared, it gets the same range again. A new consumer starts at the newest version (`start="head"`: what is there
     counts as seen), at the first one (`start="all"`), or after a version number. `max_versions` cuts a long backlog into several runs.
+
+    A table that is not there yet is waited for; all that it has then is new.
     """
 
-    template_fields: Sequence[str] = ("table", "consumer")
+    template_fields: Sequence[str] = ("table", "consumer", "opal_conn_id")
     ui_color = "#d8ecf3"
 
     def __init__(
@@ -45,16 +47,25 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         self.max_versions = max_versions
         self.opal_conn_id = opal_conn_id
         self.deferrable = conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
-        self.asset = opal_asset(table, opal_conn_id=opal_conn_id)
-        self.inlets = [*(self.inlets or []), self.asset]
+        self.inlets = distinct([*self.inlets, *known_assets({"table": table, "opal_conn_id": opal_conn_id})])
+
+    @classmethod
+    def partial(cls, **given: Any) -> Any:
+        """As Airflow's, with the inlet that the sensor gives itself, if its table is known by now."""
+        return super().partial(**{**given, "inlets": distinct([*(given.get("inlets") or ()), *known_assets(given)])})
+
+    @property
+    def asset(self) -> "Asset":
+        """The asset of the table. ValueError while the table is a template."""
+        return opal_asset(self.table, opal_conn_id=self.opal_conn_id)
 
     def execute(self, context: "Context") -> dict[str, int]:
         """Looks once before it defers: only a running task can reach its state."""
         if not self.deferrable:
-            return self._taken(context, super().execute(context))
-        found = self.poke(context)
-        if found.is_done:
-            return self._taken(context, found.xcom_value or {})
+            return self._acknowledge(context, super().execute(context))
+        poked = self.poke(context)
+        if poked.is_done:
+            return self._acknowledge(context, poked.xcom_value or {})
         trigger = SnapshotTrigger(
             table=self.table,
             opal_conn_id=self.opal_conn_id,
@@ -67,24 +78,35 @@ class SnapshotTriggerSensor(BaseSensorOperator):
 
     def resume(self, context: "Context", event: Mapping[str, int]) -> dict[str, int]:
         """After the trigger has fired."""
-        return self._taken(context, event)
+        return self._acknowledge(context, event)
 
     def poke(self, context: "Context") -> PokeReturnValue:
+        if not OpalHook(self.opal_conn_id).exists(self.table):
+            if wait_for_table(context, self.asset, self._consumer(context)):
+                self.log.info("%s is not there yet; waiting for it", self.table)
+            return PokeReturnValue(is_done=False)
         if (kept := self._watermark(context).given()) is not None:
             return PokeReturnValue(is_done=True, xcom_value=kept)
-        found = OpalHook(self.opal_conn_id).versions_after(self.table, self._seen(context), self.max_versions)
-        if found is None:
+        versions = OpalHook(self.opal_conn_id).versions_after(self.table, self._seen(context), self.max_versions)
+        if versions is None:
             return PokeReturnValue(is_done=False)
-        return PokeReturnValue(is_done=True, xcom_value={"from": found[0], "to": found[1]})
+        return PokeReturnValue(is_done=True, xcom_value={"from": versions[0], "to": versions[1]})
+
+    def _consumer(self, context: "Context") -> str:
+        return self.consumer or default_consumer(context)
 
     def _watermark(self, context: "Context") -> Watermark:
         return Watermark.of(context, self.table, self.opal_conn_id, self.consumer)
 
     def _seen(self, context: "Context") -> int:
-        return self._watermark(context).seen(partial(first_version, self.start, self.opal_conn_id, self.table))
+        """Of a table that was waited for everything is new, unless the start is a number."""
+        waited = was_waited_for(context, self.asset, self._consumer(context))
+        start: Start = "all" if waited and self.start == "head" else self.start
+        first = partial(first_version, start, self.opal_conn_id, self.table)
+        return self._watermark(context).seen(first) if OpalHook(self.opal_conn_id).exists(self.table) else first()
 
-    def _taken(self, context: "Context", found: Mapping[str, int]) -> dict[str, int]:
+    def _acknowledge(self, context: "Context", versions: Mapping[str, int]) -> dict[str, int]:
         watermark = self._watermark(context)
-        taken = watermark.give({"from": int(found["from"]), "to": int(found["to"])})
-        watermark.advance(taken["to"])
-        return taken
+        given = watermark.give({"from": int(versions["from"]), "to": int(versions["to"])})
+        watermark.advance(given["to"])
+        return given

@@ -4,49 +4,42 @@ No task of the pipeline's own DAG could do it: a backfill would tend the table o
 who is asked would keep the next key waiting.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from airflow.sdk import DAG
 
-from airflow_provider_opal.operators.maintenance import POLICY, MaintenanceOperator, checked_policy
+from airflow_provider_opal.operators.maintenance import MaintenanceOperator
 from airflow_provider_opal.operators.retention import RetentionOperator
-from airflow_provider_opal.operators.upkeep import Span
+from airflow_provider_opal.templated import is_templated
+from opal_lake.job.operations.declared import declaration
+from opal_lake.job.operations.upkeep import UpkeepPolicy
+from opal_lake.job.operations.values import Span, span_of
 
 ANSWER_WITHIN = timedelta(hours=20)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Maintenance:
+@declaration
+class Maintenance(UpkeepPolicy):
     """When a table is looked after, and how; what is not given, the table's properties say (see MaintenanceOperator).
 
     With `approve` nothing is deleted before a human has seen a list of it and agreed; no answer for `answer_within` is a no.
     """
 
     schedule: str | None = "@daily"
-    zorder: Sequence[str] | None = None
-    window: Span | None = None
-    look_back: Span | int | None = None
-    target_mb: int | None = None
-    small_files: int | None = None
-    dead_share: float | None = None
-    unclustered_share: float | None = None
-    archive_after: Span | int | None = None
-    archive_codec: str | None = None
     approve: bool = False
-    answer_within: timedelta = ANSWER_WITHIN
+    answer_within: Span = ANSWER_WITHIN
 
     def __post_init__(self) -> None:
-        checked_policy(self.policy)
-        if not self.answer_within > timedelta():
-            raise ValueError(f"answer_within={self.answer_within!r} is no time to answer in; write timedelta(hours=20)")
+        UpkeepPolicy.checked(self.policy, is_templated)
+        if not span_of("answer_within", self.answer_within) > timedelta():
+            raise ValueError(f"answer_within={self.answer_within!r} is no time to answer in; write '20h'")
 
     @property
     def policy(self) -> dict[str, Any]:
-        """The arguments of a MaintenanceOperator."""
-        return {name: getattr(self, name) for name in POLICY}
+        """The arguments of a MaintenanceOperator that are given."""
+        return UpkeepPolicy.among(vars(self))
 
 
 def maintenance_of(given: Any) -> Maintenance | None:
@@ -55,7 +48,7 @@ def maintenance_of(given: Any) -> Maintenance | None:
         return given or None
     if given is True:
         return Maintenance()
-    known = [member.name for member in fields(Maintenance)]
+    known = ("schedule", *UpkeepPolicy.fields(), "approve", "answer_within")
     if not isinstance(given, Mapping):
         raise ValueError(f"maintenance={given!r}; write True, or Maintenance(window='30d', zorder=['customer_id'])")
     if unknown := sorted(set(given) - set(known)):
@@ -90,8 +83,9 @@ def maintenance_dag(
 def _approved(maintain: MaintenanceOperator, chosen: Maintenance, given: Mapping[str, Any]) -> None:
     from airflow_provider_opal.operators.approval import RetentionApproval  # loads much of Airflow
 
-    would_go = RetentionOperator(task_id="would_go", window=chosen.window, dry_run=True, **given)
+    span: Any = {"window": chosen.window, "grace": chosen.grace}
+    would_go = RetentionOperator(task_id="would_go", dry_run=True, **span, **given)
     approve = RetentionApproval(
         task_id="approve", table=maintain.table, listed_by=would_go.task_id, answer_within=chosen.answer_within, retries=0
     )
-    maintain >> would_go >> approve >> RetentionOperator(task_id="retain", window=chosen.window, **given)
+    maintain >> would_go >> approve >> RetentionOperator(task_id="retain", **span, **given)

@@ -1,5 +1,6 @@
 """The pipeline ingest -> MetaGen -> consumers as a DAG, or as a group of tasks in a DAG of one's own. Both go through one converter."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -17,7 +18,8 @@ from airflow_provider_opal.operators.reconcile import GRACE, LOOK_BACK, Reconcil
 from airflow_provider_opal.operators.spark import is_keyed
 from airflow_provider_opal.templates.maintenance import Maintenance, maintenance_dag, maintenance_of
 from airflow_provider_opal.templates.schedule import in_zone, keyed_schedule, run_bounds
-from opal_lake.source import Files, Jdbc
+from airflow_provider_opal.templates.short_spans import ShortSpanWarning, short_spans
+from opal_lake.job.operations.values import Span, span_of
 
 MISSED = "airflow_provider_opal.deadlines.log_missed"
 DEFAULTS = {"retries": 2, "retry_delay": timedelta(minutes=1)}
@@ -90,12 +92,13 @@ class Tasks:
 def pipeline_of(
     *,
     table: str,
-    source: Files | Jdbc | Mapping[str, Any],
+    source: Any,
     create: Table | Mapping[str, Any] | None = None,
     maintenance: Maintenance | Mapping[str, Any] | bool | None = None,
     consumers: Sequence[Consumer] = (),
     metadata: str = "batch",
     on_bad_rows: str = "fail",
+    reject_threshold: int | str | None = None,
     on_empty: str = "fail",
     opal_conn_id: str | None = None,
     spark_conn_id: str | None = None,
@@ -109,14 +112,15 @@ def pipeline_of(
     `spark` are arguments of SparkSubmitOperator (conf, packages, executor_memory, ...) for all tasks. `maintenance`, a Maintenance or a
     mapping of its arguments, or True, makes a DAG `<name>.maintenance` beside, that tends the table by a schedule of its own.
     """
-    if not isinstance(consumers, list | tuple) or not all(isinstance(one, Consumer) for one in consumers):
+    if not isinstance(consumers, list | tuple) or not all(isinstance(member, Consumer) for member in consumers):
         raise ValueError(
             f"consumers={consumers!r}; give a list of them: consumers=[Consumer(name='revenue', function='shop_jobs:revenue')]"
         )
     names = [consumer.name for consumer in consumers]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"the name {', '.join(twice)} is given to more than one consumer; rename one")
-    ingest = {"source": source, "create": create, "metadata": metadata, "on_bad_rows": on_bad_rows, "on_empty": on_empty}
+    bad_rows = {"on_bad_rows": on_bad_rows, "reject_threshold": reject_threshold}
+    ingest = {"source": source, "create": create, "metadata": metadata, "on_empty": on_empty, **bad_rows}
     given = {"opal_conn_id": opal_conn_id, "spark_conn_id": spark_conn_id, "retries": retries, "retry_delay": retry_delay, "pool": pool}
     task = {**{name: value for name, value in given.items() if value is not None}, **(spark or {})}
     return Pipeline(table=table, ingest=ingest, consumers=tuple(consumers), task=task, maintenance=maintenance_of(maintenance))
@@ -143,7 +147,7 @@ class OpalTaskGroup(TaskGroup):
     `maintenance` makes a DAG beside that one, `<dag>.<group>.maintenance`; in the group it would run once a key, and fail and wait with it.
     """
 
-    def __init__(self, group_id: str, *, table: str, source: Files | Jdbc | Mapping[str, Any], **options: Any) -> None:
+    def __init__(self, group_id: str, *, table: str, source: Any, **options: Any) -> None:
         known = {name: options.pop(name) for name in list(options) if name in _SHARED}
         pipeline = pipeline_of(table=table, source=source, **known)
         if own := [consumer.name for consumer in pipeline.consumers if consumer.own_dag]:
@@ -164,28 +168,34 @@ def opal_dag(
     dag_id: str,
     *,
     table: str,
-    source: Files | Jdbc | Mapping[str, Any],
+    source: Any,
     schedule: Any,
     start_date: datetime,
     end_date: datetime | None = None,
     timezone: str = "UTC",
     key_format: str | None = None,
-    deadline: timedelta | None = None,
+    deadline: Span | None = None,
     reconcile: str | None = "@hourly",
+    reconcile_grace: Span = GRACE,
     **options: Any,
 ) -> DAG:
-    """A DAG of the pipeline; with it the DAGs of consumers that have their own, one that tells those what they missed, and one that
-    tends the table, if `maintenance` says how. Nobody waits for that one, and it waits for nobody.
+    """The DAG of a pipeline. With it come the DAGs of consumers that have one of their own, a DAG that emits missed events again, and with
+    `maintenance` a DAG that maintains the table. That one runs beside the pipeline: neither waits for the other.
 
     A scheduled run works on the partition that just ended (`{{ partition_key }}`); `start_date` and `end_date` are those of the first and
-    the last partition, in `timezone` where they have none. `deadline` counts from when a run was queued. `options` are those of
+    the last partition, in `timezone` where they have none. `deadline` counts from when a run was queued; what is younger than
+    `reconcile_grace` is not emitted again, as its consumer's run may be on its way. `options` are those of
     `pipeline_of` and of `DAG`; one run at a time unless `max_active_runs` says otherwise.
     """
     pipeline = pipeline_of(table=table, source=source, **{name: options.pop(name) for name in list(options) if name in _SHARED})
     if not isinstance(start_date, datetime):
         raise ValueError(f"start_date={start_date!r} is no moment; write datetime(2026, 11, 1)")
     timetable = keyed_schedule(schedule, timezone, key_format)
-    if schedule is not None and not is_keyed(timetable) and (late := [one.name for one in pipeline.consumers if one.by == "partition"]):
+    if (
+        schedule is not None
+        and not is_keyed(timetable)
+        and (late := [member.name for member in pipeline.consumers if member.by == "partition"])
+    ):
         raise ValueError(f"consumer {', '.join(late)} goes by partition, and runs of {timetable!r} have no partition key; use by='version'")
     defaults = {**DEFAULTS, **(options.pop("default_args", None) or {})}
     common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, "default_args": defaults, **options}
@@ -198,10 +208,18 @@ def opal_dag(
     for consumer in own:
         _consumer_dag(pipeline, consumer, dag_id, {**common, "start_date": begin}, made.ingest.opal_conn_id)
     if own and reconcile is not None:
+        _warn_of_short_spans(pipeline, dag_id)
         consumers = {f"{dag_id}.{consumer.name}": consumer.by for consumer in own}
         conn_id = made.ingest.opal_conn_id
-        reconcile_dag(f"{dag_id}.reconcile", table=table, consumers=consumers, schedule=reconcile, start_date=begin, opal_conn_id=conn_id)
+        when: Any = {"schedule": reconcile, "start_date": begin, "grace": reconcile_grace}
+        reconcile_dag(f"{dag_id}.reconcile", table=table, consumers=consumers, opal_conn_id=conn_id, **when)
     return dag
+
+
+def _warn_of_short_spans(pipeline: Pipeline, dag_id: str) -> None:
+    if (tended := pipeline.maintenance) is not None:
+        for name, what in short_spans({"window": tended.window, "look_back": tended.look_back}):
+            warnings.warn(f"{dag_id}: maintenance: {name}: {what}", ShortSpanWarning, stacklevel=3)
 
 
 def _tend(pipeline: Pipeline, name: str, start_date: datetime | None, **dag_kwargs: Any) -> None:
@@ -210,15 +228,16 @@ def _tend(pipeline: Pipeline, name: str, start_date: datetime | None, **dag_kwar
         maintenance_dag(f"{name}.maintenance", start_date=start_date, **tended)
 
 
-def _deadline(dag_id: str, deadline: timedelta | None) -> DeadlineAlert | None:
+def _deadline(dag_id: str, deadline: Span | None) -> DeadlineAlert | None:
     if deadline is None:
         return None
-    missed = AsyncCallback(MISSED, kwargs={"dag_id": dag_id, "after": str(deadline)})
-    return DeadlineAlert(reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=deadline, callback=missed)
+    interval = span_of("deadline", deadline)
+    missed = AsyncCallback(MISSED, kwargs={"dag_id": dag_id, "after": str(interval)})
+    return DeadlineAlert(reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=interval, callback=missed)
 
 
 def _consumer_dag(pipeline: Pipeline, consumer: Consumer, dag_id: str, common: Mapping[str, Any], opal_conn_id: str) -> None:
-    """By version it runs once for every version, one at a time; a run that finds its versions taken by the one before does nothing."""
+    """By version it runs once for every version, one at a time; a run does nothing if an earlier run has consumed its versions."""
     name = f"{dag_id}.{consumer.name}"
     schedule = consumer_schedule(pipeline.table, consumer=name, by=consumer.by, opal_conn_id=opal_conn_id)
     one_by_one = {"max_active_runs": 1} if consumer.by == "version" else {}
@@ -233,12 +252,12 @@ def reconcile_dag(
     consumers: Mapping[str, str],
     start_date: datetime | None,
     schedule: str | None = "@hourly",
-    look_back: timedelta = LOOK_BACK,
-    grace: timedelta = GRACE,
+    look_back: Span = LOOK_BACK,
+    grace: Span = GRACE,
     opal_conn_id: str = DEFAULT_CONN_ID,
     **dag_kwargs: Any,
 ) -> DAG:
-    """A DAG that tells consumers again what they missed: Airflow drops events for paused DAGs.
+    """A DAG that emits missed events again: Airflow drops those of paused DAGs.
 
     `consumers` says by what each goes, 'partition' or 'version'. A ConsumeOperator's name is its `consumer=`, by default `<dag>.<task>`;
     its DAG has to listen by `consumer_schedule`.

@@ -97,8 +97,8 @@ def run_bounds(schedule: Any, start: datetime | None, end: datetime | None, time
     from croniter import croniter
 
     def after(moment: datetime) -> datetime:
-        found: datetime = croniter(cron_of(schedule), moment.astimezone(pendulum.timezone(timezone))).get_next(datetime)
-        return found
+        due: datetime = croniter(cron_of(schedule), moment.astimezone(pendulum.timezone(timezone))).get_next(datetime)
+        return due
 
     tick = timedelta(seconds=1)
     return start and after(after(start - tick)), end and after(end)

@@ -10,7 +10,10 @@ from airflow_provider_opal.hooks.opal import OpalHook
 
 
 class SnapshotTrigger(BaseTrigger):
-    """Fires once with {from, to}: the versions after `after`, up to the newest that changed what can be read."""
+    """Fires once with {from, to}: the versions after `after`, up to the newest that changed what can be read.
+
+    A table that is not there yet has none.
+    """
 
     def __init__(self, *, table: str, opal_conn_id: str, after: int, poke_interval_s: float, max_versions: int | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's
@@ -27,8 +30,11 @@ class SnapshotTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         hook = OpalHook(self.opal_conn_id)
         while True:
-            found = await asyncio.to_thread(hook.versions_after, self.table, self.after, self.max_versions)
-            if found is not None:
-                yield TriggerEvent({"from": found[0], "to": found[1]})  # type: ignore[no-untyped-call]  # Airflow's
+            versions = await asyncio.to_thread(self._look, hook)
+            if versions is not None:
+                yield TriggerEvent({"from": versions[0], "to": versions[1]})  # type: ignore[no-untyped-call]  # Airflow's
                 return
             await asyncio.sleep(self.poke_interval_s)
+
+    def _look(self, hook: OpalHook) -> tuple[int, int] | None:
+        return hook.versions_after(self.table, self.after, self.max_versions) if hook.exists(self.table) else None

@@ -2,7 +2,15 @@
 
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment_text(moment_us: int) -> str:
+    """ISO 8601 in UTC, to the microsecond."""
+    return (_EPOCH + timedelta(microseconds=moment_us)).isoformat(timespec="microseconds")
 
 
 class Clock(Protocol):

@@ -12,12 +12,20 @@ class ConflictError(OpalError):
     """Another commit made this work invalid: plan it again from the new head."""
 
 
+class ExpiredError(ConflictError):
+    """Retention let the version expire with which a job or a reader began: begin again with the newest one."""
+
+
+class ClockError(OpalError):
+    """This machine's clock is ahead of the store's: set it right, or try again on another machine."""
+
+
 class StorageError(OpalError):
     """The store failed or did not answer: try again."""
 
 
 class CommitUnknownError(OpalError):
-    """Whether the commit landed could not be found out: read the table back, then rerun with the same token."""
+    """It is unknown whether the commit landed: read the table back, then rerun with the same token."""
 
 
 class NotFoundError(OpalError, KeyError):
@@ -43,8 +51,16 @@ class FunctionError(OpalError):
     """A user's own function failed; it may succeed when it is called again."""
 
 
+class ReportError(OpalError):
+    """A task reported files that cannot be committed: a bug, or tasks of another build."""
+
+
 class FormatError(OpalError):
     """Bytes of a table are damaged or of an unknown format. Names the file."""
+
+
+class ForeignPathError(FormatError):
+    """A table's metadata names a file that is none of this table's."""
 
 
 def count_text(number: int, noun: str) -> str:

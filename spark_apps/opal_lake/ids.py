@@ -1,7 +1,6 @@
 """Names: write ids, table ids, and the two halves of a segment id."""
 
 import uuid
-from dataclasses import dataclass
 from typing import Protocol
 
 SEQUENCE_BITS = 32
@@ -9,7 +8,7 @@ MAX_PART = (1 << 31) - 1
 
 
 class IdSource(Protocol):
-    """Gives names that nobody else has."""
+    """Gives names that are unique."""
 
     def new_id(self) -> str: ...
 
@@ -19,18 +18,6 @@ class RandomIds:
 
     def new_id(self) -> str:
         return uuid.uuid4().hex
-
-
-@dataclass
-class CountingIds:
-    """Predictable ids, for golden files and replays."""
-
-    prefix: str = "id"
-    count: int = 0
-
-    def new_id(self) -> str:
-        self.count += 1
-        return f"{self.prefix}-{self.count:06d}"
 
 
 def segment_id(part: int, sequence: int) -> int:

@@ -1,8 +1,11 @@
 """Every path and file name of a table. Nothing else in the project spells one."""
 
 import re
+from enum import Enum
 from hashlib import sha256
 from urllib.parse import quote
+
+from opal_lake.errors import ForeignPathError
 
 DATA = "data/"
 META = "_opal/"
@@ -14,20 +17,48 @@ BITMAPS = META + "bitmaps/"
 KEY_STORE = META + "key_store/"
 CLAIMS = META + "claims/"
 RESULTS = META + "results/"
-CONSUMED = META + "consumed/"
+JOB_RESULTS = META + "consumed/"
 REJECTED = META + "rejected/"
 SIDE = META + "side/"
 REBUILD = META + "rebuild/"
 BOOTSTRAP = META + "bootstrap/"
+DIGESTS = META + "digests/"
 
 _VERSION_DIGITS = 20
+_TURNS = (4096, 16)
 _NUMBER_DIGITS = 10
 _BATCH_DIGITS = 8
 _GREATEST = 10**_VERSION_DIGITS - 1
 _MAX_FOLDER_VALUE = 80
 _REBUILD_RECORD = re.compile(r"/([0-9]{10,})-([0-9a-f]{8})-([0-9a-f]{8})\.json\Z")
+_DIGEST = re.compile(re.escape(DIGESTS) + r"[0-9]{20}-([0-9a-f]{8})\.jsonl\.zst")
 _PART_OF_ESCAPE = re.compile(r"%[0-9A-F]?\Z")
 _MAX_TOKEN_NAME = 200
+_MAX_PATH = 1024  # bytes, which is what S3 takes for a key
+_STEM = r"[0-9]{10,}-[0-9a-f]{8,}-[A-Za-z0-9._-]+"
+_AS_OF = r"[0-9]{20}-[A-Za-z0-9._-]+"
+
+
+class PathKind(Enum):
+    """What a path in a table's metadata may look like, by what it names. None of these leads out of the table."""
+
+    DATA = rf"data/(?:[A-Za-z0-9_.~%-]+=[A-Za-z0-9_.~%-]*/)*{_STEM}\.(?:parquet|orc)"
+    LOG = rf"_opal/segment_logs/{_STEM}\.parquet"
+    RUN = rf"_opal/key_store/{_STEM}\.run"
+    BASE = rf"_opal/bitmaps/[0-9]{{10,}}/{_AS_OF}\.bits"
+    SECTION = rf"_opal/checkpoints/sections/{_AS_OF}\.jsonl\.zst"
+    SIDE = r"_opal/side/[0-9]{10,}-[0-9]+\.jsonl\.zst"
+
+
+_PATTERNS = {kind: re.compile(kind.value).fullmatch for kind in PathKind}
+
+
+def own_path(kind: PathKind, path: object) -> str:
+    """The path itself, if it has the form of its kind; metadata is untrusted (FORMAT, untrusted metadata)."""
+    if not isinstance(path, str) or len(path) > _MAX_PATH or not _PATTERNS[kind](path):
+        what = f"which is no path of a {kind.name.lower()} file in this format"
+        raise ForeignPathError(f"it names {repr(path)[:200]}, {what}; restore it from a backup, or do not trust this table")
+    return path
 
 
 def commit_path(version: int) -> str:
@@ -38,6 +69,22 @@ def commit_version(path: str) -> int | None:
     """The version of a path below the log, None for a stranger's file."""
     name = path.removeprefix(LOG).removesuffix(".json")
     return int(name) if path == f"{LOG}{name}.json" and len(name) == _VERSION_DIGITS and name.isdecimal() else None
+
+
+def commit_turn(version: int) -> int:
+    """Commits of an earlier turn are deleted first."""
+    return next((turn for turn, step in enumerate(_TURNS) if version % step == 0), len(_TURNS))
+
+
+def vouching_version(version: int) -> int | None:
+    """The voucher of a version: the last commit before it of an earlier turn. While it exists, the version was never deleted."""
+    turn = commit_turn(version)
+    return (version - 1) // _TURNS[turn - 1] * _TURNS[turn - 1] if turn else None
+
+
+def vouching_versions(version: int) -> frozenset[int]:
+    """Those up to a version that vouch for the ones after it."""
+    return frozenset(version // step * step for step in _TURNS)
 
 
 def checkpoint_path(version: int, write_id: str) -> str:
@@ -55,14 +102,30 @@ def checkpoint_version(path: str) -> int | None:
     return _GREATEST - int(digits) if path.endswith(".json") and len(digits) == _VERSION_DIGITS and digits.isdecimal() else None
 
 
-def section_path(version: int, write_id: str, section: str) -> str:
-    return f"{SECTIONS}{version:0{_VERSION_DIGITS}d}-{write_id}-{section}.jsonl.zst"
+def section_path(version: int, write_id: str, section: str, after: int | None = None) -> str:
+    """A list as of a version; with `after`, what changed since that version."""
+    return f"{SECTIONS}{version:0{_VERSION_DIGITS}d}-{write_id}-{section}{_since(after)}.jsonl.zst"
+
+
+def _since(after: int | None) -> str:
+    return "" if after is None else f"-after-{after}"
 
 
 def section_version(path: str) -> int | None:
     """The version that a section was written with, None for a stranger's file."""
     digits = path.removeprefix(SECTIONS)[:_VERSION_DIGITS]
     return int(digits) if path.startswith(SECTIONS) and len(digits) == _VERSION_DIGITS and digits.isdecimal() else None
+
+
+def digest_path(version: int, crc32: int) -> str:
+    """Counted down, as checkpoints are."""
+    return f"{DIGESTS}{_GREATEST - version:0{_VERSION_DIGITS}d}-{crc32:08x}.jsonl.zst"
+
+
+def digest_checksum(path: str) -> int | None:
+    """That of the bytes of a digest, None for a stranger's file."""
+    match = _DIGEST.fullmatch(path)
+    return int(match[1], 16) if match else None
 
 
 def claim_path(number: int) -> str:
@@ -117,8 +180,8 @@ def runs_prefix(number: int) -> str:
     return f"{KEY_STORE}{number:010d}-"
 
 
-def bitmap_path(group: int, version: int, write_id: str) -> str:
-    return f"{BITMAPS}{group:010d}/{version:0{_VERSION_DIGITS}d}-{write_id}.bits"
+def bitmap_path(group: int, version: int, write_id: str, after: int | None = None) -> str:
+    return f"{BITMAPS}{group:010d}/{version:0{_VERSION_DIGITS}d}-{write_id}{_since(after)}.bits"
 
 
 def bitmap_version(path: str) -> int | None:
@@ -144,17 +207,22 @@ def result_path(token: str) -> str:
 
 def consumed_path(token: str) -> str:
     """The result of a consume, which commits nothing."""
-    return f"{CONSUMED}{_token_name(token)}.json"
+    return f"{JOB_RESULTS}{_token_name(token)}.json"
 
 
 def _token_name(token: str) -> str:
-    """The token itself where it is short enough for a file name; else its beginning, told apart by a checksum."""
+    """The token itself where it is short enough for a file name; else its beginning and a checksum."""
     name = quote(token, safe="")
     return name if len(name) <= _MAX_TOKEN_NAME else f"{name[:_MAX_FOLDER_VALUE]}-{sha256(token.encode()).hexdigest()}"
 
 
 def rejected_path(stem: str) -> str:
     return f"{REJECTED}{stem}.parquet"
+
+
+def rejected_pattern(number: int) -> str:
+    """All that one job rejected."""
+    return f"{REJECTED}{number:010d}-*.parquet"
 
 
 def rebuild_folder(state: str) -> str:
@@ -169,8 +237,8 @@ def rebuild_path(state: str, number: int, slots: int, slot: int) -> str:
 
 def rebuild_place(path: str) -> tuple[int, int, int] | None:
     """Number, slots and slot of a record, None for a stranger's file."""
-    found = _REBUILD_RECORD.search(path)
-    return (int(found[1]), int(found[2], 16), int(found[3], 16)) if found else None
+    match = _REBUILD_RECORD.search(path)
+    return (int(match[1]), int(match[2], 16), int(match[3], 16)) if match else None
 
 
 def bootstrap_folder(name: str) -> str:

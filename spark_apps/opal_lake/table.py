@@ -1,53 +1,58 @@
-"""A table without Spark: open, create, look at it, and carry a small one's whole life over Arrow in one process."""
+"""The face of a table: open, create, look at it, and every operation. Without Spark, this process runs the tasks, over Arrow.
+
+What keeps a table is imported when it is asked for: most processes only write or read.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 
+import opal_lake.retention.expiry  # noqa: F401  # from here on a missing file is distinguished from one that has expired
 from opal_lake import layout
-from opal_lake.bitmap import Bitmaps
-from opal_lake.claim import claim_number
-from opal_lake.clock import Clock, SystemClock
-from opal_lake.commit import Actions, Commit
-from opal_lake.commit_log import CommitLog
-from opal_lake.data_file import decode_file
+from opal_lake.clock import Clock, SystemClock, moment_text
+from opal_lake.data.z_value import z_fields
+from opal_lake.duration import Duration
+from opal_lake.engine.executor import Executor
+from opal_lake.engine.in_process import InProcess
+from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
+from opal_lake.events.bitmap import Bitmaps
 from opal_lake.ids import IdSource, RandomIds
-from opal_lake.ingest import IngestTask, ingest_rows
-from opal_lake.ingest_job import IngestRun, check_on_bad_rows, commit_ingest
-from opal_lake.inline import inline_rows
-from opal_lake.job import JobResult, check_metadata, check_visible
+from opal_lake.job.job import JobResult
+from opal_lake.job.operations.declared import given_fields
+from opal_lake.job.operations.upkeep import Retain
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
-from opal_lake.key_store.cache.protocol import RunCache
-from opal_lake.key_store.entries import concat_entries
-from opal_lake.metagen import entries_of_rows, rule_columns
-from opal_lake.metagen_job import MetaGenPlan, commit_metagen, plan_metagen
-from opal_lake.ordering import encode_order
-from opal_lake.read import event_time_of, narrowed, plan_read, read_rows, segments_after, segments_of_partition
-from opal_lake.readable import is_readable
-from opal_lake.results import run_once
-from opal_lake.retention import Terms, retain
-from opal_lake.ruled import Ruled, slot_writer
-from opal_lake.savepoint import release_savepoint, set_savepoint
-from opal_lake.schema import DELETED, Atomic
-from opal_lake.segment import DataFile
-from opal_lake.slot import Slot, SlotOutput, process_slot
-from opal_lake.snapshot import Snapshot
-from opal_lake.spec_change import Changes, set_properties
+from opal_lake.log.commit import Actions, Commit
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.commit_times import CommitTimes
+from opal_lake.log.results import run_once
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.log.store_clock import writer_now_us
+from opal_lake.log.version_window import is_readable
+from opal_lake.log.visibility import invalid_rows
+from opal_lake.read.net_rows import key_of_net, plan_net, read_net
+from opal_lake.read.read import event_time_of, narrowed, plan_read, read_rows, segments_after, segments_of_partition
+from opal_lake.retention.clock_repair import repair_clock
+from opal_lake.retention.retention import retain
+from opal_lake.retention.savepoint import release_savepoint, set_savepoint
+from opal_lake.rewrite.rewrite import target_bytes_of
+from opal_lake.spec.condition import check_condition
+from opal_lake.spec.ordering import encode_order
+from opal_lake.spec.schema import DELETED, Atomic
+from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.storage import Storage, open_storage
-from opal_lake.storage.verified import read_verified
-from opal_lake.table_spec import TableLayout, TableSpec, plan_spec
-from opal_lake.visibility import invalid_rows
+from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_lake.write.metagen_job import metagen
+from opal_lake.write.spec_change import Changes, set_properties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A table at a URI. Nothing is cached between calls: each looks at the head anew."""
+class Table(OpenTable):
+    """A table at a URI. Nothing is cached between calls: each looks at the head anew. By default tasks run in this process."""
 
-    log: CommitLog
-    cache: RunCache
+    executor: Executor = field(default_factory=InProcess)
 
     @classmethod
     def open(cls, uri: str, options: Mapping[str, str] | None = None, cache: CacheSettings | None = None) -> "Table":
@@ -61,14 +66,6 @@ class Table:
         """A new, empty table."""
         return create_on(open_storage(uri, options), plan_spec(schema, layout))
 
-    @property
-    def uri(self) -> str:
-        return self.log.storage.uri
-
-    @property
-    def storage(self) -> Storage:
-        return self.log.storage
-
     def snapshot_at(self, version: int | None = None, timestamp: object | None = None) -> Snapshot:
         """The state at a version, or at the last one committed at or before a moment; by default the newest."""
         if version is not None and timestamp is not None:
@@ -80,118 +77,164 @@ class Table:
         return self.log.head() if version is None else self.log.at(version)
 
     def _version_at(self, moment_us: int) -> int:
-        root = self.log.head().root
-        low, high = root.oldest_version, root.version
-        if self.log.at(low).root.timestamp_us > moment_us:
-            oldest = f"the oldest version {low} is of {_iso(self._time(low))}"
-            raise NotFoundError(f"{self.uri}: nothing is readable as of {_iso(moment_us)}; {oldest}")
+        head = self.log.head()
+        low, high, moment = head.root.oldest_version, head.version, CommitTimes(head).of
+        if moment(low) > moment_us:
+            oldest = f"the oldest version {low} is of {moment_text(moment(low))}"
+            raise NotFoundError(f"{self.uri}: nothing is readable as of {moment_text(moment_us)}; {oldest}")
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._time(middle) <= moment_us else (low, middle - 1)
+            low, high = (middle, high) if moment(middle) <= moment_us else (low, middle - 1)
         return low
 
-    def _time(self, version: int) -> int:
-        try:
-            return self.log.read_commit(version).timestamp_us
-        except NotFoundError:
-            return self.log.at(version).root.timestamp_us  # its commit has expired, its checkpoint has not
-
     def history(self, limit: int | None = None) -> Iterator[Commit]:
-        """Commits, newest first."""
-        head, oldest = self.log.head().version, self.log.oldest()
-        for shown, version in enumerate(range(head, oldest - 1, -1)):
+        """Commits, newest first; of a table whose clock was repaired with their corrected times."""
+        head = self.log.head()
+        known, times = {commit.version: commit for commit in head.commits}, CommitTimes(head)
+        for shown, version in enumerate(range(head.version, head.root.oldest_version - 1, -1)):
             if limit is not None and shown >= limit:
                 return
             try:
-                yield self.log.read_commit(version)
+                commit = known.get(version) or self.log.read_commit(version)
             except NotFoundError:
                 return
+            yield replace(commit, timestamp_us=times.corrected(version, commit.timestamp_us))
 
     def ingest(
         self,
         rows: pa.Table,
         deleted: Sequence[bool] | None = None,
         *,
-        token: str | None = None,
-        on_bad_rows: str = "fail",
-        partition_key: str | None = None,
         metadata: str = "batch",
+        token: str | None = None,
+        application: tuple[str, int] | None = None,
+        on_bad_rows: str = "fail",
+        reject_threshold: int | str | None = None,
+        refuse_empty: bool = False,
+        partition_key: str | None = None,
     ) -> JobResult:
         """Append rows, pending until a MetaGen, or visible at once when their metadata are made inline.
 
-        `deleted` marks the rows that delete their key.
+        `deleted` marks the rows that delete their key. With `on_bad_rows="quarantine"` more than `reject_threshold` bad rows, as 100 or
+        "5%", fail it. `refuse_empty` makes rows that are none an error.
         """
-        check_metadata(metadata)
-        run = self.start_ingest(token, on_bad_rows)
-        if isinstance(run, JobResult):
-            return run if metadata == "batch" else check_visible(run)
-        run = replace(run, partition_key=partition_key)
-        task = IngestTask(storage=self.storage, spec=run.base.spec, number=run.number, task=0, attempt="0", quarantine=run.quarantine)
-        batches = _marked(rows, deleted, run.base.spec).to_batches()
-        if metadata == "batch":
-            return commit_ingest(self.log, run, [ingest_rows(batches, task)])
-        writer = slot_writer(run.base, run.number, self.cache)
-        output = inline_rows(batches, task, writer, Slot(number=0, count=1, stem=task.stem(0)))
-        return commit_ingest(self.log, run, [output.ingested], Ruled(writer=writer, outputs=(output.ruled,), slots=1))
-
-    def start_ingest(self, token: str | None, on_bad_rows: str, application: tuple[str, int] | None = None) -> IngestRun | JobResult:
-        """Claim a number; or the result, if this was done before."""
-        quarantine, started_us = check_on_bad_rows(on_bad_rows), self.log.clock.now_us()
-        base = self.log.head()
-        if (earlier := self.log.earlier_result(base, "ingest", token, application)) is not None:
-            return earlier
-        return IngestRun(
-            number=claim_number(self.storage, base.root, "ingest", self.log.clock),
-            base=base,
-            started_us=started_us,
+        options = IngestOptions(
+            metadata=metadata,
             token=token,
             application=application,
-            quarantine=quarantine,
+            on_bad_rows=on_bad_rows,
+            reject_threshold=reject_threshold,
+            refuse_empty=refuse_empty,
+            partition_key=partition_key,
         )
+        return ingest(self, lambda spec: _marked(rows, deleted, spec), options)
 
     def metagen(self, *, token: str | None = None) -> JobResult:
-        """Apply the rule to all pending rows and make them visible."""
-        plan = self.start_metagen(token)
-        if isinstance(plan, JobResult):
-            return plan
-        base = plan.base
-        writer = slot_writer(base, plan.number, self.cache)
-        entries = [entries_of_rows(self._rule_rows(file, base), base.spec) for file in plan.files]
-        outputs: tuple[SlotOutput, ...] = ()
-        if entries:
-            slot = Slot(number=0, count=1, stem=layout.job_file_name(plan.number, 0, "0"))
-            outputs = (process_slot(concat_entries(entries), writer, slot),)
-        return commit_metagen(self.log, plan, Ruled(writer=writer, outputs=outputs, slots=1), token)
+        """Make all pending rows visible: find out which rows they replace or delete."""
+        return metagen(self, token)
 
-    def start_metagen(self, token: str | None) -> MetaGenPlan | JobResult:
-        """Claim a number and take up what is pending; or the result, if this was done before."""
-        started_us, base = self.log.clock.now_us(), self.log.head()
-        if (earlier := self.log.earlier_result(base, "metagen", token)) is not None:
-            return earlier
-        return plan_metagen(base, claim_number(self.storage, base.root, "metagen", self.log.clock), started_us)
+    def compact(
+        self,
+        *,
+        mode: str = "minor",
+        look_back: Duration | int | None = None,
+        target_mb: int | None = None,
+        archive_after: Duration | int | None = None,
+        archive_codec: str | None = None,
+        only_if_due: bool = False,
+        token: str | None = None,
+    ) -> JobResult:
+        """Merge small files into larger ones. The content stays the same at every version and event time. Upserts may go on meanwhile.
+
+        `mode="major"` also drops history: rows that no event time since `look_back` before now shows, as "30d", or a number if the delta
+        column is one. From then on that is the oldest readable event time. Partitions without rows younger than `archive_after` are
+        compressed harder, by `archive_codec` or the property of that name. With `only_if_due` nothing happens while the properties
+        `small_files` and `dead_share` allow it.
+        """
+        from opal_lake.upkeep.compaction import CompactOptions, compact
+        from opal_lake.upkeep.maintenance import compact_if_due
+
+        options = CompactOptions(**given_fields(CompactOptions, locals()), target_bytes=target_bytes_of(target_mb))
+        run = compact_if_due if only_if_due else compact
+        return run_once(self.log, "compact", token, lambda: run(self, options))
+
+    def zorder(
+        self,
+        columns: Sequence[str],
+        *,
+        target_mb: int | None = None,
+        whole: bool = False,
+        only_if_due: bool = False,
+        token: str | None = None,
+    ) -> JobResult:
+        """Sort rows so that a file holds close values of all these columns. Reads that filter by any of them open fewer files.
+
+        It sorts what is new since the last time, and now and then larger parts of the table; `whole` sorts all. With `only_if_due` nothing
+        happens while a smaller share is new than the property `unclustered_share` says. Upserts may go on meanwhile.
+        """
+        from opal_lake.upkeep.zorder import zorder
+        from opal_lake.upkeep.zorder_plan import ZOrderOptions
+
+        fields = z_fields(self.snapshot_at().spec, columns)
+        ids = tuple(field.id for field in fields)
+        options = ZOrderOptions(columns=ids, target_bytes=target_bytes_of(target_mb), whole=whole, only_if_due=only_if_due)
+        return run_once(self.log, "zorder", token, lambda: zorder(self, fields, options))
+
+    def maintain(
+        self, *, policy: Mapping[str, Any] | None = None, dry_run: bool = False, delete: bool = True, token: str | None = None
+    ) -> JobResult:
+        """Do what is due of compaction, Z-order and retention, by the table's properties. `policy` counts before these.
+
+        `delete=False` leaves retention out. A dry run only says what is due, and why.
+        """
+        from opal_lake.upkeep.maintenance import Runner, policy_of, run_maintenance
+
+        effective = policy_of(self.snapshot_at().spec, policy or {})
+        steps: Runner = {
+            "compact": lambda arguments: self.compact(**arguments),
+            "zorder": lambda arguments: self.zorder(**arguments),
+        }
+        return run_once(
+            self.log,
+            "maintain",
+            None if dry_run else token,
+            lambda: run_maintenance(self, effective, steps, dry_run=dry_run, delete=delete),
+        )
+
+    def rebuild_key_store(self, *, token: str | None = None) -> JobResult:
+        """Build the key store again from the data files, after runs were lost or damaged.
+
+        After a failure the same call does what is left. Pending rows stay pending. Others may write meanwhile.
+        """
+        from opal_lake.upkeep.rebuild import rebuild_key_store
+
+        return rebuild_key_store(self, token)
 
     def set_properties(self, properties: Changes, *, token: str | None = None) -> JobResult:
         """Change properties; None gives one its default again."""
         return set_properties(self.log, properties, token)
 
-    def savepoint(self, name: str, version: int | None = None) -> JobResult:
-        """Keep a version readable, whatever retention does, until it is released; by default the newest."""
-        return set_savepoint(self.log, name, version)
+    def savepoint(self, name: str, version: int | None = None, *, move: bool = False) -> JobResult:
+        """Keep a version readable, whatever retention does, until it is released; by default the newest. With `move` instead of another."""
+        return set_savepoint(self.log, name, version, move=move)
 
     def release(self, name: str) -> JobResult:
         """Give a savepoint up."""
         return release_savepoint(self.log, name)
 
-    def retain(self, *, window: str | None = None, grace: str | None = None, dry_run: bool = False, token: str | None = None) -> JobResult:
+    def repair_clock(self, *, dry_run: bool = False) -> JobResult:
+        """Correct the times of versions since some writer's clock was ahead; a dry run tells what they would be."""
+        return repair_clock(self.log, dry_run=dry_run)
+
+    def retain(
+        self, *, window: Duration | None = None, grace: Duration | None = None, dry_run: bool = False, token: str | None = None
+    ) -> JobResult:
         """Delete what no version of the last `window` needs, nor a savepoint, nor a job that began within `grace`.
 
         By default the table's own window, and a day. A dry run tells what would go.
         """
-        terms = Terms(window=window, grace=grace, dry_run=dry_run)
-        return run_once(self.log, "retain", None if dry_run else token, lambda: retain(self.log, terms))
-
-    def _rule_rows(self, file: DataFile, base: Snapshot) -> pa.Table:
-        return decode_file(read_verified(self.storage, file), base.spec, rule_columns(base.spec), file.path)
+        job = Retain(window=window, grace=grace, dry_run=dry_run)
+        return run_once(self.log, "retain", None if dry_run else token, lambda: retain(self.log, job))
 
     def read(
         self,
@@ -202,24 +245,35 @@ class Table:
         *,
         partition_key: str | None = None,
         after: int | None = None,
+        net: bool = False,
     ) -> pa.Table:
-        """The visible rows, into memory. Of the ingests of one partition key, or of those that became visible after a version."""
+        """The visible rows, into memory. Of the ingests of one partition key, or of those that became visible after a version.
+
+        With `net` the key's own: also those that other keys' rows have replaced.
+        """
         snapshot = self.snapshot_at(version, timestamp)
-        until = event_time_of(snapshot, event_time)
-        invalid = self.narrow(snapshot, invalid_rows(snapshot, until), partition_key, after)
-        return read_rows(plan_read(snapshot, until, invalid=invalid), columns)
+        as_of = event_time_of(snapshot, event_time)
+        if net:
+            return read_net(plan_net(snapshot, key_of_net(partition_key, after), as_of), columns)
+        invalid = self.narrow(snapshot, invalid_rows(snapshot, as_of), partition_key, after)
+        return read_rows(plan_read(snapshot, as_of, invalid=invalid), columns)
 
     def narrow(self, snapshot: Snapshot, invalid: Bitmaps, partition_key: str | None, after: int | None) -> Bitmaps:
         """The bitmaps of a read that wants only what came with a partition key, or after a version."""
         if partition_key is not None:
             invalid = narrowed(snapshot, segments_of_partition(snapshot, partition_key), invalid)
         if after is not None:
-            invalid = narrowed(snapshot, segments_after(snapshot, self.seen_at(after)), invalid)
+            invalid = narrowed(snapshot, segments_after(snapshot, self.snapshot_for_consumer(after)), invalid)
         return invalid
 
-    def seen_at(self, version: int) -> Snapshot:
-        """The state that somebody saw at a version: of an expired one that of the oldest version, if that shows the same rows."""
+    def snapshot_for_consumer(self, version: int) -> Snapshot | None:
+        """The state that a consumer saw at a version: if that has expired, the oldest version's, provided that it shows the same rows.
+
+        None for version 0 once it has expired: it held nothing.
+        """
         root = self.log.head().root
+        if version == 0 and not is_readable(root, version):
+            return None
         if version < root.oldest_version and not is_readable(root, version):
             oldest = self.log.at(root.oldest_version)
             if oldest.root.viewed <= version:
@@ -240,15 +294,18 @@ def create_on(
 
     The name of version 0 may be free again in a table that is there: retention deletes it. So the log is looked at before and after.
     """
+    if spec.deletes is not None:
+        check_condition(spec.deletes, spec.schema.names)
     table = table_on(storage, clock, ids, cache)
     if any(storage.list(layout.LOG)):
         raise _exists(storage)
+    own_us = table.log.clock.now_us()
     commit = Commit(
         version=0,
         table_id=table.log.ids.new_id(),
         write_id=table.log.ids.new_id(),
         previous_write_id=None,
-        timestamp_us=table.log.clock.now_us(),
+        timestamp_us=writer_now_us(own_us, storage.now_us(), spec, storage.uri),
         operation="create",
         changes_view=True,
         result=JobResult(operation="create", table=storage.uri, version=0).to_dict(),
@@ -273,7 +330,3 @@ def _marked(rows: pa.Table, deleted: Sequence[bool] | None, spec: TableSpec) -> 
     if spec.deletes is None:
         raise InvalidInputError("rows are marked as deletes, but the table knows none; create it with deletes='an SQL condition'")
     return rows.append_column(DELETED, pa.array(deleted, pa.bool_()))
-
-
-def _iso(moment_us: int) -> str:
-    return datetime.fromtimestamp(moment_us / 1e6, UTC).isoformat()

@@ -1,27 +1,27 @@
 """Opal tables on Spark, through PySpark alone: classic or Connect."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from opal_spark.consume import Change
-    from opal_spark.data_source import register
+    from opal_lake.job.source import Files, Jdbc
+    from opal_spark.read.data_source import register
+    from opal_spark.submit.consume import Change
     from opal_spark.table import OpalTable
 
-__all__ = ["Change", "OpalTable", "register"]
+__all__ = ["Change", "Files", "Jdbc", "OpalTable", "register"]
+
+_MODULES = {
+    "Change": "opal_spark.submit.consume",
+    "Files": "opal_lake.job.source",
+    "Jdbc": "opal_lake.job.source",
+    "OpalTable": "opal_spark.table",
+    "register": "opal_spark.read.data_source",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: the command line needs parts of this package that need no Spark."""
-    if name == "Change":
-        from opal_spark.consume import Change
-
-        return Change
-    if name == "OpalTable":
-        from opal_spark.table import OpalTable
-
-        return OpalTable
-    if name == "register":
-        from opal_spark.data_source import register
-
-        return register
-    raise AttributeError(name)
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,49 +1,42 @@
 """The public face: OpalTable."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from opal_lake.bootstrap import BootstrapPlan
-from opal_lake.check import Finding, check_table
-from opal_lake.compaction import CompactOptions, compact
-from opal_lake.describe import describe, file_rows, history_rows, segment_rows
+from opal_lake.duration import Duration
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
-from opal_lake.job import JobResult, check_metadata, check_visible
-from opal_lake.maintenance import Runner, compact_if_due
-from opal_lake.results import run_once
-from opal_lake.rewrite import target_bytes_of
-from opal_lake.source import BATCH_MB, Files, Jdbc
-from opal_lake.spec_change import Changes
+from opal_lake.inspect.check import CheckOptions, Finding
+from opal_lake.inspect.describe import describe, file_rows, history_rows, segment_rows
+from opal_lake.job.job import JobResult
+from opal_lake.job.operations.declared import given_fields
+from opal_lake.job.operations.upkeep import Compact
+from opal_lake.job.source import BATCH_MB, Files, Jdbc
+from opal_lake.spec.table_spec import TableLayout, plan_spec, refuse_another_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
-from opal_lake.table_spec import TableLayout, plan_spec, refuse_another_spec
-from opal_lake.z_value import z_fields
-from opal_lake.zorder import zorder
-from opal_lake.zorder_plan import ZOrderOptions
-from opal_spark.bootstrap import Bootstrap, refuse_overlap, source_table
-from opal_spark.columns import arrow_of_spark
-from opal_spark.failures import first_words
-from opal_spark.ingest import ingest
-from opal_spark.inline import ingest_inline
-from opal_spark.maintenance import maintain
-from opal_spark.metagen import metagen
-from opal_spark.reader import View, explain_read, read
-from opal_spark.rebuild import rebuild_key_store
-from opal_spark.session import cache_settings, is_connect, storage_options, use_this_python
+from opal_lake.write.bootstrap import BootstrapPlan
+from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_lake.write.spec_change import Changes
+from opal_spark.engine.columns import arrow_of_spark
+from opal_spark.engine.executor import on_spark
+from opal_spark.engine.failures import first_words
+from opal_spark.engine.session import cache_settings, is_connect, storage_options, use_this_python
+from opal_spark.inspect.check import check
+from opal_spark.read.reader import View, explain_read, read
 from opal_spark.sources import source_errors, source_rows
+from opal_spark.sources.fitting import fitting
 from opal_spark.sources.tables import plan_source
-from opal_spark.spread import spread_over
-from opal_spark.zorder import ZOrdering
+from opal_spark.write.bootstrap import Bootstrap, refuse_overlap, source_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OpalTable:
-    """A mutable table on files. Make one with `create`, find one with `for_path`."""
+    """A mutable table on files. `create` makes a new one, `for_path` opens one."""
 
     spark: SparkSession
     table: Table
@@ -64,16 +57,8 @@ class OpalTable:
         properties: Mapping[str, int | str] | None = None,
         options: Mapping[str, str] | None = None,
     ) -> Self:
-        """A new table. `deletes` is an SQL condition on a row that says that its key is gone from then on."""
-        layout = TableLayout(
-            keys=keys,
-            delta=delta,
-            tie_break=tie_break,
-            deletes=deletes,
-            partition_by=partition_by,
-            file_format=file_format,
-            properties=properties or {},
-        )
+        """Create a table. `deletes` is an SQL condition: a row that meets it deletes its key, from the row's delta on."""
+        layout = TableLayout(**given_fields(TableLayout, locals()))
         spec = plan_spec(arrow_of_spark(schema), layout)
         if deletes is not None:
             _check_condition(spark, schema, deletes)
@@ -81,7 +66,7 @@ class OpalTable:
 
     @classmethod
     def for_path(cls, spark: SparkSession, uri: str, *, options: Mapping[str, str] | None = None) -> Self:
-        """The table at a path. S3 settings come from Spark's own (`spark.hadoop.fs.s3a.*`) unless `options` are given."""
+        """Open the table at a path. S3 settings are Spark's own (`spark.hadoop.fs.s3a.*`), unless `options` are given."""
         return cls(spark=spark, table=Table.open(uri, _options(spark, uri, options), cache_settings(spark)))
 
     def __post_init__(self) -> None:
@@ -89,6 +74,11 @@ class OpalTable:
 
     def __repr__(self) -> str:
         return f"OpalTable({self.table.uri!r})"
+
+    @property
+    def _on_spark(self) -> Table:
+        """The same table with its tasks on Spark."""
+        return on_spark(self.spark, self.table)
 
     def ingest(
         self,
@@ -98,28 +88,34 @@ class OpalTable:
         token: str | None = None,
         application: tuple[str, int] | None = None,
         on_bad_rows: str = "fail",
+        reject_threshold: int | str | None = None,
         refuse_empty: bool = False,
         partition_key: str | None = None,
     ) -> JobResult:
         """Append the rows of a DataFrame, of files or of a database.
 
-        They become visible by the next `metagen`, or, with metadata="inline", by this call.
+        The rows become visible with the next `metagen`, or, with `metadata="inline"`, with this call. The same token twice applies once.
 
-        The same token twice applies once. `refuse_empty` makes a source without a row an error. By its `partition_key` (a day, say) what
-        was ingested can be read again, whatever columns it has.
+        `partition_key`, such as a day, names the rows: `read` finds them by it. `refuse_empty` makes a source without a row an error.
+        With `on_bad_rows="quarantine"` bad rows are put aside; if there are more than `reject_threshold`, as 100 or "5%", the ingest fails
+        before it commits.
         """
-        check_metadata(metadata)
-        write = ingest_inline if metadata == "inline" else ingest
-        run = self.table.start_ingest(token, on_bad_rows, application)
-        if isinstance(run, JobResult):
-            return run if metadata == "batch" else check_visible(run)
-        run = replace(run, refuse_empty=refuse_empty, partition_key=partition_key)
-        with source_errors(self.spark, rows, run.base.spec):
-            return write(self.table, source_rows(self.spark, rows, run.base.spec), run)
+        options = IngestOptions(
+            metadata=metadata,
+            token=token,
+            application=application,
+            on_bad_rows=on_bad_rows,
+            reject_threshold=reject_threshold,
+            refuse_empty=refuse_empty,
+            partition_key=partition_key,
+        )
+        together = metadata == "batch"  # inline the shuffle by key hash parts them again
+        with source_errors(self.spark, rows, lambda: self.table.snapshot_at().spec):
+            return ingest(self._on_spark, lambda spec: fitting(source_rows(self.spark, rows, spec), spec, together=together), options)
 
     def metagen(self, *, token: str | None = None) -> JobResult:
-        """Apply the rule to all pending rows and make them visible."""
-        return metagen(self.spark, self.table, token)
+        """Make all pending rows visible: find out which rows they replace or delete."""
+        return self._on_spark.metagen(token=token)
 
     def read(
         self,
@@ -131,10 +127,13 @@ class OpalTable:
         *,
         partition_key: str | None = None,
         after: int | None = None,
+        net: bool = False,
     ) -> DataFrame:
-        """The visible rows: now, or as of a version or commit time, and as of an event time; both axes may be combined.
+        """The visible rows: now, as of a version or a commit time (`timestamp`), and as of an event time. Both axes may be combined.
 
-        With `partition_key` only those that were ingested under it, with `after` only those that became visible after that version.
+        With `partition_key` only the rows that were ingested under it. With `after` only those that became visible after that version.
+        With `partition_key` and `net` all rows of this partition key that no later row of the same partition key replaced or deleted,
+        whatever other partition keys brought.
         """
         view = View(
             version=version,
@@ -144,15 +143,16 @@ class OpalTable:
             where=where,
             partition_key=partition_key,
             after=after,
+            net=net,
         )
         return read(self.spark, self.table, view)
 
     def explain(
         self, where: str | None = None, version: int | None = None, timestamp: object = None, event_time: object = None
     ) -> dict[str, Any]:
-        """Which files a read would open and which it would skip, and why: by bounds, and by which condition; as dead; by event time.
+        """Which files a read opens and which it skips, and why: by bounds and which condition, by event time, or without a visible row.
 
-        Also how far the table is in Z-order. Looks at metadata only.
+        It also says how much of the table is in Z-order. It reads metadata only.
         """
         return explain_read(self.spark, self.table, View(version=version, timestamp=timestamp, event_time=event_time, where=where))
 
@@ -172,59 +172,61 @@ class OpalTable:
         """Segments of the newest version, with the number of rows that are not visible."""
         return segment_rows(self.table)
 
-    def check(self) -> list[Finding]:
-        """Every broken invariant; empty when all is well."""
-        return check_table(self.table)
+    def check(self, *, sample: str | None = None) -> list[Finding]:
+        """Every broken invariant of the format; an empty list if there is none. Spark's tasks look at the rows of a large table.
+
+        A `sample`, as "1%", checks all metadata, and all rows of that share of the keys. Which keys these are depends on the version.
+        """
+        return [*check(self.spark, self.table, CheckOptions(sample=sample)).findings]
 
     def set_properties(self, properties: Changes, *, token: str | None = None) -> JobResult:
-        """Change properties; None gives one its default again."""
+        """Change properties. None gives a property its default again."""
         return self.table.set_properties(properties, token=token)
 
     def savepoint(self, name: str, version: int | None = None) -> JobResult:
-        """Keep a version readable, whatever retention does, until it is released; by default the newest."""
+        """Keep a version readable until it is released, whatever the window; by default the newest version."""
         return self.table.savepoint(name, version)
 
     def release(self, name: str) -> JobResult:
-        """Give a savepoint up."""
+        """Release a savepoint."""
         return self.table.release(name)
 
-    def retain(self, *, window: str | None = None, grace: str | None = None, dry_run: bool = False, token: str | None = None) -> JobResult:
-        """Delete what no version of the last `window` needs, nor a savepoint, nor a job that began within `grace` (a day by default)."""
+    def retain(
+        self, *, window: Duration | None = None, grace: Duration | None = None, dry_run: bool = False, token: str | None = None
+    ) -> JobResult:
+        """Delete files that no version of the last `window`, no savepoint and no job of the last `grace` (a day by default) needs."""
         return self.table.retain(window=window, grace=grace, dry_run=dry_run, token=token)
 
-    def rebuild_key_store(self, *, token: str | None = None) -> JobResult:
-        """Make the key store anew from the data files, for when runs of it are lost or damaged.
+    def repair_clock(self, *, dry_run: bool = False) -> JobResult:
+        """Correct commit times that are wrong because a writer's clock was ahead. A dry run returns the corrected times."""
+        return self.table.repair_clock(dry_run=dry_run)
 
-        After a failure the same call does only what is left. Pending rows stay pending, and others may write meanwhile.
+    def rebuild_key_store(self, *, token: str | None = None) -> JobResult:
+        """Build the key store again from the data files, after runs were lost or damaged.
+
+        After a failure the same call does what is left. Pending rows stay pending. Others may write meanwhile.
         """
-        return rebuild_key_store(self.spark, self.table, token)
+        return self._on_spark.rebuild_key_store(token=token)
 
     def compact(
         self,
         *,
         mode: str = "minor",
-        look_back: str | int | None = None,
+        look_back: Duration | int | None = None,
         target_mb: int | None = None,
-        archive_after: str | int | None = None,
-        archive_codec: str = "zstd:19",
+        archive_after: Duration | int | None = None,
+        archive_codec: str | None = None,
         only_if_due: bool = False,
         token: str | None = None,
     ) -> JobResult:
-        """Fewer, larger files, with the same content at every version and event time.
+        """Merge small files into larger ones. The content stays the same at every version and event time. Upserts may go on meanwhile.
 
-        mode="major" also drops what no event time from `look_back` before now on shows ("30d"; a number where the delta is one): from
-        then on that is the oldest readable event time. Partitions without rows of the time since `archive_after` are compressed harder.
-        With `only_if_due` it does nothing while the properties small_files and dead_share allow it. Upserts may go on meanwhile.
+        `mode="major"` also drops history: rows that no event time since `look_back` before now shows, as "30d", or a number if the delta
+        column is one. From then on that is the oldest readable event time. Partitions without rows younger than `archive_after` are
+        compressed harder, by `archive_codec` or the property of that name. With `only_if_due` nothing happens while the properties
+        `small_files` and `dead_share` allow it.
         """
-        options = CompactOptions(
-            mode=mode,
-            look_back=look_back,
-            target_bytes=target_bytes_of(target_mb),
-            archive_after=archive_after,
-            archive_codec=archive_codec,
-        )
-        run = compact_if_due if only_if_due else compact
-        return run_once(self.table.log, "compact", token, lambda: run(self.table, options, spread_over(self.spark)))
+        return self._on_spark.compact(**Compact.among(locals()), token=token)
 
     def zorder(
         self,
@@ -235,29 +237,21 @@ class OpalTable:
         only_if_due: bool = False,
         token: str | None = None,
     ) -> JobResult:
-        """Sort rows so that files hold close values of all these columns, and reads that filter by any of them open few.
+        """Sort rows so that a file holds close values of all these columns. Reads that filter by any of them open fewer files.
 
-        Takes what came since the last time, and now and then larger parts of the table; `whole` takes all. With `only_if_due` it does
-        nothing while less than the property unclustered_share, in percent, is new. Upserts may go on meanwhile.
+        It sorts what is new since the last time, and now and then larger parts of the table; `whole` sorts all. With `only_if_due` nothing
+        happens while a smaller share is new than the property `unclustered_share` says. Upserts may go on meanwhile.
         """
-        fields = z_fields(self.table.snapshot_at().spec, columns)
-        ids = tuple(field.id for field in fields)
-        options = ZOrderOptions(columns=ids, target_bytes=target_bytes_of(target_mb), whole=whole, only_if_due=only_if_due)
-        arrange = ZOrdering(spark=self.spark, table=self.table)
-        return run_once(self.table.log, "zorder", token, lambda: zorder(self.table, fields, options, arrange))
+        return self._on_spark.zorder(columns, target_mb=target_mb, whole=whole, only_if_due=only_if_due, token=token)
 
     def maintain(
         self, *, policy: Mapping[str, Any] | None = None, dry_run: bool = False, delete: bool = True, token: str | None = None
     ) -> JobResult:
-        """Compaction, Z-order and retention, as far as they are due by the table's properties; what `policy` says counts before these.
+        """Do what is due of compaction, Z-order and retention, by the table's properties. `policy` counts before these.
 
-        Without `delete` no retention. A dry run only says what is due, and why.
+        `delete=False` leaves retention out. A dry run only says what is due, and why.
         """
-        runner: Runner = {
-            "compact": lambda arguments: self.compact(**arguments),
-            "zorder": lambda arguments: self.zorder(**arguments),
-        }
-        return maintain(self.table, policy or {}, runner, token, dry_run=dry_run, delete=delete)
+        return self._on_spark.maintain(policy=policy, dry_run=dry_run, delete=delete, token=token)
 
     @classmethod
     def bootstrap(
@@ -280,41 +274,33 @@ class OpalTable:
         batch_mb: int = BATCH_MB,
         on_bad_rows: str = "fail",
     ) -> JobResult:
-        """Take a folder of Parquet or ORC files, a Delta or an Iceberg table over, into a table that is made if it is not there.
+        """Take over a folder of Parquet or ORC files, a Delta or an Iceberg table. The table is created if it does not exist.
 
-        The source's files are listed once, at the first try. After a failure the same call does only what is left; when all is done it
-        changes nothing. `source_version` is a version of Delta or the id of an Iceberg snapshot; without one the newest is taken.
+        The first try fixes the list of files. After a failure the same call does what is left. When all is done, it changes nothing.
+        `source_version` is a version of Delta or the id of an Iceberg snapshot; without it the newest is taken.
         """
-        wanted = source_table(source, format, source_version)
-        refuse_overlap(wanted, uri)
-        layout = TableLayout(
-            keys=keys,
-            delta=delta,
-            tie_break=tie_break,
-            deletes=deletes,
-            partition_by=partition_by,
-            file_format=file_format,
-            properties=properties or {},
-        )
+        source_at = source_table(source, format, source_version)
+        refuse_overlap(source_at, uri)
+        layout = TableLayout(**given_fields(TableLayout, locals()))
         plan: BootstrapPlan | None = None
         try:
-            found = cls.for_path(spark, uri, options=options)
+            opened = cls.for_path(spark, uri, options=options)
         except NotFoundError:
             use_this_python(spark)
-            plan = plan_source(spark, wanted, schema, batch_mb << 20)
-            found = cls._made(spark, uri, schema or StructType.fromJson(dict(plan.schema)), layout, options)
-        made = found.table.snapshot_at().spec
-        refuse_another_spec(found.table.uri, made, None if schema is None else arrow_of_spark(schema), layout)
-        return Bootstrap(spark=spark, table=found.table, source=wanted, on_bad_rows=on_bad_rows).run(
-            lambda: plan or plan_source(spark, wanted, schema, batch_mb << 20)
+            plan = plan_source(spark, source_at, schema, batch_mb << 20)
+            opened = cls._made(spark, uri, schema or StructType.fromJson(dict(plan.schema)), layout, options)
+        made = opened.table.snapshot_at().spec
+        refuse_another_spec(opened.table.uri, made, None if schema is None else arrow_of_spark(schema), layout)
+        return Bootstrap(spark=spark, table=opened.table, source=source_at, on_bad_rows=on_bad_rows).run(
+            lambda: plan or plan_source(spark, source_at, schema, batch_mb << 20)
         )
 
     @classmethod
     def _made(cls, spark: SparkSession, uri: str, schema: StructType, layout: TableLayout, options: Mapping[str, str] | None) -> Self:
-        """A new table, or the one that another job made this moment."""
-        wanted = {name: getattr(layout, name) for name in TableLayout.__dataclass_fields__}
+        """A new table, or the one that another job created at the same time."""
+        arguments = {name: getattr(layout, name) for name in TableLayout.__dataclass_fields__}
         try:
-            return cls.create(spark, uri, schema, **wanted, options=options)
+            return cls.create(spark, uri, schema, **arguments, options=options)
         except TableExistsError:
             return cls.for_path(spark, uri, options=options)
 
@@ -333,6 +319,6 @@ def _check_condition(spark: SparkSession, schema: StructType, condition: str) ->
         ) from error
     plan: Any = None if is_connect(spark) else marked._jdf.queryExecution().analyzed()  # noqa: SLF001  # Connect has no such question
     if plan is not None and not plan.deterministic():
-        raise InvalidInputError(f"the delete condition {condition!r} says something else each time that it is asked; a task may run twice")
+        raise InvalidInputError(f"the delete condition {condition!r} is not deterministic; a task may run twice and must get the same rows")
     if kind != "boolean":
         raise InvalidInputError(f"the delete condition {condition!r} is a {kind}; write a condition, as \"op = 'D'\"")

@@ -36,14 +36,14 @@ for line in {lines!r}:
 if {echo!r} and file:
     print(open(file).read(), *(os.environ.get(name, "") for name in {echo!r}), sep="\\n", flush=True)
 if {works!r}:
-    from opal_lake.job import JobResult, JobSpec
-    from opal_lake.results import WITHOUT_COMMIT, write_result
+    from opal_lake.job.job import JobResult, JobSpec
+    from opal_lake.log.results import RESULT_KEPT_APART, keep_result
     from opal_lake.table import Table
     from tests.opal_lake.shop import rows
     spec = JobSpec.from_json(argv[argv.index("--spec") + 1])
     table = Table.open(spec.table)
-    if spec.operation in WITHOUT_COMMIT:
-        write_result(table.storage, JobResult(operation=spec.operation, table=spec.table, token=spec.token, counts={{"files": 3}}))
+    if spec.operation.name in RESULT_KEPT_APART:
+        keep_result(table.storage, JobResult(operation=spec.operation.name, table=spec.table, token=spec.token, counts={{"files": 3}}))
     else:
         table.ingest(*rows([("a", 1, 1)]), token=spec.token)
 time.sleep({pause_s!r})
@@ -168,12 +168,18 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Store(dict[str, Any]):
-    """Airflow's state store of a task, as far as it is used."""
+    """Airflow's state store of a task or of an asset, as far as it is used."""
 
     def set(self, key: str, value: Any, **_: Any) -> None:
         self[key] = value
 
 
-def context(task: OpalSparkOperator, *, clears: int = 0, store: Store | None = None) -> Any:
-    ti = SimpleNamespace(dag_id="d", run_id="r", task_id=task.task_id, map_index=-1, max_tries=(task.retries or 0) + clears, stats_tags={})
-    return {"ti": ti, "task": task, "task_state_store": Store() if store is None else store, "partition_key": None, "outlet_events": {}}
+def task_instance(task: Any, *, clears: int = 0, run_id: str = "r") -> Any:
+    """At the first try after so many clears of a task that succeeds at once."""
+    names = {"dag_id": "d", "run_id": run_id, "task_id": task.task_id, "map_index": -1, "stats_tags": {}}
+    return SimpleNamespace(**names, id=clears, try_number=clears + 1, max_tries=(task.retries or 0) + clears, xcom_push=dict)
+
+
+def context(task: OpalSparkOperator, *, clears: int = 0, store: Store | None = None, partition_key: str | None = None) -> Any:
+    run = {"dag_run": SimpleNamespace(clear_number=clears), "partition_key": partition_key, "outlet_events": {}}
+    return {"ti": task_instance(task, clears=clears), "task": task, "task_state_store": Store() if store is None else store, **run}

@@ -268,8 +268,8 @@ def test_a_cluster_that_is_given_no_packages_is_warned_about(
 @pytest.mark.parametrize(
     "application,conf,warned",
     [
-        ("/site-packages/opal_spark/apps/metagen.py", {}, True),
-        ("/site-packages/opal_spark/apps/metagen.py", {"spark.kubernetes.file.upload.path": "s3a://b/up"}, False),
+        ("/site-packages/opal_spark/submit/apps/metagen.py", {}, True),
+        ("/site-packages/opal_spark/submit/apps/metagen.py", {"spark.kubernetes.file.upload.path": "s3a://b/up"}, False),
         ("local:///opt/opal/apps/metagen.py", {}, False),
     ],
 )

@@ -121,3 +121,9 @@ def test_a_connection_that_does_not_work_says_why(monkeypatch: pytest.MonkeyPatc
     works, said = OpalHook().test_connection()
     assert not works
     assert "scheme 'ftp'" in said
+    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": "/nowhere/lake"}))
+    works, said = OpalHook().test_connection()
+    assert not works
+    assert said.startswith("/nowhere/lake is no folder of")
+    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "fs", "host": "/"}))
+    assert OpalHook().test_connection()[1].endswith("name another with opal_conn_id=")

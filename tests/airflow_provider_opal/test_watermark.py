@@ -20,22 +20,16 @@ from airflow_provider_opal import (
     ReconcileOperator,
     SnapshotTriggerSensor,
     opal_asset,
-    told_asset,
+    redelivery_asset,
 )
 from airflow_provider_opal.assets import version_key
-from airflow_provider_opal.operators.consume import told_version
-from opal_lake.job import JobResult
-from opal_lake.results import write_result
+from airflow_provider_opal.operators.consume import event_version_of
+from opal_lake.job.job import JobResult
+from opal_lake.log.results import keep_result
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table
+from tests.airflow_provider_opal.stand_ins import Store, task_instance
 from tests.opal_lake.shop import create, rows
-
-
-class Store(dict[str, Any]):
-    """Airflow's state store of a task or of an asset, as far as it is used."""
-
-    def set(self, key: str, value: Any, **_: Any) -> None:
-        self[key] = value
 
 
 class Events(defaultdict[Any, Any]):
@@ -70,9 +64,9 @@ class Lake:
         self.assets: defaultdict[Any, Store] = defaultdict(Store)
 
     def run(self, task: Any, run_id: str = "r", **more: Any) -> dict[str, Any]:
-        ti = SimpleNamespace(dag_id="d", run_id=run_id, task_id=task.task_id, map_index=-1, max_tries=task.retries or 0)
+        ti, run = task_instance(task, run_id=run_id), SimpleNamespace(clear_number=0)
         stores = {"task_state_store": Store(), "asset_state_store": self.assets}
-        return {"ti": ti, "task": task, "outlet_events": Events(), "partition_key": None, **stores, **more}
+        return {"ti": ti, "task": task, "dag_run": run, "outlet_events": Events(), "partition_key": None, **stores, **more}
 
 
 def sensor(**more: Any) -> SnapshotTriggerSensor:
@@ -110,7 +104,7 @@ def consume(by: str, **more: Any) -> ConsumeOperator:
 
 def done(table: Table, task: ConsumeOperator, run_id: str, version: int) -> None:
     """What the Spark job of a run would have left."""
-    write_result(table.storage, JobResult(operation="consume", table=table.uri, version=version, token=f"d/{run_id}/{task.task_id}/-1/0"))
+    keep_result(table.storage, JobResult(operation="consume", table=table.uri, version=version, token=f"d/{run_id}/{task.task_id}/-1/0"))
 
 
 def test_a_consumer_by_version_acknowledges_what_it_has_done_and_no_more(table: Table) -> None:
@@ -138,7 +132,7 @@ def test_a_consumer_by_partition_needs_a_key(table: Table) -> None:
 def told(*versions: int, again: bool = False, key: str = "mon") -> dict[str, Any]:
     """The events that made a run: of MetaGens, or of a ReconcileOperator."""
     extras = [{"versions": {key: version}} if again else {"version": version} for version in versions]
-    asset = told_asset("shop.users", "d.c") if again else opal_asset("shop.users")
+    asset = redelivery_asset("shop.users", "d.c") if again else opal_asset("shop.users")
     events = {asset: [SimpleNamespace(extra=extra) for extra in extras], opal_asset("shop.other"): [SimpleNamespace(extra={"version": 99})]}
     return {"partition_key": key, "triggering_asset_events": events}
 
@@ -166,7 +160,7 @@ def test_a_cleared_consumer_gets_what_it_had_whatever_its_events_and_the_table_s
         assert given == ({"version": first} if by == "partition" else {"from": 0, "to": first})
         later = put(table, "mon", 2 * at + 1)
         cleared = {**context, **told(later)}
-        cleared["ti"].max_tries += 1
+        cleared["ti"].id, cleared["ti"].max_tries = 1, cleared["ti"].max_tries + 1
         asked = consume(by, spark_conn_id="nowhere")
         with pytest.raises(AirflowFailException, match="no Spark connection"):  # it is really submitted again
             asked.execute(cleared)
@@ -192,10 +186,10 @@ def test_what_was_taken_meanwhile_is_not_taken_again_because_it_was_told_again(t
     done(table, task, "one", first)
     task.execute(lake.run(task, "one", **told(first)))
     idle = consume("partition").execute(lake.run(task, "two", **told(first, again=True)))
-    assert idle["notes"] == [f"partition key 'mon' was taken meanwhile, as of version {first}"]
+    assert idle["notes"] == [f"partition key 'mon' was consumed meanwhile, as of version {first}"]
     done(table, task, "three", first)
     assert consume("partition").execute(lake.run(task, "three", **told(first)))["repeated"], "a MetaGen's event counts, taken or not"
-    assert told_version({"triggering_asset_events": None}, task.asset.uri, "mon") == (None, False)
+    assert event_version_of({"triggering_asset_events": None}, task.asset.uri, "mon") == (None, False)
 
 
 def reconcile(**more: Any) -> ReconcileOperator:
@@ -210,7 +204,7 @@ def test_reconcile_finds_the_keys_that_were_not_taken_and_tells_of_them_once_a_d
     context = lake.run(look)
     assert look.execute(context) == {"tue": second}
     assert context["outlet_events"][look.emitted].keys == ["tue"]
-    with pytest.raises(AirflowSkipException, match="has, or was told of"):
+    with pytest.raises(AirflowSkipException, match="has seen, or was sent"):
         look.execute(lake.run(look))
     corrected = put(table, "mon", 3)
     assert look.execute(lake.run(look)) == {"mon": corrected}
@@ -262,9 +256,9 @@ def test_an_inline_ingest_tells_the_same_and_fails_where_a_batch_try_left_rows_p
     version = table.ingest(*rows([("a", 1, 1)]), token="d/r/i/-1/0", metadata="inline").version
     context = Lake().run(task)
     assert task.execute(context)["version"] == version
-    assert task.telling is not None
-    assert context["outlet_events"][task.telling.versions].keys == [f"{version:020d}"]
-    assert context["outlet_events"][task.telling.asset].keys == ["2026-11-01"]
+    assert task.asset_events is not None
+    assert context["outlet_events"][task.asset_events.versions].keys == [f"{version:020d}"]
+    assert context["outlet_events"][task.asset_events.asset].keys == ["2026-11-01"]
     left = IngestOperator(task_id="l", table="shop.users", source=Files("/in/*.json"), metadata="inline")
     table.ingest(*rows([("a", 2, 1)]), token="d/r/l/-1/0")
     with pytest.raises(AirflowFailException, match="they wait for a metagen: run one"):

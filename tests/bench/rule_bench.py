@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from opal_lake.data.segment import RunFile
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.key_store.entries import Entries
-from opal_lake.metagen import apply_rule
-from opal_lake.ruled import segment_groups
-from opal_lake.segment import RunFile
-from opal_lake.slot import SlotWriter, write_run
+from opal_lake.rule.metagen import apply_rule
+from opal_lake.rule.outputs import segment_groups
+from opal_lake.rule.slot import SlotWriter, write_run
 from opal_lake.storage import open_storage
 from tests.opal_lake.shop import create
 

@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 
 from opal_lake.table import Table
 from opal_spark import OpalTable
-from opal_spark.columns import spark_schema
-from opal_spark.scan import scan_files
+from opal_spark.engine.columns import spark_schema
+from opal_spark.engine.scan import scan_files
 
 FIVE: list[Column | str] = ["count(*)", "sum(v1)", "sum(v2)", "max(c)", "max(key)", "max(mod_time)"]
 TWO: list[Column | str] = ["count(*)", "sum(v1)", "sum(v2)"]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from opal_lake.data.segment import RunFile
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.key_store.cache.protocol import GREATEST_WORD
 from opal_lake.key_store.entries import Entries, concat_entries, greatest_of_equal, no_entries, sorted_entries
 from opal_lake.key_store.run import encode_run
-from opal_lake.segment import RunFile
 from opal_lake.storage import Storage
 
 Row = tuple[int, ...]

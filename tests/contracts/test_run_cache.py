@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from opal_lake.data.segment import RunFile
 from opal_lake.errors import InvalidInputError
 from opal_lake.key_store import run as run_module
 from opal_lake.key_store.cache import near_runs
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns, near_form
 from opal_lake.key_store.cache.protocol import GREATEST_WORD
 from opal_lake.key_store.entries import Entries, greatest_of_equal, sorted_entries
-from opal_lake.segment import RunFile
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.s3 import S3Storage
 from tests.contracts.run_caches import (

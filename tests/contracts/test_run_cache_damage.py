@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from opal_lake.data.segment import RunFile
 from opal_lake.errors import FormatError, StorageError
 from opal_lake.key_store.cache.near_runs import BACKENDS, NearRuns, near_form
 from opal_lake.key_store.entries import greatest_of_equal
 from opal_lake.key_store.run import encode_run, open_index, reader_of
-from opal_lake.segment import RunFile
 from opal_lake.storage import Storage
 from tests.contracts.run_caches import (
     brute_force,

@@ -322,3 +322,16 @@ def test_a_store_behaves_like_a_dictionary(store: Storage, steps: list[tuple[str
         else:
             with pytest.raises(NotFoundError):
                 store.get(path)
+
+
+def test_a_store_tells_the_time_by_which_it_stamps_and_leaves_nothing_behind(store: Storage) -> None:
+    """To about a second, as S3 tells it; a store in memory has no time that means anything to others, unless it was given a clock."""
+    fill(store, ["a"])
+    told_us = store.now_us()
+    assert paths_of(store) == ["a"]
+    if store.uri.startswith("memory://"):
+        assert told_us is None
+        return
+    assert told_us is not None
+    assert -2_000_000 < told_us - next(iter(store.list(""))).modified_us < 60_000_000
+    assert (store.now_us() or 0) >= told_us

@@ -11,20 +11,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from opal_lake import ingest_job, layout, visibility
-from opal_lake.bitmap import decode_base, offsets_of
+from opal_lake import layout
 from opal_lake.clock import ManualClock
-from opal_lake.commit_log import CommitLog
-from opal_lake.ids import CountingIds
+from opal_lake.data.rejects import row_text
+from opal_lake.events.bitmap import decode_base, offsets_of
+from opal_lake.events.segment_log import decode_events
 from opal_lake.key_store.run import decode_run
-from opal_lake.rejects import row_text
-from opal_lake.sections import decode_section
-from opal_lake.segment_log import decode_events
+from opal_lake.log import visibility
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.sections import decode_section
+from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, create_on
-from opal_lake.table_spec import TableLayout, plan_spec
+from opal_lake.testing.ids import CountingIds
 from opal_lake.testing.runs import MemoryRuns
+from opal_lake.write import ingest_job
 
 HERE = Path(__file__).parent
 FORMATS = ("parquet", "orc")
@@ -117,7 +119,7 @@ def decode(path: str, data: bytes) -> Any:
 
 def main() -> None:
     visibility.FOLD_AT_LOGS = 2
-    ingest_job.MOST_INLINE_FILES = 1
+    ingest_job.MAX_FILES_IN_COMMIT = 1
     for file_format in FORMATS:
         storage, folder = build(file_format), HERE / file_format
         shutil.rmtree(folder, ignore_errors=True)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from opal_lake.check import check_table
 from opal_lake.errors import CommitUnknownError, ConflictError, StorageError
+from opal_lake.inspect.check import check_table
+from opal_lake.log import sections
 from opal_lake.storage import Storage, open_storage
 from opal_lake.testing.failing_store import Crash, FailingStore, Mode
 from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
@@ -17,6 +18,12 @@ SECOND: list[Row] = [("ax", 2, 11), ("bow", 3, None), ("cup", 0, 29), ("elk", 2,
 PROPERTIES = {"checkpoint_commits": 2, "segment_rows": 3, "key_store_fan_in": 2}
 
 Job = Callable[[Storage, str], None]
+
+
+@pytest.fixture(autouse=True)
+def _lists_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a large table."""
+    monkeypatch.setattr(sections, "INLINE_BYTES", 0)
 
 
 def ingest(storage: Storage, writer: str) -> None:

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from opal_lake import visibility
-from opal_lake.check import check_table
 from opal_lake.clock import ManualClock
-from opal_lake.commit_log import CommitLog
-from opal_lake.ids import CountingIds
+from opal_lake.inspect.check import check_table
+from opal_lake.log import sections, visibility
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.spec.table_spec import plan_spec
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
-from opal_lake.table_spec import plan_spec
+from opal_lake.testing.ids import CountingIds
 from opal_lake.testing.replay import Replay
 from opal_lake.testing.runs import MemoryRuns
 from opal_lake.testing.strategies import History, Shape, histories
@@ -32,7 +32,12 @@ def _say_seed() -> None:
 
 @pytest.fixture(params=[1, 32], ids=["bases at every checkpoint", "bases now and then"])
 def _fold_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every checkpoint: also lists and bases in as many files as there can be."""
     monkeypatch.setattr(visibility, "FOLD_AT_LOGS", request.param)
+    if request.param == 1:
+        monkeypatch.setattr(visibility, "SMALL_BASE_BYTES", 0)
+        monkeypatch.setattr(visibility, "MERGE_RATIO", 0)
+        monkeypatch.setattr(sections, "INLINE_BYTES", 0)
 
 
 @pytest.mark.usefixtures("_fold_at")

@@ -4,15 +4,10 @@ import random
 import sys
 from dataclasses import replace
 
-from opal_lake import layout
-from opal_lake.data_file import decode_file
-from opal_lake.key_store.entries import concat_entries
-from opal_lake.metagen import entries_of_rows, rule_columns
-from opal_lake.metagen_job import MetaGenPlan
-from opal_lake.ruled import Ruled, slot_writer
-from opal_lake.slot import Slot, process_slot
+from opal_lake.rule.outputs import JobOutputs
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, table_on
+from opal_lake.write.metagen_job import MetaGenPlan, apply_to_pending, start_metagen
 from tests.opal_lake.shop import Row, rows
 
 INGESTS, METAGENS = 4, 2
@@ -28,18 +23,14 @@ def batch_of(writer: int, turn: int) -> list[Row]:
     ]
 
 
-def prepare_metagen(table: Table, leave: set[int] = frozenset()) -> tuple[MetaGenPlan, Ruled]:  # type: ignore[assignment]  # never changed
+def prepare_metagen(table: Table, leave: set[int] = frozenset()) -> tuple[MetaGenPlan, JobOutputs]:  # type: ignore[assignment]  # never changed
     """All of a MetaGen but its commit; the segments in `leave` are somebody else's."""
-    started = table.start_metagen(None)
+    started = start_metagen(table, None)
     assert isinstance(started, MetaGenPlan)
-    plan, base = started, started.base
-    mine = tuple(segment for segment in plan.segments if segment not in leave)
-    files = tuple(file for file in plan.files if not leave.intersection(file.segments))
-    plan = replace(plan, segments=mine, files=files)
-    found = [decode_file(table.storage.get(file.path), base.spec, rule_columns(base.spec), file.path) for file in files]
-    new = concat_entries([entries_of_rows(part, base.spec) for part in found])
-    writer, slot = slot_writer(base, plan.number, table.cache), Slot(number=0, count=1, stem=layout.job_file_name(plan.number, 0, "0"))
-    return plan, Ruled(writer=writer, outputs=(process_slot(new, writer, slot),), slots=1)
+    mine = tuple(segment for segment in started.segments if segment not in leave)
+    files = tuple(file for file in started.files if not leave.intersection(file.segments))
+    plan = replace(started, segments=mine, files=files)
+    return plan, apply_to_pending(table, plan)
 
 
 def main(uri: str, verb: str, number: int, rounds: int, options: dict[str, str]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from opal_spark.java import ensure_java
+from opal_spark.engine.java import ensure_java
 
 
 @pytest.fixture(scope="session")

@@ -8,14 +8,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from opal_lake.storage import Storage, open_storage
-from opal_lake.storage.protocol import StoredObject
+from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.table import table_on
 from opal_spark import OpalTable
 from tests.opal_lake.shop import Row, latest
@@ -27,26 +26,13 @@ SLOW_S = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossyStore:
+class LossyStore(ForwardingStore):
     """Counts writes below `marks`, which all processes of the machine share: the one that takes the mark `at` is lost."""
 
     inner: Storage
     marks: Path
     loss: str
     at: int
-
-    @property
-    def uri(self) -> str:
-        return self.inner.uri
-
-    def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        return self.inner.get(path, start, length)
-
-    def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
-        return self.inner.list(prefix, start_after)
-
-    def delete(self, paths: Iterable[str]) -> None:
-        self.inner.delete(paths)
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
         from pyspark import TaskContext

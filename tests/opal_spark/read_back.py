@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from opal_lake.columns import to_logical, to_physical
-from opal_lake.data_file import encode_file
-from opal_lake.schema import arrow_schema
-from opal_lake.table_spec import TableSpec
-from opal_spark.columns import read_columns, spark_schema
+from opal_lake.data.columns import to_logical, to_physical
+from opal_lake.data.data_file import encode_file
+from opal_lake.spec.schema import arrow_schema
+from opal_lake.spec.table_spec import TableSpec
+from opal_spark.engine.columns import read_columns, spark_schema
 from tests.opal_lake.shapes import every_type, spec_of, with_row_ids
 
 SESSION_ZONES = ("UTC", "America/Los_Angeles", "Asia/Kolkata")

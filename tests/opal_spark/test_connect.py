@@ -5,12 +5,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import sys
+from dataclasses import replace
+from pathlib import Path
 from pyspark.sql import SparkSession
 import opal_spark
+from opal_lake import layout
+from opal_lake.log.commit import decode_commit, encode_commit
 from opal_spark import OpalTable
-from opal_spark.java import ensure_java
+from opal_spark.engine.java import ensure_java
 
 ensure_java()
 spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
@@ -23,6 +29,11 @@ table.ingest(spark.createDataFrame([("a", 2, 11), ("b", 2, -1), ("c", 0, 7)], ro
 result = table.metagen()
 assert (result.counts["updates"], result.counts["deletes"]) == (2, 1), result
 assert sorted(map(tuple, table.read().collect())) == [("a", 2, 11), ("c", 0, 7)]
+table.ingest(spark.createDataFrame([("a", 3, 1), ("a", 4, 2), ("b", 0, -1)], rows.schema), partition_key="k")
+table.ingest(spark.createDataFrame([("a", 5, 3)], rows.schema), partition_key="l")
+table.metagen()
+assert [tuple(row) for row in table.read(partition_key="k", net=True).collect()] == [("a", 4, 2)]
+assert table.read(partition_key="k").count() == 0
 assert table.read(version=2, where="price > 15").count() == 1
 assert table.read(event_time=1).count() == 3
 opal_spark.register(spark)
@@ -34,11 +45,43 @@ except ValueError as error:
     assert "is null" in str(error)
 else:
     raise AssertionError("a null key went in")
+
+from opal_spark.engine.session import parallelism, rough_rows, row_bytes
+assert parallelism(spark) == 2
+days = spark.createDataFrame([(i, i, i % 5, f"text {i}") for i in range(2000)], "id BIGINT, at BIGINT, day INT, note STRING")
+assert 500 < rough_rows(days) < 8000, rough_rows(days)
+assert rough_rows(days.crossJoin(days).crossJoin(days).crossJoin(days).crossJoin(days)) is None
+for mode in ("inline", "batch"):
+    table = OpalTable.create(spark, f"{sys.argv[1]}-{mode}", days.schema, keys=["id"], delta="at", partition_by=["day"])
+    result = table.ingest(days, metadata=mode)
+    table.metagen()
+    assert len(table.files()) <= 10, (mode, len(table.files()))
+large = spark.range(400_000).selectExpr("id", "id AS at")
+table = OpalTable.create(spark, f"{sys.argv[1]}-large", large.schema, keys=["id"], delta="at")
+table.ingest(large, metadata="inline")
+assert len(table.files()) == 2, table.files()
+for condition in ("rand() > 0.5", "reflect('java.lang.System', 'lineSeparator') = 'x'", "price > (select 1)"):
+    try:
+        OpalTable.create(spark, sys.argv[1] + "-other", rows.schema, keys=["sku"], delta="at", deletes=condition)
+    except ValueError as error:
+        assert "which no delete condition may" in str(error)
+    else:
+        raise AssertionError(f"{condition} was taken")
+log = Path(f"{sys.argv[1]}-large") / layout.commit_path(0)  # as if somebody else had written it; no checkpoint stands for it yet
+spec = (commit := decode_commit(log.read_bytes(), "")).actions.spec
+log.write_bytes(encode_commit(replace(commit, actions=replace(commit.actions, spec=replace(spec, deletes="rand() > 0.5")))))
+try:
+    OpalTable.for_path(spark, f"{sys.argv[1]}-large").ingest(large)
+except ValueError as error:
+    assert "calls rand(), which no delete condition may" in str(error)
+else:
+    raise AssertionError("a condition that is no condition of the row decided")
 print("all well")
 spark.stop()
 """
 
 
+@pytest.mark.spark
 def test_a_table_lives_on_spark_connect(tmp_path: Path) -> None:
     # with SPARK_TESTING the server takes a free port, not the one port that all of them take
     environment = os.environ | {

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from opal_lake.check import check_table
 from opal_lake.errors import CommitUnknownError, StorageError
+from opal_lake.inspect.check import check_table
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, table_on
 from opal_lake.testing.failing_store import Crash, FailingStore, Mode

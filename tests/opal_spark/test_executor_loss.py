@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opal_spark.java import ensure_java
+from opal_spark.engine.java import ensure_java
 from tests.fixtures_spark import spark_home
 
 ROOT = Path(__file__).parents[2]

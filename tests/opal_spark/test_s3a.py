@@ -9,10 +9,10 @@ import pytest
 SCRIPT = """
 import sys
 from pyspark.sql import SparkSession
-from opal_lake.check import check_table
+from opal_lake.inspect.check import check_table
 from opal_lake.testing.failing_store import Crash
 from opal_spark import OpalTable
-from opal_spark.java import ensure_java
+from opal_spark.engine.java import ensure_java
 from tests.opal_lake.shop import latest
 from tests.opal_spark.test_crashes_spark import FIRST, SECOND, DriverStore, upsert
 from opal_lake.table import table_on

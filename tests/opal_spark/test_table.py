@@ -166,5 +166,8 @@ def test_points_that_cannot_be_read_say_what_can(spark: SparkSession, tmp_path: 
     for condition in ("nope = 1", "max(price) > 3", "rand() > 0.5"):
         with pytest.raises(InvalidInputError, match="delete condition"):
             OpalTable.create(spark, str(tmp_path / "x"), table.read().schema, keys=["sku"], delta="at", deletes=condition)
+    for metadata in ("batch", "inline"):
+        with pytest.raises(InvalidInputError, match="missing column 'price'"):  # which the delete condition reads
+            table.ingest(table.read().drop("price"), metadata=metadata)
     with pytest.raises(InvalidInputError, match="an Opal table already"):
         create(spark, tmp_path / "table")

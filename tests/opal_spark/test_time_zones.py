@@ -13,7 +13,7 @@ import json, sys
 from datetime import datetime
 from pyspark.sql import SparkSession
 from opal_spark import OpalTable
-from opal_spark.java import ensure_java
+from opal_spark.engine.java import ensure_java
 
 verb, folder, zone = sys.argv[1:]
 ensure_java()

@@ -60,8 +60,9 @@ def _soak(folder: Path, options: Mapping[str, str], seconds: float) -> Outcome:
     auditor = Auditor(table=place.table("audit"))
     dead = []
     with _actors() as actors:
-        _start(actors, place, SPARK_ROLES)  # before the others take the processors
-        dead += _watch(actors, auditor, _START_S, lambda: _are_at_work(place, SPARK_ROLES))
+        for role in SPARK_ROLES:  # before the others take the processors, and one by one: two cannot download jars at once
+            _start(actors, place, [role])
+            dead += _watch(actors, auditor, _START_S if not dead else 0, lambda role=role: _are_at_work(place, [role]))
         _start(actors, place, [role for role in ROLES if role not in SPARK_ROLES])
         dead += _watch(actors, auditor, seconds if not dead else 0, lambda: False)
         (folder / "over").touch()

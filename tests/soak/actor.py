@@ -8,13 +8,13 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from opal_lake.compaction import CompactOptions, compact
+from opal_lake.data.z_value import z_fields
 from opal_lake.errors import ConflictError
-from opal_lake.job import JobResult
+from opal_lake.job.job import JobResult
 from opal_lake.table import Table
-from opal_lake.z_value import z_fields
-from opal_lake.zorder import zorder
-from opal_lake.zorder_plan import ZOrderOptions
+from opal_lake.upkeep.compaction import CompactOptions, compact
+from opal_lake.upkeep.zorder import zorder
+from opal_lake.upkeep.zorder_plan import ZOrderOptions
 from tests.soak.place import Place, load_place
 from tests.soak.reader import Reader
 from tests.soak.rows import TICK, Batch, arrow_of, columns_of

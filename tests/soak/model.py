@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from opal_lake.commit import Commit
-from opal_lake.commit_log import CommitLog
 from opal_lake.ids import segment_part
+from opal_lake.log.commit import Commit
+from opal_lake.log.commit_log import CommitLog
 from tests.soak.rows import DELETED, SCHEMA, Columns, batch_of, columns_of
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from opal_spark.java import ensure_java
+from opal_spark.engine.java import ensure_java
 from tests.bench.peers.catalog import SYSTEMS
 from tests.soak.model import Model, difference
 from tests.soak.rows import Batch, arrow_of, columns_from, columns_of

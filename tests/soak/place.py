@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.table_spec import TableLayout, plan_spec
 from tests.soak.rows import DELETES, SCHEMA
 from tests.soak.witness import WitnessStore
 

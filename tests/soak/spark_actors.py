@@ -6,9 +6,9 @@ from itertools import cycle
 
 from pyspark.sql import SparkSession
 
-from opal_lake.job import JobResult
+from opal_lake.job.job import JobResult
 from opal_spark import OpalTable
-from opal_spark.java import ensure_java
+from opal_spark.engine.java import ensure_java
 from tests.soak.actor import LOOK_BACK, Actor
 from tests.soak.reader import Reader
 from tests.soak.rows import arrow_of, columns_of

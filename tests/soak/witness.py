@@ -3,12 +3,12 @@
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opal_lake.storage.protocol import Storage, StoredObject
+from opal_lake.storage.forwarding import ForwardingStore
+from opal_lake.storage.protocol import Storage
 
 
 def note(path: Path, entry: dict[str, Any]) -> None:
@@ -25,24 +25,11 @@ def notes(path: Path) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WitnessStore:
+class WitnessStore(ForwardingStore):
     """A store that writes down every object that it was given: also in Spark's tasks, as long as they run on this machine."""
 
     inner: Storage
     puts: Path
-
-    @property
-    def uri(self) -> str:
-        return self.inner.uri
-
-    def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        return self.inner.get(path, start, length)
-
-    def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
-        return self.inner.list(prefix, start_after)
-
-    def delete(self, paths: Iterable[str]) -> None:
-        self.inner.delete(paths)
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
         done = self.inner.put_if_absent(path, data)

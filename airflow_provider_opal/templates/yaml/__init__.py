@@ -1,1 +1,1 @@
-"""`*.opal.yaml` files: read with the place of every word, checked, made into DAGs by `opal_dag`, and linted."""
+"""`*.opal.yaml` files: read with the position of every value, checked, made into DAGs by `opal_dag`, and linted."""

@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 
 from airflow.sdk import DAG
 
-from airflow_provider_opal.templates.yaml.problem import Problem
+from airflow_provider_opal.templates.yaml.text.problem import Problem
 from opal_lake.errors import InvalidInputError
 
 
 class BrokenYaml(DAG):
-    """Holds the place of a YAML file's faulty pipelines. Never reaches Airflow's database."""
+    """Stands for a YAML file's faulty pipelines. Never reaches Airflow's database."""
 
     def __init__(self, path: Path, problems: Sequence[Problem], everything: Sequence[Problem]) -> None:
         digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
@@ -43,13 +43,13 @@ class BrokenYaml(DAG):
     def validate(self) -> None:
         """Airflow asks before it takes a DAG into a bag. A bag has one message for the loader, which so names all files."""
         if not is_dag_processor():
-            raise InvalidInputError(told(self.everything))
+            raise InvalidInputError(message_of(self.everything))
         super().validate()  # type: ignore[no-untyped-call]  # Airflow's has no types
 
     def get_serialized_fields(self) -> NoReturn:  # type: ignore[override]  # asked first when a DAG is serialized
         from airflow.exceptions import SerializationError  # other exceptions would be wrapped in words about this DAG
 
-        raise SerializationError(told(self.problems))
+        raise SerializationError(message_of(self.problems))
 
 
 def is_dag_processor() -> bool:
@@ -57,7 +57,7 @@ def is_dag_processor() -> bool:
     return os.environ.get("_AIRFLOW_PROCESS_CONTEXT") == "client"
 
 
-def told(problems: Sequence[Problem]) -> str:
+def message_of(problems: Sequence[Problem]) -> str:
     """A line a problem."""
     return "\n" + "\n".join(map(str, problems))
 

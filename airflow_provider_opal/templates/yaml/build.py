@@ -8,8 +8,8 @@ from airflow_provider_opal.assets import opal_asset
 from airflow_provider_opal.operators.ingest import Table
 from airflow_provider_opal.templates.maintenance import Maintenance
 from airflow_provider_opal.templates.pipeline import Consumer, opal_dag
-from airflow_provider_opal.templates.yaml.models import DagModel, Options, TableModel, TableSchedule
-from opal_lake.source import source_from_json
+from airflow_provider_opal.templates.yaml.models.version_1 import DagModel, Options, TableModel, TableSchedule
+from opal_lake.job.source import source_from_json
 
 
 def build_dag(dag_id: str, dag: DagModel) -> DAG:
@@ -29,8 +29,8 @@ def build_dag(dag_id: str, dag: DagModel) -> DAG:
 def derived_ids(dag_id: str, dag: DagModel) -> list[str]:
     """The ids of all DAGs that a pipeline becomes, its own first."""
     own = [f"{dag_id}.{name}" for name, consumer in dag.consumers.items() if consumer.own_dag]
-    told = [f"{dag_id}.reconcile"] if own and dag.reconcile is not None else []
-    return [dag_id, *own, *told, *([f"{dag_id}.maintenance"] if dag.maintenance else [])]
+    reconcile = [f"{dag_id}.reconcile"] if own and dag.reconcile is not None else []
+    return [dag_id, *own, *reconcile, *([f"{dag_id}.maintenance"] if dag.maintenance else [])]
 
 
 def _schedule(dag: DagModel) -> Any:
@@ -47,8 +47,8 @@ def _create(table: str | TableModel) -> Table | None:
 
 def _options(dag: DagModel) -> dict[str, Any]:
     """What is left out says nothing, so that Airflow's own settings count."""
-    found = {name: getattr(dag, name) for name in Options.model_fields}
-    given = {name: value for name, value in found.items() if value is not None or name == "reconcile"}
+    options = {name: getattr(dag, name) for name in Options.model_fields}
+    given = {name: value for name, value in options.items() if value is not None or name == "reconcile"}
     for name in ("spark", "default_args"):
         if name in given:
             given[name] = given[name].model_dump(exclude_none=True)
@@ -59,5 +59,5 @@ def _options(dag: DagModel) -> dict[str, Any]:
 
 def _maintenance(model: Any) -> Maintenance:
     """Of its values, what is said counts; a schedule of null, too."""
-    said = model.model_dump(exclude_none=True)
-    return Maintenance(**{**said, "schedule": model.schedule})
+    values = model.model_dump(exclude_none=True)
+    return Maintenance(**{**values, "schedule": model.schedule})

@@ -9,11 +9,19 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from airflow_provider_opal.templates.yaml.explain import explained
-from airflow_provider_opal.templates.yaml.models import MODELS, DagModel, DefaultArgs, FileModel, MaintenanceModel, Options, SparkModel
-from airflow_provider_opal.templates.yaml.problem import START, Keys, Place, Problem, YamlError, advice
-from airflow_provider_opal.templates.yaml.reader import MAX_BYTES, Document, read_document
-from airflow_provider_opal.templates.yaml.rules import findings
+from airflow_provider_opal.templates.yaml.models.mistakes import explained
+from airflow_provider_opal.templates.yaml.models.rules import doubts, findings
+from airflow_provider_opal.templates.yaml.models.version_1 import (
+    MODELS,
+    DagModel,
+    DefaultArgs,
+    FileModel,
+    MaintenanceModel,
+    Options,
+    SparkModel,
+)
+from airflow_provider_opal.templates.yaml.text.problem import START, Keys, Position, Problem, YamlError, advice
+from airflow_provider_opal.templates.yaml.text.reader import MAX_BYTES, Document, read_document
 from opal_lake.errors import InvalidInputError, NotFoundError
 
 SUFFIX = ".opal.yaml"
@@ -33,14 +41,22 @@ class YamlFile:
     dags: dict[str, DagModel] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def place(self, dag_id: str, *keys: str | int) -> Place:
+    def position(self, dag_id: str, *keys: str | int) -> Position:
         """Of a pipeline, or of a value in it."""
-        return self.document.key_place(("dags", dag_id, *keys))
+        return self.document.key_position(("dags", dag_id, *keys))
 
     def problem(self, dag_id: str, what: str, *keys: str | int) -> Problem:
         """A finding in one of its pipelines."""
         at: Keys = ("dags", dag_id, *keys)
-        return Problem(self.name, self.document.key_place(at) if not keys else self.document.place(at), at, what)
+        return Problem(self.name, self.document.key_position(at) if not keys else self.document.position(at), at, what)
+
+    def doubts(self) -> Iterator[Problem]:
+        """What works and may surprise, where the pipeline says it, or `defaults` do."""
+        for dag_id, dag in self.dags.items():
+            for way, what in doubts(dag):
+                at: Keys = ("dags", dag_id, *way)
+                written_at = at if at in self.document.values else ("defaults", *way)
+                yield Problem(self.name, self.document.position(written_at), at, what, "warning")
 
 
 def yaml_files(path: Path) -> list[YamlFile]:
@@ -51,7 +67,7 @@ def yaml_files(path: Path) -> list[YamlFile]:
         return [read_yaml(path, path.parent, shown_in=path.parent)]
     if not path.is_dir():
         raise NotFoundError(f"{path} is not there; name a folder of *{SUFFIX} files, or one of them")
-    return [read_yaml(found, path) for found in found_files(path)]
+    return [read_yaml(file, path) for file in found_files(path)]
 
 
 def expect_some(files: Sequence[YamlFile], path: Path) -> None:
@@ -62,16 +78,16 @@ def expect_some(files: Sequence[YamlFile], path: Path) -> None:
 
 def found_files(folder: Path) -> Iterator[Path]:
     """In the order of their names. Links to folders are not followed, and what begins with a dot is left out."""
-    for place, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
-        yield from (Path(place, name) for name in sorted(names) if name.endswith(SUFFIX) and not name.startswith("."))
+        yield from (Path(parent, name) for name in sorted(names) if name.endswith(SUFFIX) and not name.startswith("."))
 
 
 def nearly_found(folder: Path) -> Iterator[Path]:
     """Files whose endings are nearly right."""
-    for place, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
-        yield from (Path(place, name) for name in sorted(names) if name.endswith(_NEARLY))
+        yield from (Path(parent, name) for name in sorted(names) if name.endswith(_NEARLY))
 
 
 def read_yaml(path: Path, folder: Path, shown_in: Path | None = None) -> YamlFile:
@@ -80,7 +96,7 @@ def read_yaml(path: Path, folder: Path, shown_in: Path | None = None) -> YamlFil
     try:
         file.document = read_document(_bytes(path, folder))
     except YamlError as error:
-        file.problems = [Problem(file.name, error.place, (), str(error))]
+        file.problems = [Problem(file.name, error.position, (), str(error))]
         return file
     problems = _checked(file)
     file.problems = sorted(problem.of(file.name) for problem in set(problems))
@@ -110,7 +126,7 @@ def _checked(file: YamlFile) -> list[Problem]:
     if value is None:
         return [Problem("", START, (), "the file is empty; `opal dag new orders` writes one to begin with")]
     if not isinstance(value, dict):
-        return [Problem("", document.place(()), (), "a mapping is needed; begin with 'version: 1' and 'dags:'")]
+        return [Problem("", document.position(()), (), "a mapping is needed; begin with 'version: 1' and 'dags:'")]
     value = {key: inner for key, inner in value.items() if not key.startswith(_MINE)}
     model = _model_of(value, document)
     if isinstance(model, Problem):
@@ -119,7 +135,7 @@ def _checked(file: YamlFile) -> list[Problem]:
     try:
         model.model_validate(value)
     except ValidationError as error:
-        problems += [found for found in explained(error, document, model) if not _known(found, document.problems)]
+        problems += [problem for problem in explained(error, document, model) if not _known(problem, document.problems)]
     whole = [problem for problem in problems if problem.dag_id is None]
     if whole or not isinstance(value.get("dags"), dict):
         return problems
@@ -133,14 +149,14 @@ def _checked(file: YamlFile) -> list[Problem]:
     return problems
 
 
-def _known(found: Problem, before: list[Problem]) -> bool:
-    """What the reader refused is not refused again for what was put in its place."""
-    return any(found.at[: len(problem.at)] == problem.at for problem in before if problem.at)
+def _known(problem: Problem, before: list[Problem]) -> bool:
+    """Whether the reader refused the same value: its replacement is not reported again."""
+    return any(problem.at[: len(earlier.at)] == earlier.at for earlier in before if earlier.at)
 
 
 def _finding(document: Document, at: Keys, what: str) -> Problem:
-    place = document.place(at) if at in document.values else document.key_place(at[:2])
-    return Problem("", place, at, what)
+    position = document.position(at) if at in document.values else document.key_position(at[:2])
+    return Problem("", position, at, what)
 
 
 def _model_of(value: dict[str, Any], document: Document) -> type[FileModel] | Problem:
@@ -148,11 +164,11 @@ def _model_of(value: dict[str, Any], document: Document) -> type[FileModel] | Pr
     if "version" not in value:
         near = [key for key in value if advice(key, ["version"]).startswith("did you mean")]
         hint = f"rename {near[0]!r} to 'version'" if near else f"add 'version: {newest}' as the first line"
-        return Problem("", document.key_place((near[0],)) if near else document.place(()), ("version",), f"is missing; {hint}")
+        return Problem("", document.key_position((near[0],)) if near else document.position(()), ("version",), f"is missing; {hint}")
     version = value["version"]
     if isinstance(version, bool) or not isinstance(version, int) or version not in MODELS:
         what = f"version {version!r} is not known; write 'version: {newest}', or install a newer airflow-provider-opal"
-        return Problem("", document.place(("version",)), ("version",), what)
+        return Problem("", document.position(("version",)), ("version",), what)
     return MODELS[version]
 
 

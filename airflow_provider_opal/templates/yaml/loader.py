@@ -15,7 +15,7 @@ from airflow.sdk.definitions._internal.contextmanager import DagContext
 from airflow_provider_opal.templates.yaml.broken import register_broken
 from airflow_provider_opal.templates.yaml.build import build_dag, derived_ids
 from airflow_provider_opal.templates.yaml.files import YamlFile, found_files, read_yaml
-from airflow_provider_opal.templates.yaml.problem import Problem, shown
+from airflow_provider_opal.templates.yaml.text.problem import Problem, shown
 
 SILENT = "_OPAL_YAML_LOADER_SILENT"  # set while `opal dag lint` looks at the Python files of a folder
 
@@ -29,10 +29,10 @@ def load_yaml_dags(place: str | os.PathLike[str]) -> list[DAG]:
         return []
     folder = Path(os.path.abspath(place))
     folder = folder.parent if folder.is_file() else folder
-    wanted = get_parsing_context().dag_id
+    only_id = get_parsing_context().dag_id
     files = distinct(read_yaml(path, folder) for path in found_files(folder))
-    if wanted is not None:
-        return _one(files, wanted)
+    if only_id is not None:
+        return _pipeline_dags(files, only_id)
     made, broken = [], []
     for file in files:
         made += built(file)
@@ -45,25 +45,25 @@ def load_yaml_dags(place: str | os.PathLike[str]) -> list[DAG]:
 
 
 def distinct(files: Iterable[YamlFile]) -> Iterator[YamlFile]:
-    """The files, without pipelines whose ids were taken before."""
-    taken: dict[str, str] = {}
+    """The files, without pipelines whose ids exist already."""
+    made_in: dict[str, str] = {}
     for file in files:
         for dag_id, dag in list(file.dags.items()):
             ids = derived_ids(dag_id, dag)
-            here = f"{shown(file.name)}:{file.place(dag_id).line}"
-            if clash := [one for one in ids if one in taken]:
-                what = f"the DAG {clash[0]!r} is made in {taken[clash[0]]} already; choose another id, and it will run"
+            here = f"{shown(file.name)}:{file.position(dag_id).line}"
+            if clash := [derived for derived in ids if derived in made_in]:
+                what = f"the DAG {clash[0]!r} is made in {made_in[clash[0]]} already; choose another id, and it will run"
                 file.problems.append(file.problem(dag_id, what))
                 del file.dags[dag_id]
             else:
-                taken |= dict.fromkeys(ids, here)
+                made_in |= dict.fromkeys(ids, here)
         yield file
 
 
-def _one(files: Iterable[YamlFile], wanted: str) -> list[DAG]:
+def _pipeline_dags(files: Iterable[YamlFile], only_id: str) -> list[DAG]:
     for file in files:
         for dag_id, dag in file.dags.items():
-            if wanted in derived_ids(dag_id, dag):
+            if only_id in derived_ids(dag_id, dag):
                 return built(file, only=dag_id)
     return []
 
@@ -86,12 +86,12 @@ def built(file: YamlFile, only: str | None = None) -> list[DAG]:
 @contextmanager
 def registered() -> Iterator[set[DAG]]:
     """All DAGs that are made meanwhile, as Airflow's importer finds them."""
-    found: set[DAG] = set()
+    dags: set[DAG] = set()
     before = DagContext.autoregistered_dags, DagContext.current_autoregister_module_name
     DagContext.autoregistered_dags, DagContext.current_autoregister_module_name = set(), __name__
     try:
-        yield found
-        found |= {dag for dag, _ in DagContext.autoregistered_dags}
+        yield dags
+        dags |= {dag for dag, _ in DagContext.autoregistered_dags}
     finally:
         DagContext.autoregistered_dags, DagContext.current_autoregister_module_name = before
 

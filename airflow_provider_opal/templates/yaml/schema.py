@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_opal.templates.yaml.models import VERSION, FileModel
+from airflow_provider_opal.templates.yaml.models.version_1 import VERSION, FileModel
 
 PUBLISHED = Path(__file__).with_name(f"opal-v{VERSION}.schema.json")
 
@@ -35,7 +35,7 @@ def _closed(part: Any) -> Any:
         return [_closed(inner) for inner in part]
     if not isinstance(part, dict):
         return part
-    found = {name: _closed(inner) for name, inner in part.items() if not (name == "title" and isinstance(inner, str))}
-    if "patternProperties" in found:
-        found.setdefault("additionalProperties", False)
-    return found
+    closed = {name: _closed(inner) for name, inner in part.items() if not (name == "title" and isinstance(inner, str))}
+    if "patternProperties" in closed:
+        closed.setdefault("additionalProperties", False)
+    return closed

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from airflow_provider_opal.templates.yaml.files import SUFFIX
+from airflow_provider_opal.templates.yaml.models.values import identifier
 from airflow_provider_opal.templates.yaml.schema import schema_text
-from airflow_provider_opal.templates.yaml.values import identifier
 from opal_lake.errors import InvalidInputError
 
 LOADER = "load_yaml.py"
@@ -62,15 +62,15 @@ def write_starter(name: str, folder: Path) -> list[Path]:
     _write_new(path, starter(dag_id))
     beside = {folder / LOADER: _LOADER_TEXT, folder / SCHEMA: schema_text()}
     written = [path]
-    for place, text in beside.items():
-        if not place.exists() and not (place.name == LOADER and _has_loader(folder)):
-            _write_new(place, text)
-            written.append(place)
+    for target, text in beside.items():
+        if not target.exists() and not (target.name == LOADER and _has_loader(folder)):
+            _write_new(target, text)
+            written.append(target)
     return written
 
 
 def _has_loader(folder: Path) -> bool:
-    return any("load_yaml_dags" in found.read_text(encoding="utf-8", errors="replace") for found in folder.glob("*.py"))
+    return any("load_yaml_dags" in module.read_text(encoding="utf-8", errors="replace") for module in folder.glob("*.py"))
 
 
 def _write_new(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from opal_lake.cli.command import OpalParser, is_set
 from opal_lake.cli.overview import overview, version
 from opal_lake.cli.render import Style
-from opal_lake.exit_codes import BUG, OK, STOPPED, exit_code
+from opal_lake.job.exit_codes import BUG, OK, STOPPED, exit_code
 
 PLUGINS = "opal.commands"
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.exit_codes import INPUT, MEANINGS
+from opal_lake.job.exit_codes import INPUT, MEANINGS
 
 LOOK, WORK, KEEP = "Look at a table (no Spark)", "Work on a table (Spark)", "Keep a table (no Spark)"
-STORE_OPTIONS = ("endpoint_url", "region_name", "path_style")
+STORE_OPTIONS = ("endpoint_url", "region_name", "path_style", "hard_links")
+STORE_OPTIONS_TEXT = "endpoint_url, region_name, path_style (S3); hard_links=false (a folder without them)"
 _EVERYWHERE = "everywhere"
 TABLE_FORMS = "a local path, file:///path or s3://bucket/path"
 
@@ -86,7 +87,7 @@ def add_command(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"how to reach an S3 store: {', '.join(STORE_OPTIONS)}; keys come from the environment (AWS_ACCESS_KEY_ID, ...)",
+        help=f"how to reach the store: {STORE_OPTIONS_TEXT}; keys come from the environment (AWS_ACCESS_KEY_ID, ...)",
     )
     shared.add_argument("--traceback", action="store_true", help="show where an error comes from; also by OPAL_TRACEBACK=1")
     return parser
@@ -99,13 +100,13 @@ def exit_code_lines() -> str:
 
 def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
     """Repeated NAME=VALUE arguments. Values are never shown: some people put secrets where none belong."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise InvalidInputError(f"{flag} {name!r} has no value; write {flag} NAME=VALUE")
-        found[name] = value
-    return found
+        by_name[name] = value
+    return by_name
 
 
 def store_options(args: argparse.Namespace) -> dict[str, str]:

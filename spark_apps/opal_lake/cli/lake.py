@@ -9,13 +9,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from opal_lake.cli.command import LOOK, Verb, Verbs, add_command, store_options, whole_number
+from opal_lake.cli.flags import add_flags
 from opal_lake.cli.pages import check_page, describe_page, files_page, history_page, segments_page
 from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import Style, output_width
 from opal_lake.cli.upkeep import commands as upkeep_commands
-from opal_lake.exit_codes import FINDINGS, OK
+from opal_lake.job.exit_codes import FINDINGS, OK
+from opal_lake.job.operations.rows import Check
 
 if TYPE_CHECKING:
+    from opal_lake.inspect.check import Checked
     from opal_lake.table import Table
 
 HISTORY_LIMIT = 20
@@ -39,55 +42,77 @@ def commands(verbs: Verbs) -> None:
     parsers["history"].add_argument(
         "--limit", type=whole_number, default=HISTORY_LIMIT, metavar="N", help="how many, 0 for all (default: %(default)s)"
     )
-    parsers["check"].add_argument("--quick", action="store_true", help="metadata only: read no data file, and use little memory")
+    _add_check_options(parsers["check"])
     for name in ("files", "segments"):
         parsers[name].add_argument("--version", type=whole_number, metavar="N", help="as of this version (default: the newest)")
     upkeep_commands(verbs)
 
 
 def describe(args: argparse.Namespace) -> None:
-    from opal_lake.describe import describe
+    from opal_lake.inspect.describe import describe
 
-    _show(args, describe(_table(args)), lambda found, style: describe_page(found, style, datetime.now(UTC)))
+    _show(args, describe(_table(args)), lambda description, style: describe_page(description, style, datetime.now(UTC)))
 
 
 def history(args: argparse.Namespace) -> None:
-    from opal_lake.describe import history_rows
+    from opal_lake.inspect.describe import history_rows
 
     rows = history_rows(_table(args), args.limit or None)
-    _show(args, rows, lambda found, style: history_page(found, style, output_width(sys.stdout), args.limit))
+    _show(args, rows, lambda data, style: history_page(data, style, output_width(sys.stdout), args.limit))
 
 
 def files(args: argparse.Namespace) -> None:
-    from opal_lake.describe import file_rows
+    from opal_lake.inspect.describe import file_rows
 
-    _show(args, file_rows(_table(args), args.version), lambda found, style: files_page(found, style, output_width(sys.stdout)))
+    _show(args, file_rows(_table(args), args.version), lambda data, style: files_page(data, style, output_width(sys.stdout)))
 
 
 def segments(args: argparse.Namespace) -> None:
-    from opal_lake.describe import segment_rows
+    from opal_lake.inspect.describe import segment_rows
 
-    _show(args, segment_rows(_table(args), args.version), lambda found, style: segments_page(found, style, output_width(sys.stdout)))
+    _show(args, segment_rows(_table(args), args.version), lambda data, style: segments_page(data, style, output_width(sys.stdout)))
+
+
+def _add_check_options(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser.add_mutually_exclusive_group(), Check)
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        default="1g",
+        help="what it may hold, as 2g (default: %(default)s); more waits on disk (TMPDIR), some 50 bytes a row and 50 a key-store entry, "
+        "in files without a name that go with the process",
+    )
 
 
 def check(args: argparse.Namespace) -> int:
-    from opal_lake.check import check_table
+    from opal_lake.inspect.check import CheckOptions
+    from opal_lake.inspect.check import check as run_check
     from opal_lake.storage import open_storage
     from opal_lake.table import table_on
 
     started_s = time.monotonic()
     table = table_on(open_storage(args.table, store_options(args)))  # not opened: what cannot be opened is what check is for
-    step = Step(name=f"reading the metadata of {table.uri}")
+    step = Step(name="")
 
-    def at_file(done: int, total: int) -> None:
+    def at_step(noun: str, done: int, total: int) -> None:
         nonlocal step
-        step = Step(name="reading rows", done=done, total=total, noun="file")
+        step = Step(name=f"reading the {noun} of {table.uri}", done=done, total=total, noun=noun)
 
+    options = CheckOptions(deep=not args.quick, memory=args.memory, sample=args.sample, at_step=at_step)
     with ProgressLine("check", lambda: step):
-        findings = check_table(table, deep=not args.quick, at_file=at_file)
-    passed_s = time.monotonic() - started_s
-    found = [{"invariant": finding.invariant, "path": finding.path, "message": finding.message} for finding in findings]
-    _show(args, found, lambda found, style: check_page(table.uri, found, style, passed_s))
+        checked = run_check(table, options)
+    return show_check(args, table.uri, checked, time.monotonic() - started_s)
+
+
+def show_check(args: argparse.Namespace, uri: str, checked: "Checked", passed_s: float) -> int:
+    """Print the findings; return the exit code. As JSON the findings alone, and the rest on standard error."""
+    findings = [{"invariant": finding.invariant, "path": finding.path, "message": finding.message} for finding in checked.findings]
+    if args.json:
+        for line in checked.left_out:
+            print(f"not looked at: {line}", file=sys.stderr)
+        for line in checked.left_over:
+            print(f"left over: {line}", file=sys.stderr)
+    _show(args, findings, lambda findings, style: check_page(uri, findings, style, passed_s, checked))
     return FINDINGS if findings else OK
 
 
@@ -97,9 +122,9 @@ def _table(args: argparse.Namespace) -> "Table":
     return Table.open(args.table, store_options(args))
 
 
-def _show(args: argparse.Namespace, found: Any, page: Callable[[Any, Style], Iterable[str]]) -> None:
+def _show(args: argparse.Namespace, data: Any, page: Callable[[Any, Style], Iterable[str]]) -> None:
     if args.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(json.dumps(data, indent=2, ensure_ascii=False))
         return
-    for line in page(found, Style.of(sys.stdout)):
+    for line in page(data, Style.of(sys.stdout)):
         print(line)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opal_lake.cli.render import (
     Column,
@@ -19,58 +19,70 @@ from opal_lake.cli.render import (
 )
 from opal_lake.errors import count_text
 
+if TYPE_CHECKING:
+    from opal_lake.inspect.check import Checked
+
 # Of a result's counts, what a person wants to know first
 _ORDER = ("rows", "updates", "deletes", "late", "ambiguous", "rejected", "segments", "files", "bytes", "events")
 
 
-def describe_page(found: Mapping[str, Any], style: Style, now: datetime) -> Iterator[str]:
-    committed = found["committed_at"]
-    yield style.strong(escaped(found["uri"]))
-    yield style.faint(f"version {found['version']:,}, committed {time_text(committed)} UTC, {ago_text(committed, now)}")
+def describe_page(description: Mapping[str, Any], style: Style, now: datetime) -> Iterator[str]:
+    committed = description["committed_at"]
+    yield style.strong(escaped(description["uri"]))
+    yield style.faint(f"version {description['version']:,}, committed {time_text(committed)} UTC, {ago_text(committed, now)}")
     yield ""
-    yield from facts([*_size_facts(found), *_contract_facts(found)], style)
+    yield from facts([*_size_facts(description), *_contract_facts(description)], style)
     yield ""
-    roles = _roles(found)
-    rows = [{**column, "role": roles.get(column["name"], "")} for column in found["columns"]]
+    roles = _roles(description)
+    rows = [{**column, "role": roles.get(column["name"], "")} for column in description["columns"]]
     columns = [Column(key="name", title="column"), Column(key="type", title="type"), Column(key="role", title="role", paint=Style.good)]
     yield from ("  " + line for line in text_table(columns, rows, style))
 
 
-def _size_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    counts = found["counts"]
+def _size_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:
+    counts = description["counts"]
     pending = f", {counts['rows_pending']:,} pending" if counts["segments_pending"] else ""
     waiting = f", {counts['segments_pending']:,} of them pending until a metagen" if counts["segments_pending"] else ""
     return [
         ("rows", f"{counts['rows_visible']:,} visible{pending}, {counts['rows_ingested']:,} ever ingested"),
         ("segments", f"{counts['segments']:,} in {count_text(counts['groups'], 'group')}{waiting}"),
-        ("files", f"{counts['files']:,} {found['file_format']}, {size_text(counts['bytes'])}"),
+        ("files", f"{counts['files']:,} {description['file_format']}, {size_text(counts['bytes'])}"),
         ("metadata", f"{counts['events']:,} events, {count_text(counts['runs'], 'key-store run')}, {size_text(counts['metadata_bytes'])}"),
-        ("readable", _readable(found)),
+        ("readable", _readable(description)),
     ]
 
 
-def _readable(found: Mapping[str, Any]) -> str:
-    floor = "every event time" if found["floor"] is None else f"event times from {moment_text(found['floor'])}"
-    kept = ", ".join(f"{name} ({version:,})" for name, version in found["savepoints"].items())
-    return f"versions {found['oldest_version']:,} to {found['version']:,}" + (f", savepoints {kept}" if kept else "") + f", {floor}"
+def _readable(description: Mapping[str, Any]) -> str:
+    floor = "every event time" if description["floor"] is None else f"event times from {moment_text(description['floor'])}"
+    kept = ", ".join(f"{name} ({version:,})" for name, version in description["savepoints"].items())
+    return (
+        f"versions {description['oldest_version']:,} to {description['version']:,}"
+        + (f", savepoints {kept}" if kept else "")
+        + f", {floor}"
+    )
 
 
-def _contract_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    shown = [("deletes", f"rows with {escaped(found['deletes'])}" if found["deletes"] else "none")]
-    if found["partition_by"]:
-        shown.append(("partitions", plain_text(found["partition_by"])))
-    if found["properties"]:
-        shown.append(("properties", ", ".join(f"{name}={value}" for name, value in found["properties"].items())))
-    return [*shown, ("table id", found["table_id"])]
+def _contract_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:
+    shown = [("deletes", f"rows with {escaped(description['deletes'])}" if description["deletes"] else "none")]
+    if description["partition_by"]:
+        shown.append(("partitions", plain_text(description["partition_by"])))
+    if description["properties"]:
+        shown.append(("properties", ", ".join(f"{name}={value}" for name, value in description["properties"].items())))
+    return [*shown, ("table id", description["table_id"])]
 
 
-def _roles(found: Mapping[str, Any]) -> dict[str, str]:
+def _roles(description: Mapping[str, Any]) -> dict[str, str]:
     roles: dict[str, list[str]] = {}
-    named = [("key", found["keys"]), ("delta", [found["delta"]]), ("tie-break", found["tie_break"]), ("partition", found["partition_by"])]
+    named = [
+        ("key", description["keys"]),
+        ("delta", [description["delta"]]),
+        ("tie-break", description["tie_break"]),
+        ("partition", description["partition_by"]),
+    ]
     for role, names in named:
         for at, name in enumerate(names, start=1):
             roles.setdefault(name, []).append(f"{role} {at}" if len(names) > 1 else role)
-    return {name: ", ".join(found) for name, found in roles.items()}
+    return {name: ", ".join(names) for name, names in roles.items()}
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
@@ -82,8 +94,8 @@ def counts_text(counts: Mapping[str, int]) -> str:
 def _count_text(count: int, name: str) -> str:
     if name.partition("_")[0] == "bytes":
         return f"{size_text(count)} {name.removeprefix('bytes').strip('_')}".rstrip()
-    one = name.removesuffix("ies") + "y" if name.endswith("ies") and name != "series" else name.removesuffix("s")
-    noun = one if count == 1 and name != "ambiguous" else name
+    singular = name.removesuffix("ies") + "y" if name.endswith("ies") and name != "series" else name.removesuffix("s")
+    noun = singular if count == 1 and name != "ambiguous" else name
     return f"{count:,} {noun.replace('_', ' ')}"
 
 
@@ -142,12 +154,17 @@ def segments_page(rows: Sequence[Mapping[str, Any]], style: Style, width: int | 
     )
 
 
-def check_page(uri: str, findings: Sequence[Mapping[str, Any]], style: Style, passed_s: float) -> Iterator[str]:
+def check_page(uri: str, findings: Sequence[Mapping[str, Any]], style: Style, passed_s: float, checked: "Checked") -> Iterator[str]:
     took = style.faint(f"({duration_text(passed_s)})")
-    if not findings:
-        yield f"{style.good('ok')}  {escaped(uri)}: every invariant holds {took}"
-        return
-    yield f"{style.bad(count_text(len(findings), 'finding'))} in {escaped(uri)} {took}"
+    if findings:
+        yield f"{style.bad(count_text(len(findings), 'finding'))} in {escaped(uri)} {took}"
+    else:
+        holds = "every invariant that was looked at holds" if checked.left_out else "every invariant holds"
+        yield f"{style.good('ok')}  {escaped(uri)}: {holds} {took}"
+    for line in checked.left_out:
+        yield f"{style.warn('not looked at')}  {escaped(line)}"
+    for line in checked.left_over:
+        yield f"{style.warn('left over')}  {escaped(line)}"
     for finding in findings:
         yield ""
         yield f"{style.bad(str(finding['invariant']))}  {escaped(finding['path'] or '-')}"

@@ -50,15 +50,15 @@ class ProgressLine:
             self._write(_CLEAR)
 
     def _keep_saying(self) -> None:
-        said, silent = "", 0
+        shown, silent = "", 0
         while not self._ended.wait(_REPAINT_S if self.painted else _LOG_S):
             passed = duration_text(time.monotonic() - self._started_s)
             step = self.where()
             if self.painted:
                 self._write(_CLEAR + painted(self.title, step, passed, self.stream))
-            elif (text := logged(self.title, step)) != said or silent >= _SILENT_LOOKS:
+            elif (text := logged(self.title, step)) != shown or silent >= _SILENT_LOOKS:
                 self._write(f"{text}, {passed}\n")
-                said, silent = text, 0
+                shown, silent = text, 0
             silent += 1
 
     def _write(self, text: str) -> None:

@@ -152,7 +152,7 @@ def _kept(columns: Sequence[Column], natural: Mapping[str, int], width: int | No
     """Leave out optional columns, the last one first, until all fit."""
     kept = list(columns)
     for column in reversed(columns):
-        if width is not None and column.optional and sum(natural[one.key] + len(_GAP) for one in kept) - len(_GAP) > width:
+        if width is not None and column.optional and sum(natural[other.key] + len(_GAP) for other in kept) - len(_GAP) > width:
             kept.remove(column)
     return kept
 
@@ -197,5 +197,5 @@ def facts(pairs: Sequence[tuple[str, str]], style: Style = PLAIN) -> Iterator[st
 
 
 def output_width(stream: TextIO) -> int | None:
-    """None where nobody looks: a file or a pipe takes lines of any length."""
+    """None unless it is a terminal: a file or a pipe takes lines of any length."""
     return shutil.get_terminal_size().columns if stream.isatty() or "COLUMNS" in os.environ else None

@@ -8,11 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from opal_lake.cli.command import KEEP, Verb, Verbs, add_command, pairs, store_options, whole_number
+from opal_lake.cli.flags import add_flags, add_token, operation_of
 from opal_lake.cli.pages import counts_text
 from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import Column, Style, duration_text, escaped, facts, output_width, size_text, text_table
 from opal_lake.errors import InvalidInputError
-from opal_lake.job import JobResult
+from opal_lake.job.job import JobResult
+from opal_lake.job.operations.upkeep import Retain
 
 if TYPE_CHECKING:
     from opal_lake.table import Table
@@ -23,6 +25,7 @@ def commands(verbs: Verbs) -> None:
     _add_set(verbs)
     _add_savepoint(verbs)
     _add_retain(verbs)
+    _add_repair_clock(verbs)
 
 
 def _add_set(verbs: Verbs) -> None:
@@ -31,11 +34,11 @@ def _add_set(verbs: Verbs) -> None:
     parser = add_command(verbs, Verb(name="set", group=KEEP, summary=summary, example=example, run=change, operands="NAME=VALUE... "))
     parser.add_argument("paths", nargs="*", metavar="NAME=VALUE", help="an empty value: none, where a text is wanted")
     parser.add_argument("--default", action="append", default=[], metavar="NAME", help="give this one its default again; repeat for more")
-    parser.add_argument("--token", metavar="TEXT", help="the same token twice changes once")
+    add_token(parser, "changes")
 
 
 def change(args: argparse.Namespace) -> None:
-    from opal_lake.properties import given_properties
+    from opal_lake.spec.properties import given_properties
 
     if not args.paths and not args.default:
         _list_properties(args)
@@ -68,32 +71,39 @@ def _add_retain(verbs: Verbs) -> None:
     example = "opal retain lake/users --window 30d --dry-run"
     summary = "let old versions expire, and delete the files that nothing needs any more"
     parser = add_command(verbs, Verb(name="retain", group=KEEP, summary=summary, example=example, run=retain))
-    parser.add_argument("--window", metavar="SPAN", help="how long versions stay readable, as 30d or 12h (default: the table's property)")
-    parser.add_argument("--grace", metavar="SPAN", help="how long jobs and readers may take (default: 1d); older jobs can commit no more")
-    parser.add_argument("--dry-run", action="store_true", help="change nothing, and list what would go")
-    parser.add_argument("--token", metavar="TEXT", help="the same token twice runs once")
+    add_flags(parser, Retain)
+    add_token(parser)
 
 
 def retain(args: argparse.Namespace) -> None:
-    from opal_lake.results import run_once
-    from opal_lake.retention import Terms
-    from opal_lake.retention import retain as run_retention
+    from opal_lake.log.results import run_once
+    from opal_lake.retention.retention import retain as run_retention
 
-    table, step = _table(args), Step(name="looking what is needed")
+    job, table, step = operation_of(args, Retain), _table(args), Step(name="looking what is needed")
 
     def at_file(done: int, total: int) -> None:
         nonlocal step
         step = Step(name="deleting", done=done, total=total, noun="file")
 
-    terms = Terms(window=args.window, grace=args.grace, dry_run=args.dry_run, at_file=at_file)
     with ProgressLine("retain", lambda: step):
-        token = None if args.dry_run else args.token
-        result = run_once(table.log, "retain", token, lambda: run_retention(table.log, terms))
-    _show(args, result, "would delete" if args.dry_run else "deleted", partial(_garbage, result))
+        token = None if job.dry_run else args.token
+        result = run_once(table.log, "retain", token, lambda: run_retention(table.log, job, at_file))
+    _show(args, result, "would delete" if job.dry_run else "deleted", partial(_garbage, result))
+
+
+def _add_repair_clock(verbs: Verbs) -> None:
+    example = "opal repair-clock lake/users --dry-run"
+    summary = "correct the times of versions since some writer's clock was ahead"
+    parser = add_command(verbs, Verb(name="repair-clock", group=KEEP, summary=summary, example=example, run=repair))
+    parser.add_argument("--dry-run", action="store_true", help="change nothing, and say what the times would be")
+
+
+def repair(args: argparse.Namespace) -> None:
+    _show(args, _table(args).repair_clock(dry_run=args.dry_run), "would correct" if args.dry_run else "corrected")
 
 
 def _garbage(result: JobResult, style: Style) -> Iterator[str]:
-    """What a dry run found."""
+    """The result of a dry run."""
     columns = [
         Column(key="path", title="file", shrinks=True, tail=True),
         Column(key="size", title="size", show=size_text, right=True),
@@ -103,16 +113,16 @@ def _garbage(result: JobResult, style: Style) -> Iterator[str]:
 
 
 def _list_properties(args: argparse.Namespace) -> None:
-    from opal_lake.properties import PROPERTIES
+    from opal_lake.spec.properties import PROPERTIES
 
     set_here = _table(args).snapshot_at().spec.properties
-    found = {name: set_here.get(name, PROPERTIES[name].kind.default) for name in PROPERTIES}
+    values = {name: set_here.get(name, PROPERTIES[name].kind.default) for name in PROPERTIES}
     if args.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(values, indent=2))
         return
     style = Style.of(sys.stdout)
-    said = [(name, f"{value if value != '' else '-'}   {style.faint(PROPERTIES[name].summary)}") for name, value in found.items()]
-    _print(facts(said, style))
+    lines = [(name, f"{value if value != '' else '-'}   {style.faint(PROPERTIES[name].summary)}") for name, value in values.items()]
+    _print(facts(lines, style))
 
 
 def _table(args: argparse.Namespace) -> "Table":

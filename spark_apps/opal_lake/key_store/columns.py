@@ -54,6 +54,6 @@ def _packed(base: int, distances: Words) -> Packed:
 
 def _distances(packed: Packed, count: int) -> Words:
     wide = np.zeros((count, 8), np.uint8)
-    for place, plane in enumerate(np.frombuffer(packed.planes, np.uint8).reshape(packed.width, count)):
-        wide[:, place] = plane  # a third of the time that all at once take
+    for byte, plane in enumerate(np.frombuffer(packed.planes, np.uint8).reshape(packed.width, count)):
+        wide[:, byte] = plane  # a third of the time that all at once take
     return wide.view("<u8").reshape(count).astype(np.uint64, copy=False)

@@ -13,18 +13,18 @@ _LOW_HALF = np.uint64((1 << 32) - 1)
 
 def plan_filter(high: Words, low: Words) -> bytes:
     bits = np.zeros(8 * len(high), np.bool_)
-    for place in _places(high, low, len(bits)):
-        bits[place] = True
+    for bit in _places(high, low, len(bits)):
+        bits[bit] = True
     return np.packbits(bits, bitorder="little").tobytes()
 
 
 def may_hold(held: bytes, high: Words, low: Words) -> npt.NDArray[np.bool_]:
     """False only for keys that are certainly not there."""
     octets = np.frombuffer(held, np.uint8)
-    found = np.ones(len(high), np.bool_)
-    for place in _places(high, low, 8 * len(octets)):
-        found &= (octets[place >> 3] >> (place & 7).astype(np.uint8) & 1).astype(np.bool_)
-    return found
+    result = np.ones(len(high), np.bool_)
+    for bit in _places(high, low, 8 * len(octets)):
+        result &= (octets[bit >> 3] >> (bit & 7).astype(np.uint8) & 1).astype(np.bool_)
+    return result
 
 
 def _places(high: Words, low: Words, bits: int) -> Iterator[npt.NDArray[np.int64]]:

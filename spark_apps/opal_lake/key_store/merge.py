@@ -9,8 +9,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 
+from opal_lake.data.segment import RunFile
 from opal_lake.key_store.cache.protocol import GREATEST_WORD
-from opal_lake.segment import RunFile
 
 TIER_FROM = 4096  # entries over all hashes: fewer are all the lowest tier
 NARROWEST = 1 / (1 << 16)  # of all hashes, the range of a slot: what covers less holds few keys with many versions
@@ -48,5 +48,5 @@ def share_of(run: RunFile) -> float:
 
 def hash_range(slot: int, slots: int) -> tuple[int, int]:
     """The least and greatest first hash word of one of equal ranges, cut by the upper 32 bits."""
-    least, next_least = (-(-(place << 32) // slots) << 32 for place in (slot, slot + 1))
+    least, next_least = (-(-(number << 32) // slots) << 32 for number in (slot, slot + 1))
     return least, next_least - 1

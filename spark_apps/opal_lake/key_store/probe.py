@@ -80,9 +80,9 @@ def _insertion_points(stored: Entries, probes: Entries, low: Places, high: Place
         less = np.zeros(len(open_), np.bool_)
         equal = np.ones(len(open_), np.bool_)
         for column, probe in zip(stored.order_columns[1:], probes.order_columns[1:], strict=True):
-            there, wanted = column[middle], probe[open_]
-            less |= equal & (there < wanted)
-            equal &= there == wanted
+            there, probed = column[middle], probe[open_]
+            less |= equal & (there < probed)
+            equal &= there == probed
         low[open_[less]] = middle[less] + 1
         high[open_[~less]] = middle[~less]
     return low
@@ -91,5 +91,5 @@ def _insertion_points(stored: Entries, probes: Entries, low: Places, high: Place
 def _of_same_key(stored: Entries, probes: Entries, at: Places, inside: npt.NDArray[np.bool_]) -> Places:
     chosen = np.flatnonzero(inside)
     same = stored.low[at[chosen]] == probes.low[chosen]
-    found: Places = at[chosen[same]]
-    return found
+    rows_of_key: Places = at[chosen[same]]
+    return rows_of_key

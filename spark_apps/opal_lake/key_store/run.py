@@ -10,11 +10,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from opal_lake import checked
 from opal_lake.errors import FormatError
 from opal_lake.key_store.columns import Packed, pack, pack_sorted, unpack, unpack_sorted
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries
@@ -23,6 +25,7 @@ from opal_lake.key_store.filter import may_hold, plan_filter
 MAGIC = b"OPALRUN2"
 MEND = "`opal rebuild-key-store` makes the key store anew from the data files"
 BLOCK = 8_192
+MOST_BLOCK, MOST_TIES = 1 << 20, 1 << 10
 FILTER_FROM = 1 << 19  # entries; a smaller run is fetched whole
 HEAD_GUESS = 16 << 10  # bytes that hold the header and directory of most runs
 _HEAD = struct.Struct("<8sII")
@@ -123,7 +126,8 @@ def open_index(read: Reader, path: str) -> RunIndex:
         head = data[_HEAD.size : _HEAD.size + length]
         if zlib.crc32(head) != crc:
             raise ValueError("its header is not what was written")
-        header = json.loads(head)
+        header = checked.parse_json(head)
+        _check_header(header)
         start, size = _HEAD.size + length, header["blocks"] * _DIRECTORY.itemsize
         listed = data[start : start + size]
         if len(listed) < size:
@@ -142,6 +146,14 @@ def open_index(read: Reader, path: str) -> RunIndex:
         )
     except (ValueError, KeyError, IndexError, TypeError, struct.error) as error:
         raise damaged(path, str(error)) from error
+
+
+def _check_header(header: dict[str, Any]) -> None:
+    """What is made room for follows from these."""
+    entries, block, blocks, ties = (checked.count(header[name]) for name in ("count", "block", "blocks", "ties"))
+    filter_size, _ = map(checked.count, header["filter"])
+    if not 0 < block <= MOST_BLOCK or blocks != -(-entries // block) or ties > MOST_TIES or max(blocks, filter_size) >= 1 << 32:
+        raise ValueError(f"{entries} entries in {blocks} blocks of {block}, with {ties} tie-breaks, are none of this format")
 
 
 def damaged(path: str, what: str) -> FormatError:
@@ -177,21 +189,24 @@ def _decode_block(index: RunIndex, block: int, data: memoryview) -> Entries:
         raise damaged(index.path, f"block {block} is not what was written")
     count = index.rows(block)
     try:
-        plain = _CODEC.decompress(data[8 * count :], int(index.directory["plain"][block]), asbytes=True)
+        size = int(index.directory["plain"][block])
+        if size > (5 + 2 * index.ties) * (_COLUMN.size + 8 * count):
+            raise ValueError(f"{size:,} bytes are more than {count} entries take")
+        plain = _CODEC.decompress(data[8 * count :], size, asbytes=True)
         columns = _columns(memoryview(plain), count, 5 + 2 * index.ties)
         return _entries(columns, np.frombuffer(data, "<u8", count), count)
-    except (ValueError, struct.error, pa.ArrowException, OSError) as error:
+    except (ValueError, IndexError, TypeError, OverflowError, struct.error, pa.ArrowException, OSError) as error:
         raise damaged(index.path, f"block {block} cannot be decoded ({error})") from error
 
 
-def _columns(plain: memoryview, count: int, wanted: int) -> list[Packed]:
-    found, at = [], 0
-    for _ in range(wanted):
+def _columns(plain: memoryview, count: int, column_count: int) -> list[Packed]:
+    columns, at = [], 0
+    for _ in range(column_count):
         base, width = _COLUMN.unpack_from(plain, at)
         at += _COLUMN.size
-        found.append(Packed(base=base, width=width, planes=plain[at : at + width * count]))
+        columns.append(Packed(base=base, width=width, planes=plain[at : at + width * count]))
         at += width * count
-    return found
+    return columns
 
 
 def _entries(columns: list[Packed], low: npt.NDArray[np.uint64], count: int) -> Entries:

@@ -1,4 +1,4 @@
-"""A store in a dictionary: for tests and small experiments. Times come from a clock that only its own puts move."""
+"""A store in a dictionary: for tests and small experiments. Times come from a clock that only its own puts move, unless one is given."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +20,7 @@ class MemoryStorage:
     def __init__(self, name: str = "unnamed", clock: Clock | None = None) -> None:
         self._name = name
         self._clock = clock or ManualClock()
+        self._tells_time = clock is not None
         self._objects: dict[str, tuple[bytes, int]] = {}
         self._paths: list[str] = []
         self._lock = Lock()
@@ -60,6 +61,10 @@ class MemoryStorage:
             with self._lock:
                 if self._objects.pop(path, None) is not None:
                     del self._paths[bisect_left(self._paths, path)]
+
+    def now_us(self) -> int | None:
+        """The time of a clock that was given: the one of its own means nothing to others."""
+        return self._clock.now_us() if self._tells_time else None
 
     def _pages(self, prefix: str, start_after: str) -> Iterator[StoredObject]:
         while page := self._page(prefix, start_after):

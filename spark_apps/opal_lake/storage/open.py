@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.storage.local import LocalStorage
+from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.uris import FORMS, memory_name, split_scheme

@@ -1,4 +1,4 @@
-"""What a table asks of a store: four verbs, and nothing is ever overwritten.
+"""What a table asks of a store: a few verbs, and nothing is ever overwritten.
 
 Paths are relative to the store's root, `/`-separated, never absolute and never with `..`. All of it may be called from many threads.
 """
@@ -6,6 +6,8 @@ Paths are relative to the store's root, `/`-separated, never absolute and never 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
+
+READERS = 8  # files that are read at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,4 +45,11 @@ class Storage(Protocol):
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove objects; absent ones are no error."""
+        ...
+
+    def now_us(self) -> int | None:
+        """The store's own time, by which it stamps objects, to a second or so; None where it tells none.
+
+        Costs no request: it is the time in the last answer, plus the time since then.
+        """
         ...

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from opal_lake.errors import InvalidInputError, StorageError
 from opal_lake.storage.paths import check_length, check_path, check_prefix, is_path
 from opal_lake.storage.protocol import StoredObject
-from opal_lake.storage.s3_client import S3Options, check_options, error_code, error_status, s3_client, s3_errors
+from opal_lake.storage.s3_client import S3Options, check_options, error_code, error_status, s3_client, s3_errors, told_us
 from opal_lake.storage.uris import bucket_and_prefix
 
 _DELETE_BATCH = 1000
@@ -68,6 +68,9 @@ class S3Storage:
             with s3_errors(self.bucket, batch[0]["Key"]):
                 answer = self._client().delete_objects(Bucket=self.bucket, Delete={"Objects": batch, "Quiet": True})
             self._check_deleted(answer.get("Errors", ()))
+
+    def now_us(self) -> int | None:
+        return told_us(self.options)
 
     def _client(self) -> Any:
         return s3_client(self.options)

@@ -1,8 +1,10 @@
-"""boto3 clients: one for each process and set of options, made when first needed."""
+"""boto3 clients: one for each process and set of options, made when first needed. Each remembers the store's last time."""
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
 from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +27,7 @@ _CONNECTIONS = 64
 
 _clients: dict[tuple[int, S3Options], Any] = {}
 _clients_lock = Lock()
+_store_times: dict[tuple[int, S3Options], tuple[int, int]] = {}  # the store's time, and this process's monotonic clock when it was received
 
 
 def check_options(options: Mapping[str, str]) -> S3Options:
@@ -48,7 +51,28 @@ def s3_client(options: S3Options) -> Any:
     with _clients_lock:
         if key not in _clients:
             _clients[key] = _new_client(dict(options))
+            _clients[key].meta.events.register("after-call.s3", _listener(key))
         return _clients[key]
+
+
+def told_us(options: S3Options) -> int | None:
+    """By the `Date` of the last answer, whatever it answered, and the time since; None where no answer had one."""
+    last_answer = _store_times.get((os.getpid(), options))
+    return None if last_answer is None else last_answer[0] + (_count_ns() - last_answer[1]) // 1000
+
+
+def _listener(key: tuple[int, S3Options]) -> Callable[..., None]:
+    def listen(http_response: Any, **_: Any) -> None:
+        with suppress(TypeError, ValueError, AttributeError):  # what a gateway leaves out or garbles tells nothing
+            date = parsedate_to_datetime(http_response.headers["Date"])
+            _store_times[key] = int(date.timestamp() * 1_000_000), _count_ns()
+
+    return listen
+
+
+def _count_ns() -> int:
+    """Goes on while the machine sleeps, where the system has such a count: Linux's monotonic one stands still then."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns()
 
 
 @contextmanager

@@ -1,16 +1,26 @@
-"""How Spark is told where an object is. It decodes no percent signs, but takes `*?[]{}` and the backslash for patterns when it reads.
+"""Paths of objects for Spark. It decodes no percent signs, but treats `*?[]{}` and the backslash as patterns when it reads.
 
-Escaping is the way round that. Spark's option `__globPaths__=false` is not: with n paths of which k have such a character, it reads
-every file k times over and says nothing (Spark 4.1.3).
+So they are escaped. Spark's option `__globPaths__=false` is no alternative: with n paths of which k have such a character, it reads
+every file k times, silently (Spark 4.1.3).
 """
 
 import re
+from collections.abc import Sequence
 
 from opal_lake.errors import InvalidInputError
+from opal_lake.storage.local.store import LocalStorage
+from opal_lake.storage.paths import check_path
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.uris import local_root, split_scheme
 
 _PATTERN_CHARACTER = re.compile(r"[\\*?\[\]{}]")
+
+
+def spark_paths(storage: Storage, paths: Sequence[str]) -> list[str]:
+    """Objects of a store for a reader of Spark, which looks at nothing: none may lead out of the store's root, by its name or by a link."""
+    if isinstance(storage, LocalStorage):
+        storage.check_plain_files(paths)
+    return [spark_path(storage, check_path(path)) for path in paths]
 
 
 def spark_path(storage: Storage, path: str = "") -> str:

@@ -9,6 +9,7 @@ from threading import Event, Lock
 from typing import Literal, TypeVar
 
 from opal_lake.errors import StorageError
+from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.protocol import Storage, StoredObject
 
 Mode = Literal["before", "after", "failed", "done_but_failed"]
@@ -28,7 +29,7 @@ class Call:
     path: str
 
 
-class FailingStore:
+class FailingStore(ForwardingStore):
     """Fails at the n-th call (from 1): `before` or `after` its effect the process dies; `failed` and `done_but_failed`
     raise a StorageError once, without or with the effect. A listing fails behind its first entry.
     """
@@ -40,10 +41,6 @@ class FailingStore:
         self.trace: list[Call] = []
         self.crashed = False
         self._lock = Lock()
-
-    @property
-    def uri(self) -> str:
-        return self.inner.uri
 
     def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         fails = self._enter("get", path)
@@ -86,8 +83,8 @@ class FailingStore:
             raise Crash("another thread of this process died meanwhile")
         return result
 
-    def _listing(self, fails: bool, prefix: str, found: Iterator[StoredObject]) -> Iterator[StoredObject]:
-        for entry in found:
+    def _listing(self, fails: bool, prefix: str, objects: Iterator[StoredObject]) -> Iterator[StoredObject]:
+        for entry in objects:
             yield entry
             self._leave(fails, prefix, None)
         self._leave(fails, prefix, None)
@@ -97,7 +94,7 @@ class FailingStore:
         raise Crash(f"the process dies {self.mode} call {self.fail_at}, on '{path}'")
 
 
-class StallingStore:
+class StallingStore(ForwardingStore):
     """Stalls in front of the first put whose path contains `part` until released: a writer that was swapped out for hours."""
 
     def __init__(self, inner: Storage, part: str, timeout_s: float = 60.0) -> None:
@@ -109,10 +106,6 @@ class StallingStore:
         self._stalled = Event()
         self._released = Event()
 
-    @property
-    def uri(self) -> str:
-        return self.inner.uri
-
     def wait_until_stalled(self) -> None:
         """Return once a writer stands still; TimeoutError when none comes."""
         if not self._stalled.wait(self.timeout_s):
@@ -122,21 +115,12 @@ class StallingStore:
         """Let the writer go on."""
         self._released.set()
 
-    def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        return self.inner.get(path, start, length)
-
     def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
         if self._is_first(path):
             self._stalled.set()
             if not self._released.wait(self.timeout_s):
                 raise TimeoutError(f"the put of '{path}' was not released within {self.timeout_s} s: call release()")
         return self.inner.put_if_absent(path, data)
-
-    def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
-        return self.inner.list(prefix, start_after)
-
-    def delete(self, paths: Iterable[str]) -> None:
-        self.inner.delete(paths)
 
     def _is_first(self, path: str) -> bool:
         with self._lock:

@@ -41,6 +41,11 @@ def visible(rows: Iterable[ModelRow], version: int | None = None, event_time: An
     return sorted((row for row in newest.values() if not row.deleted), key=lambda row: row.row_id)
 
 
+def net(rows: Iterable[ModelRow], partition_key: str, version: int | None = None, event_time: Any = None) -> list[ModelRow]:
+    """The newest row of each key among those of a partition key, unless it is a delete: as if no other rows were there."""
+    return visible([row for row in rows if row.partition_key == partition_key], version, event_time)
+
+
 def known(rows: Iterable[ModelRow], version: int | None = None) -> list[ModelRow]:
     """The rows that a MetaGen took up by that version."""
     return [row for row in rows if row.processed is not None and (version is None or row.processed <= version)]
@@ -51,9 +56,9 @@ def untils(rows: Iterable[ModelRow], version: int | None = None) -> dict[RowId, 
     by_key: dict[tuple[Any, ...], list[ModelRow]] = {}
     for row in known(rows, version):
         by_key.setdefault(row.key, []).append(row)
-    found: dict[RowId, Any] = {}
+    until_of: dict[RowId, Any] = {}
     for members in by_key.values():
         members.sort(key=lambda row: row.order)
-        found.update((row.row_id, after.delta) for row, after in pairwise(members))
-        found.update((row.row_id, row.delta) for row in members if row.deleted)
-    return found
+        until_of.update((row.row_id, after.delta) for row, after in pairwise(members))
+        until_of.update((row.row_id, row.delta) for row in members if row.deleted)
+    return until_of

@@ -1,38 +1,30 @@
 """Plays a history on a table and on the model side by side, and compares every moment of both."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from opal_lake import layout
-from opal_lake.compaction import CompactOptions, compact
-from opal_lake.data_file import decode_file
+from opal_lake.data.data_file import decode_file
+from opal_lake.engine.in_process import InProcess
 from opal_lake.errors import NotFoundError
-from opal_lake.ingest import IngestTask, ingest_rows
-from opal_lake.ingest_job import IngestRun, commit_ingest
-from opal_lake.inline import inline_rows
-from opal_lake.job import JobResult
-from opal_lake.key_hash import hash_keys
-from opal_lake.key_store.entries import Entries, concat_entries
-from opal_lake.metagen import entries_of_rows, rule_columns
-from opal_lake.metagen_job import MetaGenPlan, commit_metagen
-from opal_lake.ordering import encode_order
-from opal_lake.read import event_time_of, file_reads, hidden_rows, plan_read
-from opal_lake.rewrite_task import Rewritten
-from opal_lake.ruled import Ruled, slot_writer
-from opal_lake.schema import DELETED, OFFSET, SEGMENT, Atomic, Field, arrow_type
-from opal_lake.slot import Slot, process_slot
-from opal_lake.snapshot import Snapshot, ingested_files
+from opal_lake.job.job import JobResult
+from opal_lake.log.snapshot import Snapshot, ingested_files
+from opal_lake.read.read import event_time_of, file_reads, hidden_rows, plan_read
+from opal_lake.spec.ordering import encode_order
+from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic, arrow_type
 from opal_lake.storage.verified import read_verified
 from opal_lake.table import Table
-from opal_lake.testing.model import ModelRow, RowId, visible
+from opal_lake.testing.executors import Interrupted
+from opal_lake.testing.model import ModelRow, RowId, known, net, visible
 from opal_lake.testing.strategies import DELTA, SERIAL, Put, Shape, Step, neighbours_of
-from opal_lake.zorder import ZOrderWork, arrange_here, zorder
-from opal_lake.zorder_plan import ZOrderOptions
+from opal_lake.upkeep.compaction import CompactOptions, compact
+from opal_lake.upkeep.zorder import zorder
+from opal_lake.upkeep.zorder_plan import ZOrderOptions
+from opal_lake.write.ingest_job import IngestOptions, commit_ingest, start_ingest, write_inline, write_segments
+from opal_lake.write.metagen_job import MetaGenPlan, apply_to_pending, commit_metagen, start_metagen
 
 _TARGET_BYTES = 12_000  # a handful of tiny files
 _KEYS = ("2026-11-01", None, "2026-11-02")
@@ -57,9 +49,10 @@ class Replay:
     shape: Shape
     table: Table = field(init=False)
     rows: dict[int, ModelRow] = field(default_factory=dict)
-    taken: dict[int, Put] = field(default_factory=dict)
+    puts_by_serial: dict[int, Put] = field(default_factory=dict)
     keys: dict[int, str | None] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
+    idle: dict[str, int] = field(default_factory=dict)
     versions: list[int] = field(default_factory=lambda: [0])
     hands: list[Hand] = field(default_factory=list)
     decoded: dict[str, pa.Table] = field(default_factory=dict)
@@ -96,33 +89,26 @@ class Replay:
         """Minor, or major with the floor at some row's delta. Other steps go on while its tasks have run and nothing is committed."""
         deltas = sorted({row.delta for row in self.rows.values()})
         floor = self.order_word(deltas[step.hand % len(deltas)]) if step.part and deltas else None
+        options = CompactOptions(mode="minor" if floor is None else "major", floor=floor, target_bytes=_TARGET_BYTES)
+        compact(self._interrupted(step), options)
+        self._see_versions()
+
+    def _interrupted(self, step: Step) -> Table:
         left = list(step.during)
 
-        def spread(task: Callable[[Any, str], Any], works: Sequence[Any]) -> list[Any]:
-            found = [task(work, f"{len(left)}.{step.hand}") for work in works]
+        def others() -> None:
             self._see_versions()
             if left:
                 self.play(left.pop(0))
-            return found
 
-        options = CompactOptions(mode="minor" if floor is None else "major", floor=floor, target_bytes=_TARGET_BYTES)
-        compact(self.table, options, spread)
-        self._see_versions()
+        return replace(self.table, executor=Interrupted(after=others, attempt=f"0.{step.hand}"))
 
     def _zorder(self, step: Step) -> None:
         """By one to three columns, all or what is new; other steps go on as in a compaction."""
         fields = [field for field in self.table.snapshot_at().spec.schema.fields if isinstance(field.type, Atomic)]
         chosen = tuple((fields + fields)[step.hand % len(fields) :][: min(len(fields), 1 + step.hand % 3)])
-        left = list(step.during)
-
-        def arrange(work: ZOrderWork) -> list[Rewritten]:
-            found = arrange_here(work)
-            if left:
-                self.play(left.pop(0))
-            return found
-
         options = ZOrderOptions(columns=tuple(field.id for field in chosen), target_bytes=_TARGET_BYTES, whole=bool(step.part))
-        zorder(self.table, chosen, options, arrange)
+        zorder(self._interrupted(step), chosen, options)
         self._see_versions()
 
     def _see_versions(self) -> None:
@@ -140,7 +126,7 @@ class Replay:
         return moment is None or floor is None or self.order_word(moment) >= floor
 
     def _begin_ingest(self, step: Step) -> Hand | None:
-        run = self.table.start_ingest(step.token, "fail")
+        run = start_ingest(self.table, IngestOptions(token=step.token))
         if isinstance(run, JobResult):
             self._expect_repeat(run, step.token)
             return None
@@ -149,44 +135,25 @@ class Replay:
         )
         serials = tuple(range(self.next_serial, self.next_serial + len(step.puts)))
         self.next_serial += len(serials)
-        self.taken.update(zip(serials, step.puts, strict=True))
+        self.puts_by_serial.update(zip(serials, step.puts, strict=True))
         run = replace(run, partition_key=_KEYS[run.number % len(_KEYS)])
         self.keys.update(dict.fromkeys(serials, run.partition_key))
-        if step.verb.endswith("inline"):
-            return self._inline(run, serials, step)
-        log, outputs = self.table.log, [ingest_rows(batches, task) for task, batches in self._tasks(run, serials, step.tasks)]
-        return Hand(commit=lambda: commit_ingest(log, run, outputs), token=step.token, serials=serials, is_ingest=True)
+        rows, table = self.arrow_rows(serials), self._cut(step)
+        rows = pa.Table.from_batches(rows.to_batches(max_chunksize=2), rows.schema)
+        is_inline, rule_outputs = step.verb.endswith("inline"), None
+        if is_inline:
+            outputs, rule_outputs = write_inline(table, rows, run)
+        else:
+            outputs = write_segments(table, rows, run)
+        commit = partial(commit_ingest, self.table.log, run, outputs, rule_outputs)
+        return Hand(commit=commit, token=step.token, serials=serials, is_ingest=True, is_inline=is_inline)
 
-    def _inline(self, run: IngestRun, serials: tuple[int, ...], step: Step) -> Hand:
-        """Each task gets the rows of its slot, as the shuffle brings them."""
-        log, writer, rows = self.table.log, slot_writer(run.base, run.number, self.table.cache), self.arrow_rows(serials)
-        keys = [self.table_field(name) for name in self.shape.keys]
-        hashes = hash_keys([rows[field.name] for field in keys], [field.type for field in keys if isinstance(field.type, Atomic)])
-        share = (hashes[:, 0] >> np.uint64(32)).astype(np.int64) * step.tasks >> 32
-        outputs = []
-        for place in range(step.tasks):
-            task = IngestTask(storage=self.table.storage, spec=run.base.spec, number=run.number, task=place, attempt="0")
-            slot = Slot(number=place, count=step.tasks, stem=task.stem(place))
-            outputs.append(inline_rows(rows.filter(pa.array(share == place)).to_batches(max_chunksize=2), task, writer, slot))
-        ruled = Ruled(writer=writer, outputs=tuple(output.ruled for output in outputs), slots=step.tasks)
-        ingested = [output.ingested for output in outputs]
-        commit = partial(commit_ingest, log, run, ingested, ruled)
-        return Hand(commit=commit, token=step.token, serials=serials, is_ingest=True, is_inline=True)
-
-    def table_field(self, name: str) -> Field:
-        return self.table.snapshot_at().spec.schema.field(name)
-
-    def _tasks(self, run: IngestRun, serials: tuple[int, ...], tasks: int) -> Iterator[tuple[IngestTask, list[pa.RecordBatch]]]:
-        for task in range(tasks):
-            mine = serials[task::tasks]
-            yield (
-                IngestTask(storage=self.table.storage, spec=run.base.spec, number=run.number, task=task, attempt="0"),
-                self.arrow_rows(mine).to_batches(max_chunksize=2) if mine else [],
-            )
+    def _cut(self, step: Step) -> Table:
+        return replace(self.table, executor=InProcess(tasks=step.tasks))
 
     def arrow_rows(self, serials: Iterable[int]) -> pa.Table:
         """Rows as an ingest gets them."""
-        puts = [(serial, self.taken[serial]) for serial in serials]
+        puts = [(serial, self.puts_by_serial[serial]) for serial in serials]
         columns = {
             name: pa.array([serial if name == SERIAL else put.values[name] for serial, put in puts], arrow_type(Atomic(name=kind)))
             for name, kind in self.shape.columns.items()
@@ -194,22 +161,18 @@ class Replay:
         return pa.table(columns | {DELETED: pa.array([put.deleted for _, put in puts], pa.bool_())})
 
     def _begin_metagen(self, step: Step) -> Hand | None:
-        log, cache, started = self.table.log, self.table.cache, self.table.start_metagen(step.token)
+        started = start_metagen(self.table, step.token)
         if isinstance(started, JobResult):
-            self._expect_repeat(started, step.token)
+            self._expect_done_or_idle(started, step.token)
             return None
-        plan, base = _part_of(started, step.part), started.base
+        plan = _part_of(started, step.part)
         segments = {*plan.segments}
         pending = tuple(
             serial for serial, row in self.rows.items() if row.processed is None and (not step.part or row.row_id[0] in segments)
         )
-        found = [entries_of_rows(self._decoded(file.path, base).select(rule_columns(base.spec)), base.spec) for file in plan.files]
-        assert sum(map(len, found)) == len(pending)
-        parts = split_by_hash(concat_entries(found), step.tasks) if found else []
-        writer = slot_writer(base, plan.number, cache)
-        slots = [Slot(number=at, count=step.tasks, stem=layout.job_file_name(plan.number, at, "0")) for at in range(step.tasks)]
-        outputs = tuple(process_slot(part, writer, slot) for part, slot in zip(parts, slots, strict=False))
-        commit = partial(commit_metagen, log, plan, Ruled(writer=writer, outputs=outputs, slots=step.tasks), step.token)
+        outputs = apply_to_pending(self._cut(step), plan)
+        assert outputs.counts["rows"] == len(pending)
+        commit = partial(commit_metagen, self.table.log, plan, outputs, step.token)
         return Hand(commit=commit, token=step.token, serials=pending, is_ingest=False)
 
     def _finish(self, hand: Hand) -> None:
@@ -217,9 +180,12 @@ class Replay:
         if hand.token is not None and hand.token in self._remembered():
             self._expect_repeat(result, hand.token)
             return
-        assert not result.repeated
         new = [serial for serial in hand.serials if hand.is_ingest or self.rows[serial].processed is None]
-        if not new and hand.token is None and (hand.serials or hand.is_ingest):
+        if not new and not hand.is_ingest:
+            self._expect_idle(result, hand.token)
+            return
+        assert not result.repeated
+        if not new and hand.token is None:
             assert result.version is None, f"{result} says that something was done, but nothing was left to do"
             return
         assert result.version == self.versions[-1] + 1
@@ -244,7 +210,7 @@ class Replay:
         used = {row.row_id for row in self.rows.values()}
         assert len({*given.values()} | used) == len(given) + len(used), f"version {version} gives out a row id twice"
         for serial in serials:
-            put = self.taken[serial]
+            put = self.puts_by_serial[serial]
             self.rows[serial] = ModelRow(
                 key=tuple(put.values[name] for name in self.shape.keys),
                 delta=put.values[DELTA],
@@ -262,6 +228,22 @@ class Replay:
         assert result.repeated
         assert token in self._remembered()
         assert result.version == self._remembered()[token]
+
+    def _expect_done_or_idle(self, result: JobResult, token: str | None) -> None:
+        if token in self._remembered():
+            self._expect_repeat(result, token)
+            return
+        if token not in self.idle:
+            pending = [serial for serial, row in self.rows.items() if row.processed is None]
+            assert not pending, f"{result} says that nothing is pending, and rows {pending} are"
+        self._expect_idle(result, token)
+
+    def _expect_idle(self, result: JobResult, token: str | None) -> None:
+        """Nothing was left to process: the result names the newest version, and a token returns the result of its first run."""
+        assert result.repeated == (token in self.idle)
+        assert result.version == self.idle.get(token or "", self.versions[-1])
+        if token is not None:
+            self.idle[token] = result.version
 
     def _decoded(self, path: str, snapshot: Snapshot) -> pa.Table:
         """A data file, read once a replay."""
@@ -284,39 +266,39 @@ class Replay:
                 if not self.is_readable(version, moment):
                     self._expect_unreadable(version, moment)
                     continue
-                found = self.visible_ids(snapshot, moment)
-                wanted = [row.row_id for row in visible(self.rows.values(), version, moment)]
-                assert found == wanted, f"version {version}, event time {moment!r}: visible are {found}, should be {wanted}"
+                actual = self.visible_ids(snapshot, moment)
+                expected = [row.row_id for row in visible(self.rows.values(), version, moment)]
+                assert actual == expected, f"version {version}, event time {moment!r}: visible are {actual}, should be {expected}"
 
     def _expect_unreadable(self, version: int, moment: Any) -> None:
-        said = ""
+        message = ""
         try:
             self.table.read(version=version, event_time=moment)
         except NotFoundError as error:
-            said = str(error)
-        assert "oldest readable" in said, f"version {version} at {moment!r}, before its floor: {said!r}"
+            message = str(error)
+        assert "oldest readable" in message, f"version {version} at {moment!r}, before its floor: {message!r}"
 
     def visible_ids(self, snapshot: Snapshot, event_time: Any) -> list[RowId]:
         """The row ids that the read plan and its filter let through."""
         plan = plan_read(snapshot, event_time_of(snapshot, event_time))
-        found: list[RowId] = []
+        ids: list[RowId] = []
         for part in file_reads(plan):
             rows = self._decoded(part.file.path, snapshot)
             hidden = hidden_rows(rows, part)
             assert part.file not in plan.plain or not hidden.any(), f"{part.file.path} is to be scanned plain, but has hidden rows"
-            found += zip(rows[SEGMENT].to_numpy()[~hidden].tolist(), rows[OFFSET].to_numpy()[~hidden].tolist(), strict=True)
-        return sorted(found)
+            ids += zip(rows[SEGMENT].to_numpy()[~hidden].tolist(), rows[OFFSET].to_numpy()[~hidden].tolist(), strict=True)
+        return sorted(ids)
 
     def compare_read(self, version: int | None, event_time: Any, timestamp: Any = None) -> None:
         """A whole read through the public face: the same rows with the same values."""
         at = self.table.snapshot_at(version, timestamp).version
         if not self.is_readable(at, event_time):
             return self._expect_unreadable(at, event_time)
-        found = self.table.read(version=version, timestamp=timestamp, event_time=event_time).to_pylist()
-        wanted = [dict(row.values) for row in visible(self.rows.values(), at, event_time)]
-        by_serial = {row[SERIAL]: row for row in found}
-        assert len(by_serial) == len(found)
-        assert by_serial == {row[SERIAL]: row for row in wanted}
+        actual = self.table.read(version=version, timestamp=timestamp, event_time=event_time).to_pylist()
+        expected = [dict(row.values) for row in visible(self.rows.values(), at, event_time)]
+        by_serial = {row[SERIAL]: row for row in actual}
+        assert len(by_serial) == len(actual)
+        assert by_serial == {row[SERIAL]: row for row in expected}
 
     def compare_narrowed(self, version: int, after: int, partition_key: str) -> None:
         """Only what came under a partition key, and only what came after a version."""
@@ -326,17 +308,30 @@ class Replay:
         if partition_key in self.table.snapshot_at(version).partitions:
             ours = [row for row in rows if row.partition_key == partition_key]
             self._compare_serials(self.table.read(version=version, partition_key=partition_key), ours)
+            self._compare_net(version, partition_key)
 
-    def _compare_serials(self, found: pa.Table, wanted: Iterable[ModelRow]) -> None:
-        assert sorted(found[SERIAL].to_pylist()) == sorted(row.values[SERIAL] for row in wanted)
+    def _compare_net(self, version: int, partition_key: str) -> None:
+        """All rows of the key count; if some of them are in no file any more, the read fails."""
+        snapshot, ours = self.table.snapshot_at(version), [row for row in self.rows.values() if row.partition_key == partition_key]
+        held = {row_id for path in snapshot.files for row_id in self._ids_in(path, snapshot)}
+        is_whole = all(row.row_id in held for row in known(ours, version))
+        for moment in (moment for moment in (None, *{row.delta for row in ours}) if self.is_readable(version, moment)):
+            try:
+                actual = self.table.read(version=version, event_time=moment, partition_key=partition_key, net=True)
+            except NotFoundError:
+                actual = None
+            assert (actual is not None) == is_whole, f"version {version} holds all rows of {partition_key!r}: {is_whole}"
+            if actual is not None:
+                self._compare_serials(actual, net(ours, partition_key, version, moment))
+
+    def _ids_in(self, path: str, snapshot: Snapshot) -> Iterable[RowId]:
+        rows = self._decoded(path, snapshot)
+        return zip(rows[SEGMENT].to_pylist(), rows[OFFSET].to_pylist(), strict=True)
+
+    def _compare_serials(self, actual: pa.Table, expected: Iterable[ModelRow]) -> None:
+        assert sorted(actual[SERIAL].to_pylist()) == sorted(row.values[SERIAL] for row in expected)
 
 
 def _part_of(plan: MetaGenPlan, part: int) -> MetaGenPlan:
     chosen = plan.segments[part - 1 :: 2] if part else plan.segments
     return replace(plan, segments=chosen, files=tuple(file for file in plan.files if not {*chosen}.isdisjoint(file.segments)))
-
-
-def split_by_hash(entries: Entries, parts: int) -> list[Entries]:
-    """The shares of so many tasks: every key in one of them."""
-    share = (entries.high >> np.uint64(32)).astype(np.int64) * parts >> 32
-    return [entries.take(share == place) for place in range(parts)]

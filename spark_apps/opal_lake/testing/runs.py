@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from opal_lake.data.segment import RunFile
 from opal_lake.key_store.cache.protocol import GREATEST_WORD
 from opal_lake.key_store.entries import Entries
 from opal_lake.key_store.probe import neighbours
 from opal_lake.key_store.run import decode_run
-from opal_lake.segment import RunFile
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
 

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from opal_lake.schema import Atomic, arrow_type
-from opal_lake.table_spec import TableLayout
+from opal_lake.spec.schema import Atomic, arrow_type
+from opal_lake.spec.table_spec import TableLayout
 
 _DATES = (date(1, 1, 1), date(1582, 10, 4), date(1582, 10, 15), date(1969, 12, 31), date(1970, 1, 1), date(2026, 3, 29), date(9999, 12, 31))
 _TIMES = (
@@ -78,7 +78,7 @@ class Shape:
             keys=list(self.keys),
             delta=DELTA,
             tie_break=list(self.ties),
-            deletes="op = 'D'",
+            deletes="place = 'deleted'",
             partition_by=[self.partition] if self.partition else [],
             file_format=self.file_format,
             properties=self.properties,
@@ -137,7 +137,7 @@ def neighbours_of(value: Any, kind: str) -> list[Any]:
 def shapes(draw: st.DrawFn, file_formats: tuple[str, ...] = ("parquet", "orc")) -> Shape:
     kinds = draw(st.lists(st.sampled_from(sorted(POOLS)), min_size=1, max_size=2))
     keys = dict(zip(draw(st.permutations(_NAMES)), kinds, strict=False))
-    ties = {f"tie {place}": kind for place, kind in enumerate(draw(st.lists(st.sampled_from(ORDER_KINDS), max_size=2)))}
+    ties = {f"tie {number}": kind for number, kind in enumerate(draw(st.lists(st.sampled_from(ORDER_KINDS), max_size=2)))}
     delta = draw(st.sampled_from(ORDER_KINDS))
     columns = {**keys, DELTA: delta, **ties}
     pools = {name: tuple(draw(st.lists(st.sampled_from(POOLS[kind]), min_size=1, max_size=4))) for name, kind in columns.items()}
@@ -224,10 +224,10 @@ def histories(draw: st.DrawFn, file_formats: tuple[str, ...] = ("parquet", "orc"
 
 def _shaped(step: Step, shape: Shape) -> Step:
     puts = tuple(put_of(raw, shape) for raw in step.raw)
-    return replace(step, puts=puts, during=tuple(_shaped(one, shape) for one in step.during))
+    return replace(step, puts=puts, during=tuple(_shaped(step_during, shape) for step_during in step.during))
 
 
 def put_of(raw: bytes, shape: Shape) -> Put:
     """The row that eight dice mean for a shape."""
-    values = {name: pool[raw[place] % len(pool)] for place, (name, pool) in enumerate(shape.pools.items())}
+    values = {name: pool[raw[index] % len(pool)] for index, (name, pool) in enumerate(shape.pools.items())}
     return Put(values=values, deleted=raw[-1] % 4 == 1)

@@ -1,4 +1,4 @@
-"""Where rows come from: files and databases, read so that nothing is lost in silence."""
+"""Sources of rows: files and databases. No value is lost silently."""
 
 from opal_spark.sources.errors import source_errors
 from opal_spark.sources.read import read_source, source_rows

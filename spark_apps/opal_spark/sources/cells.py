@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from opal_lake.schema import Atomic, decimal_parts
+from opal_lake.spec.schema import Atomic, decimal_parts
 
 Patterns = Mapping[str, str]  # type name -> the datetime pattern that a source's options give for it
 
@@ -30,7 +30,7 @@ def patterns_of(options: Mapping[str, str]) -> Patterns:
 
 
 def parse_text(text: Column, kind: Atomic, patterns: Patterns) -> Column:
-    """The value that a text stands for; null for null, and for a text that is no such value."""
+    """The value of a text; null for null, and for a text that is not a valid value."""
     if kind.name in patterns:
         return _by_pattern(text, kind, patterns[kind.name])
     parts = decimal_parts(kind.name)
@@ -38,7 +38,7 @@ def parse_text(text: Column, kind: Atomic, patterns: Patterns) -> Column:
 
 
 def wrong_type(path: str, kind: Atomic) -> str:
-    """The reason for a text that is no such value; without the text, so that rows can be counted by reason."""
+    """The reason for a text that is not a valid value. It omits the text, so that rows can be counted by reason."""
     return f"column {path!r} is no {kind.name}"
 
 

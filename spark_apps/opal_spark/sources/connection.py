@@ -4,7 +4,7 @@ import os
 import re
 
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
-from opal_lake.source import Jdbc
+from opal_lake.job.source import Jdbc
 
 # Named, because Java's own search does not see a jar that came with the job.
 _DRIVERS = {
@@ -57,7 +57,7 @@ def database(source: Jdbc) -> str:
 
 
 def relation(source: Jdbc) -> str:
-    """What stands after FROM."""
+    """The relation after FROM."""
     return source.table or f"({source.query}) opal_source"
 
 
@@ -68,7 +68,7 @@ def partition_column(source: Jdbc) -> str | None:
 
 
 def as_jdbc_error(source: Jdbc, text: str) -> OpalError | None:
-    """What a failure says about the source, None when it is not the source's."""
+    """The error of the source behind a failure; None if the source is not the cause."""
     where = f"jdbc:{database(source)}"
     if _NO_DRIVER.search(text):
         package = _PACKAGES.get(database(source), "<group>:<artifact>:<version>")
@@ -76,11 +76,11 @@ def as_jdbc_error(source: Jdbc, text: str) -> OpalError | None:
             f"there is no driver for {where}: add its jar, as spark-submit --packages {package} (or --jars), "
             "or spark.jars.packages before the session starts"
         )
-    if found := _REFUSED.search(text):
-        return InvalidInputError(f"{where}: {(found[1] or found[2]).strip()}; correct the options")
-    if not (said := _SAID.findall(text)):
+    if refused := _REFUSED.search(text):
+        return InvalidInputError(f"{where}: {(refused[1] or refused[2]).strip()}; correct the options")
+    if not (messages := _SAID.findall(text)):
         return None
-    message = said[-1][1].strip()
+    message = messages[-1][1].strip()
     if _PASSING.search(message):
         return StorageError(f"{where} did not answer: {message}; try again")
     return InvalidInputError(

@@ -1,7 +1,7 @@
-"""What Spark says when a source cannot be read, which it finds out long after the reader was made, and not always of which file."""
+"""Errors of sources that cannot be read. Spark fails long after the reader was created, and does not always name the file."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import unquote
 
@@ -9,11 +9,11 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
-from opal_lake.source import Files, Jdbc, Source
-from opal_lake.table_spec import TableSpec
+from opal_lake.job.source import Files, Jdbc, Source
+from opal_lake.spec.table_spec import TableSpec
 from opal_spark.sources.connection import as_jdbc_error
-from opal_spark.sources.csv_header import check_headers
 from opal_spark.sources.paths import MOST_FILES, file_paths, one_file, open_files
+from opal_spark.sources.text.csv_header import check_headers
 
 _FILE = re.compile(r"reading file (\S[^\n]*?)\.\s+(?:Could not|SQLSTATE)")
 _CAUSE = re.compile(r"Caused by: ([\w.$]+(?:Exception|Error)): ([^\n]*)")
@@ -26,8 +26,8 @@ _BUSY = re.compile(r"SlowDown|ServiceUnavailable|InternalError|RequestTimeout|Th
 
 
 @contextmanager
-def source_errors(spark: SparkSession, rows: DataFrame | Source, spec: TableSpec) -> Iterator[None]:
-    """Around everything that reads a source, from its definition to the end of the action."""
+def source_errors(spark: SparkSession, rows: DataFrame | Source, spec: Callable[[], TableSpec]) -> Iterator[None]:
+    """Around everything that reads a source, from its definition to the end of the action. `spec` is asked for if CSV files failed."""
     try:
         yield
     except (OpalError, PythonException):  # a task's own error is not the source's
@@ -38,8 +38,8 @@ def source_errors(spark: SparkSession, rows: DataFrame | Source, spec: TableSpec
         raise
 
 
-def as_source_error(spark: SparkSession, source: Source, spec: TableSpec, error: Exception) -> OpalError | None:
-    """None when the failure is not the source's."""
+def as_source_error(spark: SparkSession, source: Source, spec: Callable[[], TableSpec], error: Exception) -> OpalError | None:
+    """None if the source is not the cause of the failure."""
     text = str(error)
     if isinstance(source, Jdbc):
         return as_jdbc_error(source, text)
@@ -54,14 +54,14 @@ def as_source_error(spark: SparkSession, source: Source, spec: TableSpec, error:
     return _unreadable(spark, source, spec, text)
 
 
-def _unreadable(spark: SparkSession, source: Files, spec: TableSpec, text: str) -> OpalError | None:
-    found = _FILE.search(text)
+def _unreadable(spark: SparkSession, source: Files, spec: Callable[[], TableSpec], text: str) -> OpalError | None:
+    named = _FILE.search(text)
     if any(_PASSING.search(kind) or _BUSY.search(message) for kind, message in _CAUSE.findall(text)):
-        name = unquote(found[1]) if found else f"one of {list(source.paths)}"
+        name = unquote(named[1]) if named else f"one of {list(source.paths)}"
         return StorageError(f"{name} could not be read ({_reason(text)}); try again")
-    damaged = [f"{unquote(found[1])} cannot be read as {source.file_format} ({_reason(text)})"] if found else []
+    damaged = [f"{unquote(named[1])} cannot be read as {source.file_format} ({_reason(text)})"] if named else []
     damaged = damaged or _damaged_files(spark, source)
-    if source.file_format == "csv" and (problem := _header_problem(spark, source, spec)) is not None:
+    if source.file_format == "csv" and (problem := _header_problem(spark, source, spec())) is not None:
         return problem
     if not damaged:
         return None
@@ -80,7 +80,7 @@ def _header_problem(spark: SparkSession, source: Files, spec: TableSpec) -> Inva
 
 
 def _damaged_files(spark: SparkSession, source: Files) -> list[str]:
-    """Which of the files cannot even be opened, of the first ones, when Spark has not said it."""
+    """Which of the first files cannot be opened, if Spark has not named one."""
     damaged = []
     for path in file_paths(open_files(spark, source, "text", {}))[:MOST_FILES]:
         try:

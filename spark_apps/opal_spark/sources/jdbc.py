@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from opal_lake.schema import Array, Atomic, DataType, Field, decimal_parts, schema_of_arrow
-from opal_lake.source import Jdbc
-from opal_lake.table_spec import TableSpec
-from opal_spark.assign import assigned_columns, fits
-from opal_spark.columns import arrow_of_spark, quoted
+from opal_lake.job.source import Jdbc
+from opal_lake.spec.schema import Array, Atomic, DataType, Field, decimal_parts, schema_of_arrow
+from opal_lake.spec.table_spec import TableSpec
+from opal_spark.engine.columns import arrow_of_spark, quoted
+from opal_spark.sources.assign import assigned_columns, fits
 from opal_spark.sources.cells import parse_text, wrong_type
 from opal_spark.sources.connection import connection_options, database, partition_column, relation
 from opal_spark.sources.marks import fault_of, mark
@@ -29,7 +29,7 @@ class Cell:
     """A column of the database, and the table's column if values go by way of text, which the database may write itself."""
 
     given: Field
-    wanted: Field | None = None
+    target: Field | None = None
     in_database: bool = False
 
     @property
@@ -44,13 +44,13 @@ class Cell:
 def read_jdbc(spark: SparkSession, source: Jdbc, spec: TableSpec) -> DataFrame:
     """Rows of the table's columns, with what is wrong with them."""
     given = schema_of_arrow(arrow_of_spark(_load(spark, source, relation(source)).schema)).fields
-    cells = [_plan_cell(one, spec, source) for one in given]
+    cells = [_plan_cell(column, spec, source) for column in given]
     partition = partition_column(source)
     rows = _load(spark, source, _with_texts(relation(source), cells, partition))
     rows = rows.select(F.struct(*[_loaded(cell, partition) for cell in cells]).alias(_CELLS))
     valued = rows.select("*", *[_value(cell).alias(cell.given.name) for cell in cells])
     fitted = valued.select(_CELLS, *assigned_columns(valued, spec))
-    faults = [_fault(cell, cell.wanted) for cell in cells if cell.wanted is not None]
+    faults = [_fault(cell, cell.target) for cell in cells if cell.target is not None]
     return mark(fitted, spec, faults, F.lit(f"jdbc:{source.table or 'query'}"), F.to_json(_CELLS, {"ignoreNullFields": "false"}))
 
 
@@ -59,31 +59,31 @@ def _load(spark: SparkSession, source: Jdbc, table: str) -> DataFrame:
 
 
 def _plan_cell(given: Field, spec: TableSpec, source: Jdbc) -> Cell:
-    wanted = next((column for column in spec.schema.fields if column.name.casefold() == given.name.casefold()), None)
-    inner = _atomic_types(given.type, wanted.type) if wanted is not None else None
+    target = next((column for column in spec.schema.fields if column.name.casefold() == given.name.casefold()), None)
+    inner = _atomic_types(given.type, target.type) if target is not None else None
     if inner is None or not _is_reachable(*inner):
         return Cell(given=given)
-    one, other = inner
-    if database(source) == "postgresql" and one not in _WHOLE:
-        return Cell(given=given, wanted=wanted, in_database=True)
-    return Cell(given=given) if fits(one, other) or isinstance(given.type, Array) else Cell(given=given, wanted=wanted)
+    source_type, other = inner
+    if database(source) == "postgresql" and source_type not in _WHOLE:
+        return Cell(given=given, target=target, in_database=True)
+    return Cell(given=given) if fits(source_type, other) or isinstance(given.type, Array) else Cell(given=given, target=target)
 
 
-def _atomic_types(given: DataType, wanted: DataType) -> tuple[str, str] | None:
+def _atomic_types(given: DataType, target: DataType) -> tuple[str, str] | None:
     """Their names, or those of the elements of lists."""
-    match given, wanted:
-        case Atomic(name=one), Atomic(name=other):
-            return one, other
-        case Array(element=Field(type=Atomic(name=one))), Array(element=Field(type=Atomic(name=other))):
-            return one, other
+    match given, target:
+        case Atomic(name=source_type), Atomic(name=other):
+            return source_type, other
+        case Array(element=Field(type=Atomic(name=source_type))), Array(element=Field(type=Atomic(name=other))):
+            return source_type, other
     return None
 
 
-def _is_reachable(given: str, wanted: str) -> bool:
+def _is_reachable(given: str, target: str) -> bool:
     """Whether values of one type may be exact ones of the other. A time without a zone is taken to be in the session's."""
     if given in _TIMES:
-        return given == wanted or (given, wanted) == ("timestamp_ntz", "timestamp")
-    return _is_exact_number(given) and _is_exact_number(wanted)
+        return given == target or (given, target) == ("timestamp_ntz", "timestamp")
+    return _is_exact_number(given) and _is_exact_number(target)
 
 
 def _is_exact_number(name: str) -> bool:
@@ -112,7 +112,7 @@ def _loaded(cell: Cell, partition: str | None) -> Column:
 
 
 def _value(cell: Cell) -> Column:
-    match cell.wanted:
+    match cell.target:
         case None:
             return cell.value
         case Field(type=Array(element=Field(type=Atomic() as kind))):
@@ -122,10 +122,10 @@ def _value(cell: Cell) -> Column:
     raise AssertionError(cell)
 
 
-def _fault(cell: Cell, wanted: Field) -> Column:
-    if isinstance(wanted.type, Atomic):
-        return fault_of(cell.text, wanted.name, wanted.type)
-    assert isinstance(wanted.type, Array)
-    assert isinstance(wanted.type.element.type, Atomic)
-    nulls = [F.size(F.filter(values, lambda one: one.isNull())) for values in (cell.value, F.col(quoted(wanted.name)))]
-    return F.when(nulls[0] != nulls[1], F.lit(wrong_type(f"{wanted.name}.element", wanted.type.element.type)))
+def _fault(cell: Cell, target: Field) -> Column:
+    if isinstance(target.type, Atomic):
+        return fault_of(cell.text, target.name, target.type)
+    assert isinstance(target.type, Array)
+    assert isinstance(target.type.element.type, Atomic)
+    nulls = [F.size(F.filter(values, lambda element: element.isNull())) for values in (cell.value, F.col(quoted(target.name)))]
+    return F.when(nulls[0] != nulls[1], F.lit(wrong_type(f"{target.name}.element", target.type.element.type)))

@@ -1,4 +1,4 @@
-"""What a reader notes about a row: why it is bad, where it stood, and what it held before it was given types."""
+"""What a reader records about a row: why it is bad, its file, and its text before it was typed."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -7,10 +7,10 @@ from operator import add, or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from opal_lake.rejects import BAD, ROW, SOURCE
-from opal_lake.schema import Atomic, Field
-from opal_lake.table_spec import MAX_KEY_BYTES, TableSpec
-from opal_spark.columns import quoted
+from opal_lake.data.rejects import BAD, ROW, SOURCE
+from opal_lake.spec.schema import Atomic, Field
+from opal_lake.spec.table_spec import MAX_KEY_BYTES, TableSpec
+from opal_spark.engine.columns import quoted
 from opal_spark.sources.cells import wrong_type
 
 FILE = "_opal_file"
@@ -22,7 +22,7 @@ def file_column(rows: DataFrame) -> Column:
 
 
 def file_name() -> Column:
-    """The file as its owner writes it; a plus sign is not a space here."""
+    """The unquoted path of the file; a plus sign is not a space here."""
     return F.try_url_decode(F.replace(F.col(FILE), F.lit("+"), F.lit("%2B")))
 
 
@@ -36,7 +36,7 @@ def mark(rows: DataFrame, spec: TableSpec, faults: Sequence[Column], source: Col
 
 
 def _suspect(spec: TableSpec) -> Column:
-    """Bad already, or going to be found so by `opal_lake.rejects`."""
+    """Rows that are bad already, or that `opal_lake.data.rejects` will reject."""
     required = [F.col(quoted(column.name)).isNull() for column in (*spec.keys, spec.delta)]
     sizes = [F.octet_length(quoted(key.name)) for key in spec.keys if _is_sized(key)]
     long = [reduce(add, sizes) > MAX_KEY_BYTES] if sizes else []
@@ -48,5 +48,5 @@ def _is_sized(key: Field) -> bool:
 
 
 def fault_of(text: Column, name: str, kind: Atomic) -> Column:
-    """The reason where there was a text and it became no value of the column."""
+    """The reason if there was a text that is not a value of the column."""
     return F.when(text.isNotNull() & F.col(quoted(name)).isNull(), F.lit(wrong_type(name, kind)))

@@ -1,4 +1,4 @@
-"""Opening files: what was asked for is there, and a file that cannot be read is an error, never a gap."""
+"""Opens files: a file that is missing or cannot be read is an error, never skipped."""
 
 import re
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
 
 from opal_lake.errors import InvalidInputError, NoRowsError
-from opal_lake.source import Files
-from opal_spark.session import few_listing_tasks
+from opal_lake.job.source import Files
+from opal_spark.engine.session import few_listing_tasks
 
 MOST_FILES = 200  # that are looked at one by one to explain a failure
 
@@ -51,12 +51,12 @@ def _nothing_there(source: Files) -> str:
 
 
 def file_paths(rows: DataFrame) -> list[str]:
-    """The files behind a DataFrame, as their owner writes them."""
+    """The unquoted paths of the files behind a DataFrame."""
     return sorted(unquote(path) for path in rows.inputFiles())
 
 
 def one_file(source: Files, path: str) -> Files:
-    """A source of just this file, whatever characters are in its name."""
+    """A source of this file alone, whatever characters are in its name."""
     return Files(paths=(_PATTERN_CHARACTER.sub(r"\\\g<0>", path),), format=source.file_format, options=source.options)
 
 

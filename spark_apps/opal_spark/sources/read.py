@@ -1,27 +1,27 @@
-"""Whatever rows may come from, as a DataFrame that fits a table."""
+"""Any source of rows as a DataFrame that fits a table."""
 
 from pyspark.sql import DataFrame, SparkSession
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.source import Files, Jdbc, Source
-from opal_lake.table_spec import TableSpec
+from opal_lake.job.source import Files, Jdbc, Source
+from opal_lake.spec.table_spec import TableSpec
 from opal_spark.sources.columnar_files import read_columnar, refuse_reserved
-from opal_spark.sources.csv_files import read_csv
 from opal_spark.sources.jdbc import read_jdbc
-from opal_spark.sources.json_files import read_json
+from opal_spark.sources.text.csv_files import read_csv
+from opal_spark.sources.text.json_files import read_json
 
 _READERS = {"csv": read_csv, "json": read_json, "parquet": read_columnar, "orc": read_columnar}
 
 
 def read_source(spark: SparkSession, source: Source, spec: TableSpec) -> DataFrame:
-    """The table's columns, and beside them `_opal_bad`, `_opal_source` and `_opal_row` as `opal_lake.rejects` takes them."""
+    """The table's columns, and beside them `_opal_bad`, `_opal_source` and `_opal_row` as `opal_lake.data.rejects` takes them."""
     if isinstance(source, Jdbc):
         return read_jdbc(spark, source, spec)
     return _READERS[source.file_format](spark, source, spec)
 
 
 def source_rows(spark: SparkSession, rows: DataFrame | Source, spec: TableSpec) -> DataFrame:
-    """What `OpalTable.ingest` was given."""
+    """The source that `OpalTable.ingest` was given, as a DataFrame."""
     if isinstance(rows, Files | Jdbc):
         return read_source(spark, rows, spec)
     if not hasattr(rows, "sparkSession"):  # a DataFrame of classic Spark, or of Connect

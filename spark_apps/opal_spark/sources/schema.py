@@ -1,12 +1,12 @@
-"""The columns that a source seems to have, for a new table made after it."""
+"""The inferred columns of a source, for a new table."""
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from opal_lake.source import Jdbc, Source
+from opal_lake.job.source import Jdbc, Source
 from opal_spark.sources.connection import connection_options, relation
-from opal_spark.sources.csv_header import csv_options
 from opal_spark.sources.paths import open_files
+from opal_spark.sources.text.csv_header import csv_options
 
 _INFERRED = {"csv": {"inferSchema": "true"}, "json": {}}
 

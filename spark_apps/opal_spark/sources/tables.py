@@ -1,4 +1,4 @@
-"""Tables of other kinds as sources of a bootstrap: their files, fixed once, and the rows of some of these."""
+"""Tables of other formats as sources of a bootstrap: the list of their files, fixed once, and the rows of some files."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,11 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from opal_lake.bootstrap import BootstrapPlan, SourceFile, SourceTable, cut_batches
 from opal_lake.errors import InvalidInputError, NotFoundError, OpalError
-from opal_lake.source import DELTA_CONF, PACKAGES, Files
-from opal_spark.failures import first_words
-from opal_spark.session import few_listing_tasks
+from opal_lake.job.source import DELTA_CONF, PACKAGES, Files
+from opal_lake.write.bootstrap import BootstrapPlan, SourceFile, SourceTable, cut_batches
+from opal_spark.engine.failures import first_words
+from opal_spark.engine.session import few_listing_tasks
 from opal_spark.sources.paths import one_file, open_files
 
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
@@ -25,7 +25,7 @@ _DELTA_COMMIT = re.compile(r"/(\d{20})\.json$")
 
 
 def plan_source(spark: SparkSession, source: SourceTable, schema: StructType | None, batch_bytes: int) -> BootstrapPlan:
-    """Look at the source as it is now. Columns that folders name take their types from the schema of the new table, if there is one."""
+    """List the source's files now. Partition columns take their types from the schema of the new table, if there is one."""
     with _explained(source):
         fixed = _at_version(spark, source)
         rows = _rows(spark, fixed)
@@ -40,7 +40,7 @@ def plan_source(spark: SparkSession, source: SourceTable, schema: StructType | N
 
 
 def batch_rows(spark: SparkSession, plan: BootstrapPlan, batch: int) -> DataFrame:
-    """The rows of a batch, as they were when the source was looked at."""
+    """The rows of a batch, as they were when the source was listed."""
     files = plan.batches[batch]
     with _explained(plan.source):
         if plan.source.format in PACKAGES:
@@ -48,14 +48,14 @@ def batch_rows(spark: SparkSession, plan: BootstrapPlan, batch: int) -> DataFram
         _check_unchanged(spark, files)
         reader = spark.read.format(plan.source.format).schema(StructType.fromJson(dict(plan.schema))).options(**_STRICT)
         if plan.folders:
-            reader = reader.option("basePath", _hadoop(plan.source.place))
+            reader = reader.option("basePath", _hadoop(plan.source.location))
         with few_listing_tasks(spark):
             return reader.load([_literal(file.path) for file in files])
 
 
 @contextmanager
 def _explained(source: SourceTable) -> Iterator[None]:
-    """What it means when Spark cannot open a source."""
+    """Explains Spark's errors when it cannot open a source."""
     try:
         yield
     except OpalError:
@@ -67,10 +67,13 @@ def _explained(source: SourceTable) -> Iterator[None]:
         if "DELTA_CONFIGURE_SPARK_SESSION" in text:
             raise InvalidInputError(f"Spark is not set up to read Delta: {_advice(source)}") from error
         if isinstance(error, AnalysisException):
-            raise InvalidInputError(f"{source.place} cannot be read as {source.format}: {first_words(error)}; correct the path") from error
-        if source.format not in PACKAGES and (found := _UNREADABLE.search(text)):
             raise InvalidInputError(
-                f"{source.place} has a file that is no {source.format}, or damaged ({found[0]}); correct the format, or take the file away"
+                f"{source.location} cannot be read as {source.format}: {first_words(error)}; correct the path"
+            ) from error
+        if source.format not in PACKAGES and (unreadable := _UNREADABLE.search(text)):
+            raise InvalidInputError(
+                f"{source.location} has a file that is no {source.format}, or damaged ({unreadable[0]}); "
+                "correct the format, or take the file away"
             ) from error
         raise
 
@@ -84,39 +87,39 @@ def _advice(source: SourceTable) -> str:
 
 
 def _at_version(spark: SparkSession, source: SourceTable) -> SourceTable:
-    """With the newest version, if none was asked for."""
+    """The source with its newest version, if none was given."""
     version = source.version
     if source.format == "delta" and version is None:
-        log = spark.read.format("binaryFile").load(f"{_literal(source.place.rstrip('/'))}/_delta_log/*.json").select("path")
-        found = [int(number[1]) for row in log.collect() if (number := _DELTA_COMMIT.search(row.path))]
-        if not found:
-            raise NotFoundError(f"{source.place} has no Delta log; correct the path")
-        version = max(found)
+        log = spark.read.format("binaryFile").load(f"{_literal(source.location.rstrip('/'))}/_delta_log/*.json").select("path")
+        versions = [int(number[1]) for row in log.collect() if (number := _DELTA_COMMIT.search(row.path))]
+        if not versions:
+            raise NotFoundError(f"{source.location} has no Delta log; correct the path")
+        version = max(versions)
     if source.format == "iceberg" and version is None:
         main = spark.read.format("iceberg").load(_iceberg(source, "refs")).where("name = 'main'").select("snapshot_id").collect()
         version = main[0].snapshot_id if main else None
-    return SourceTable(place=source.place, format=source.format, version=version)
+    return SourceTable(location=source.location, format=source.format, version=version)
 
 
 def _rows(spark: SparkSession, source: SourceTable) -> DataFrame:
     """All rows, as of the version."""
     if source.format not in PACKAGES:
-        files = one_file(Files(paths=(source.place,), format=source.format), source.place)
+        files = one_file(Files(paths=(source.location,), format=source.format), source.location)
         return open_files(spark, files, source.format, {"mergeSchema": "true"})
-    place = _hadoop(source.place) if source.format == "delta" else _iceberg(source, None)
+    location = _hadoop(source.location) if source.format == "delta" else _iceberg(source, None)
     reader = spark.read.format(source.format)
-    return reader.load(place) if source.version is None else reader.option("versionAsOf", str(source.version)).load(place)
+    return reader.load(location) if source.version is None else reader.option("versionAsOf", str(source.version)).load(location)
 
 
 def _list_files(rows: DataFrame, source: SourceTable) -> list[SourceFile]:
-    """Files that hold rows, with their number: Parquet, ORC and Delta tell it without reading a column."""
-    told = rows.metadataColumn("_metadata")
-    stamp = F.unix_millis(told.getField("file_modification_time"))
-    keys = [told.getField("file_path").alias("path"), told.getField("file_size").alias("size"), stamp.alias("stamp")]
-    found = rows.select(*keys).groupBy("path", "size", "stamp").count().collect()
+    """Files with rows, and their row counts, which Parquet, ORC and Delta hold in metadata."""
+    metadata = rows.metadataColumn("_metadata")
+    stamp = F.unix_millis(metadata.getField("file_modification_time"))
+    keys = [metadata.getField("file_path").alias("path"), metadata.getField("file_size").alias("size"), stamp.alias("stamp")]
+    counted = rows.select(*keys).groupBy("path", "size", "stamp").count().collect()
     if source.format == "delta":  # its files never change
-        return [SourceFile(path=row.path, size=row.size, rows=row["count"]) for row in found]
-    return [SourceFile(path=unquote(row.path), size=row.size, rows=row["count"], stamp_ms=row.stamp) for row in found]
+        return [SourceFile(path=row.path, size=row.size, rows=row["count"]) for row in counted]
+    return [SourceFile(path=unquote(row.path), size=row.size, rows=row["count"], stamp_ms=row.stamp) for row in counted]
 
 
 def _list_iceberg(spark: SparkSession, source: SourceTable, rows: DataFrame) -> list[SourceFile]:
@@ -124,16 +127,16 @@ def _list_iceberg(spark: SparkSession, source: SourceTable, rows: DataFrame) -> 
         return []  # nothing was ever written
     listed = spark.read.format("iceberg").option("versionAsOf", str(source.version)).load(_iceberg(source, "files"))
     sizes = {row.file_path: row.file_size_in_bytes for row in listed.where("content = 0").collect()}
-    found = rows.select(rows.metadataColumn("_file").alias("path")).groupBy("path").count().collect()
-    return [SourceFile(path=row.path, size=sizes[row.path], rows=row["count"]) for row in found]
+    counted = rows.select(rows.metadataColumn("_file").alias("path")).groupBy("path").count().collect()
+    return [SourceFile(path=row.path, size=sizes[row.path], rows=row["count"]) for row in counted]
 
 
 def _only(spark: SparkSession, rows: DataFrame, source: SourceTable, files: Sequence[SourceFile]) -> DataFrame:
-    """A join and not a list of literals, which thousands of files would make a plan of megabytes."""
+    """By a join, because a list of thousands of literals would make a plan of megabytes."""
     is_delta = source.format == "delta"
-    place = rows.metadataColumn("_metadata").getField("file_path") if is_delta else rows.metadataColumn("_file")
-    wanted = spark.createDataFrame(pa.table({_WANTED: pa.array([file.path for file in files], pa.string())}))
-    return rows.withColumn(_FILE, place).join(F.broadcast(wanted), F.col(_FILE) == F.col(_WANTED), "left_semi").drop(_FILE)
+    file_path = rows.metadataColumn("_metadata").getField("file_path") if is_delta else rows.metadataColumn("_file")
+    chosen = spark.createDataFrame(pa.table({_WANTED: pa.array([file.path for file in files], pa.string())}))
+    return rows.withColumn(_FILE, file_path).join(F.broadcast(chosen), F.col(_FILE) == F.col(_WANTED), "left_semi").drop(_FILE)
 
 
 def _check_unchanged(spark: SparkSession, files: Sequence[SourceFile]) -> None:
@@ -141,48 +144,54 @@ def _check_unchanged(spark: SparkSession, files: Sequence[SourceFile]) -> None:
     try:
         with few_listing_tasks(spark):
             listed = spark.read.format("binaryFile").load([_literal(file.path) for file in files])
-        told = listed.selectExpr("path", "length", "unix_millis(modificationTime) AS stamp").collect()
+        now = listed.selectExpr("path", "length", "unix_millis(modificationTime) AS stamp").collect()
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         raise InvalidInputError(f"files of the source are gone since the bootstrap began ({first_words(error)}); {_WAY_OUT}") from error
-    found = {_plain(row.path): (row.length, row.stamp) for row in told}
+    stamps = {_plain(row.path): (row.length, row.stamp) for row in now}
     for file in files:
-        if found.get(_plain(file.path)) != (file.size, file.stamp_ms):
+        if stamps.get(_plain(file.path)) != (file.size, file.stamp_ms):
             raise InvalidInputError(f"{file.path} was changed since the bootstrap began; {_WAY_OUT}")
 
 
 _WAY_OUT = "put back what was there, or bootstrap a new table"
 
 
+def is_below(path: str, folder: str) -> bool:
+    """Whether a file is the folder itself, or in it."""
+    whole, root = _plain(path), _plain(folder)
+    return (whole == root or whole.startswith(root + "/")) and ".." not in whole.split("/")
+
+
 def _folders(source: SourceTable, files: Sequence[SourceFile]) -> tuple[str, ...]:
-    """The columns that paths below the source name, as `day=2026-11-01`."""
+    """The partition columns in the paths below the source, as `day=2026-11-01`."""
     if source.format in PACKAGES or not files:
         return ()
-    parts = _plain(files[0].path).partition(_plain(source.place) + "/")[2].split("/")[:-1]
+    parts = _plain(files[0].path).partition(_plain(source.location) + "/")[2].split("/")[:-1]
     return tuple(unquote(part.partition("=")[0]) for part in parts if "=" in part)
 
 
-def _with_types(found: StructType, wanted: StructType | None, folders: Sequence[str]) -> StructType:
-    """`01` in a folder's name is a number to Spark, and may be a text to the table."""
-    kinds = {field.name.casefold(): field.dataType for field in wanted.fields} if wanted is not None else {}
+def _with_types(inferred: StructType, schema: StructType | None, folders: Sequence[str]) -> StructType:
+    """Spark infers a number from `01` in a folder's name; the table's column may be a string."""
+    kinds = {field.name.casefold(): field.dataType for field in schema.fields} if schema is not None else {}
     named = {name.casefold() for name in folders}
     return StructType(
         [
             StructField(field.name, kinds.get(field.name.casefold(), field.dataType) if field.name.casefold() in named else field.dataType)
-            for field in found.fields
+            for field in inferred.fields
         ]
     )
 
 
 def _iceberg(source: SourceTable, part: str | None) -> str:
     """A table by its path or by its name in a catalog, or one of its metadata tables."""
-    place = _hadoop(source.place.rstrip("/"))
-    return place if part is None else f"{place}{'#' if '/' in place else '.'}{part}"
+    location = _hadoop(source.location.rstrip("/"))
+    return location if part is None else f"{location}{'#' if '/' in location else '.'}{part}"
 
 
 def _literal(path: str) -> str:
-    """For Spark, which takes paths for patterns."""
+    """The path with its pattern characters escaped for Spark."""
     return one_file(Files(paths=(path,), format="parquet"), _hadoop(path)).paths[0]
 
 
@@ -191,5 +200,5 @@ def _hadoop(path: str) -> str:
 
 
 def _plain(path: str) -> str:
-    """For comparing: Spark writes file:/a, file:///a and /a."""
+    """A form for comparisons: Spark writes file:/a, file:///a and /a."""
     return re.sub(r"^file:/*", "/", _hadoop(path)).rstrip("/")

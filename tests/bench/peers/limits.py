@@ -7,7 +7,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A ratio by its name in the table of ratios. `claim` is the README's figure, `wide` fails the check."""
+    """A ratio by its name in the table of ratios. `claim` is the figure of docs/benchmarks.md, `wide` fails the check."""
 
     ratio: str
     claim: float

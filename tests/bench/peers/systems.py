@@ -159,8 +159,8 @@ class Opal(System):
         return self.table.read()
 
     def unfiltered(self) -> DataFrame | None:
-        from opal_spark.columns import spark_schema
-        from opal_spark.scan import scan_files
+        from opal_spark.engine.columns import spark_schema
+        from opal_spark.engine.scan import scan_files
 
         snapshot = self.table.table.snapshot_at()
         schema = spark_schema(snapshot.spec, physical=True)

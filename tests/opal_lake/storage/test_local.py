@@ -1,15 +1,16 @@
 """What only a store in a folder has to keep."""
 
 import os
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from opal_lake.errors import InvalidInputError, StorageError
 from opal_lake.storage import open_storage
-from opal_lake.storage.local import LocalStorage
-from opal_lake.storage.local_publish import HIDDEN
+from opal_lake.storage.local.publish import HIDDEN
+from opal_lake.storage.local.store import LocalStorage
 
 
 @pytest.fixture
@@ -46,6 +47,16 @@ def test_the_root_itself_may_be_a_symlink(tmp_path: Path) -> None:
     assert (tmp_path / "disk" / "a" / "x").read_bytes() == b"1"
 
 
+def test_a_look_for_left_overs_makes_no_file_that_others_see(store: LocalStorage) -> None:
+    (store.root / HIDDEN).mkdir(parents=True)
+    (store.root / HIDDEN / "left-over").write_bytes(b"part")
+    os.utime(store.root / HIDDEN / "left-over", (0, 0))
+    before_ns = (store.root / HIDDEN).stat().st_mtime_ns
+    (found,) = store.left_overs()
+    assert abs(found.age_us - (store.now_us() or 0)) < 60_000_000
+    assert (store.root / HIDDEN).stat().st_mtime_ns == before_ns
+
+
 def test_temporary_files_are_gone_after_a_put_and_never_listed(store: LocalStorage) -> None:
     store.put_if_absent("a", b"1")
     store.put_if_absent("a", b"2")
@@ -58,6 +69,56 @@ def test_temporary_files_are_gone_after_a_put_and_never_listed(store: LocalStora
     assert [entry.path for entry in lake.list("")] == ["table/a"]
     with pytest.raises(InvalidInputError, match="hidden"):
         store.get(f"{HIDDEN}/left-over")
+
+
+def opener(opened: list[str]) -> Callable[..., int]:
+    """What os.open is, and what it was asked for."""
+    was = os.open
+
+    def noted(path: str, flags: int, mode: int = 0o777) -> int:
+        opened.append(str(path))
+        return was(path, flags, mode)
+
+    return noted
+
+
+def test_nothing_is_written_behind_a_hidden_folder_that_is_a_link(
+    store: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put_if_absent("a", b"1")
+    hidden, elsewhere = store.root / HIDDEN, tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    hidden.rmdir()
+    for target in (elsewhere, tmp_path / "nothing"):
+        hidden.symlink_to(target)
+        opened: list[str] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", opener(opened))
+            assert store.now_us() is not None
+        assert opened == [str(store.root)]
+        before = elsewhere.stat().st_mtime_ns
+        with pytest.raises(InvalidInputError, match="is no folder, but a link"):
+            store.put_if_absent("b", b"2")
+        assert elsewhere.stat().st_mtime_ns == before
+        hidden.unlink()
+    assert not (tmp_path / "nothing").exists()
+    assert store.put_if_absent("b", b"2")
+
+
+def test_no_file_is_deleted_behind_a_turn_that_is_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first file would be taken for the one of a writer that is late."""
+    monkeypatch.setattr("opal_lake.storage.local.publish._HELD_TOO_LONG_S", 0.01)
+    store = LocalStorage.open(str(tmp_path / "table"), {"hard_links": "false"})
+    store.put_if_absent("a", b"1")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious").touch()
+    turn = f"turn-{uuid.uuid5(uuid.NAMESPACE_URL, 'b').hex}"
+    (store.root / HIDDEN / turn).symlink_to(elsewhere)
+    with pytest.raises(InvalidInputError, match="is no folder, but a link"):
+        store.put_if_absent("b", b"2")
+    assert (elsewhere / "precious").exists()
+    assert [path.name for path in (store.root / HIDDEN).iterdir()] == [turn]
 
 
 def test_a_listing_reads_only_the_folders_and_stats_only_the_files_that_it_needs(
@@ -124,27 +185,6 @@ def test_a_refusal_of_the_file_system_is_a_storage_error(store: LocalStorage) ->
         store.put_if_absent("x" * 300, b"")
     with pytest.raises(StorageError, match="too long"):
         store.get("x" * 300)
-
-
-def test_a_dead_writers_lock_makes_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opal_lake.storage.local_publish._LOCK_TRIES", 3)
-    monkeypatch.setattr(os, "rename", _power_failure)
-    monkeypatch.setattr(Path, "unlink", _power_failure)
-    store = LocalStorage.open(str(tmp_path), {"hard_links": "false"})
-    with pytest.raises(KeyboardInterrupt):
-        store.put_if_absent("a", b"1")
-    monkeypatch.undo()
-    monkeypatch.setattr("opal_lake.storage.local_publish._LOCK_TRIES", 3)
-    with pytest.raises(StorageError, match=r"lock-[0-9a-f]+.*remove the lock"):
-        store.put_if_absent("a", b"2")
-    assert list(store.list("")) == []
-    for lock in (tmp_path / HIDDEN).glob("lock-*"):
-        lock.unlink()
-    assert store.put_if_absent("a", b"3")
-
-
-def _power_failure(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_without_hard_links_the_store_finds_another_way_by_itself(store: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,9 @@
 
 import pickle
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import boto3
@@ -12,6 +13,7 @@ import pytest
 from opal_lake.errors import InvalidInputError, NotFoundError, StorageError
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.s3_client import s3_client
+from tests.s3_requests import counted
 
 SECRET = "wJalrXUtnFEMI"
 OPTIONS = {"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": SECRET, "aws_session_token": SECRET, "region_name": "us-east-1"}
@@ -204,3 +206,58 @@ def test_a_store_of_ones_own_needs_no_region(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.delenv(name, raising=False)
     keys = {name: value for name, value in OPTIONS.items() if name != "region_name"}
     assert s3_client(tuple(sorted({**keys, "endpoint_url": "http://minio:9000"}.items()))).meta.region_name == "us-east-1"
+
+
+def test_requests_are_counted_by_verb_and_part(s3_options: dict[str, str]) -> None:
+    store, other = open_storage("s3://lake/counted", s3_options), open_storage("s3://lake/counted-not", s3_options)
+    with counted(s3_options, store.uri) as requests:
+        for name in ("data/a b=1/x", "_opal/log/1.json", "_opal/log/2.json"):
+            assert store.put_if_absent(name, b"12345")
+        assert not store.put_if_absent("data/a b=1/x", b"12345")
+        assert other.put_if_absent("data/x", b"1")
+        assert store.get("_opal/log/1.json") == store.get("_opal/log/1.json")
+        store.get("data/a b=1/x", 1, 2)
+        assert len(list(store.list("_opal/log/", "_opal/log/1.json"))) == 1
+        store.delete(["_opal/log/1.json", "_opal/log/2.json"])
+    assert requests.parts == {
+        ("PUT", "data"): 2,
+        ("PUT", "_opal/log"): 2,
+        ("GET", "_opal/log"): 2,
+        ("GET", "data"): 1,
+        ("LIST", "_opal/log"): 1,
+        ("DELETE", "many objects"): 1,
+    }
+    assert requests.repeated == {"/lake/counted/_opal/log/1.json": 2}
+    assert str(requests).startswith("9 requests: 3 GET, 1 LIST, 4 PUT, 1 DELETE")
+
+
+@pytest.mark.parametrize("status", [200, 412, 403])
+def test_any_answer_tells_the_stores_time_and_none_is_asked_for_it(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", lambda *_: "Tue, 14 Nov 2023 22:13:20 GMT")
+    with answering((status, "")) as (store, seen):
+        assert store.now_us() is None
+        with suppress(StorageError):
+            store.put_if_absent("a", b"x")
+        told_us = store.now_us()
+        assert told_us is not None
+        assert 0 <= told_us - 1_700_000_000_000_000 < 60_000_000
+        assert (store.now_us() or 0) > told_us, "time goes on between answers"
+        assert len(seen) == 1
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="the system counts no time of sleep")
+def test_the_stores_time_goes_on_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a machine that is closed for an hour after the answer: its monotonic count stands still."""
+    with answering((200, "")) as (store, _):
+        store.put_if_absent("a", b"x")
+        told_us, count = store.now_us(), time.clock_gettime_ns
+        monkeypatch.setattr(time, "clock_gettime_ns", lambda clock: count(clock) + 3600 * 10**9 * (clock == time.CLOCK_BOOTTIME))
+        assert (store.now_us() or 0) - (told_us or 0) >= 3600 * 10**6
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "Tue, 99 Nov 2023 22:13:20 GMT"])
+def test_a_date_that_is_none_tells_nothing(date: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", lambda *_: date)
+    with answering((200, "")) as (store, _):
+        assert store.put_if_absent("a", b"x")
+        assert store.now_us() is None

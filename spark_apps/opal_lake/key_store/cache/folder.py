@@ -31,7 +31,7 @@ class _Looked:
     """What a folder held when this process last looked through it, with what the process put there since."""
 
     at: float
-    taken: int
+    used_bytes: int
     entries: int
     puts: int = 0
     put_bytes: int = 0
@@ -82,7 +82,7 @@ class CacheFolder:
         return self.path / name
 
     def drop(self, name: str) -> None:
-        """Gone at once: nobody sees a folder half empty, and another may take its place."""
+        """Removed atomically: no process sees it half empty, and another may be put there."""
         gone = self.path / f"{_PART}{os.getpid()}-{name}"
         with suppress(OSError):  # another was faster
             os.rename(self.path / name, gone)
@@ -96,25 +96,25 @@ class CacheFolder:
         self._is_there()
 
     def _is_there(self) -> bool:
-        """Nobody else may have laid runs there, nor a link to where other things lie."""
+        """The folder must belong to this user, be writable by no other, and be no symbolic link."""
         try:
-            found = self.path.lstat()
+            status = self.path.lstat()
         except FileNotFoundError:
             return False
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
             raise StorageError(
                 f"the cache folder {self.path} is no folder, belongs to another user, or others may write to it; remove it, or {WAYS_OUT}"
             )
         return True
 
     def _make_room(self, size: int) -> bool:
-        """Within the bound, and within what the disk has: free, or taken by what is here."""
+        """Within the limit, and within the disk space that is free or used by this cache."""
         known = _looked.get(self.path)
         if known is None or self._is_old(known):
             known = self._look(self._entries())
-        if known.taken + size > self._room(known) or known.entries >= MOST_ENTRIES:
+        if known.used_bytes + size > self._room(known) or known.entries >= MOST_ENTRIES:
             known = self._evict(size)
-        return known.taken + size <= self._room(known)
+        return known.used_bytes + size <= self._room(known)
 
     def _is_old(self, known: _Looked) -> bool:
         many = known.puts > MOST_ENTRIES // LOOK_AGAIN_SHARE or known.put_bytes > self.max_bytes // LOOK_AGAIN_SHARE
@@ -122,38 +122,40 @@ class CacheFolder:
 
     def _count(self, size: int) -> None:
         if known := _looked.get(self.path):
-            known.taken, known.entries = known.taken + size, known.entries + 1
+            known.used_bytes, known.entries = known.used_bytes + size, known.entries + 1
             known.puts, known.put_bytes = known.puts + 1, known.put_bytes + size
 
     def _room(self, known: _Looked) -> int:
-        return min(self.max_bytes, int(DISK_SHARE * (shutil.disk_usage(self.path).free + known.taken)))
+        return min(self.max_bytes, int(DISK_SHARE * (shutil.disk_usage(self.path).free + known.used_bytes)))
 
     def _look(self, entries: list[tuple[float, int, str]]) -> _Looked:
-        found = _looked[self.path] = _Looked(at=time.monotonic(), taken=sum(taken for _, taken, _ in entries), entries=len(entries))
-        return found
+        looked = _looked[self.path] = _Looked(
+            at=time.monotonic(), used_bytes=sum(used_bytes for _, used_bytes, _ in entries), entries=len(entries)
+        )
+        return looked
 
     def _evict(self, size: int) -> _Looked:
         """What was used longest ago: until there is room, and as far as that goes with small ones, some more for the next puts."""
         entries = sorted(self._entries())
         known = self._look(entries)
         room = self._room(known)
-        if size > room or (known.taken + size <= room and known.entries < MOST_ENTRIES):
+        if size > room or (known.used_bytes + size <= room and known.entries < MOST_ENTRIES):
             return known
         most = MOST_ENTRIES - 1 if known.entries < MOST_ENTRIES else MOST_ENTRIES - MOST_ENTRIES // 10
-        for _, taken, name in entries:
-            free = room - known.taken - size
-            if known.entries <= most and (free >= room // SPARE or (free >= 0 and taken > room // SPARE)):
+        for _, entry_bytes, name in entries:
+            free = room - known.used_bytes - size
+            if known.entries <= most and (free >= room // SPARE or (free >= 0 and entry_bytes > room // SPARE)):
                 break
             self.drop(name)
-            known.taken, known.entries = known.taken - taken, known.entries - 1
+            known.used_bytes, known.entries = known.used_bytes - entry_bytes, known.entries - 1
         return known
 
     def _entries(self) -> list[tuple[float, int, str]]:
-        """When each was used last, its size and name. What others left half made an hour ago goes."""
+        """The last use, size and name of each. Incomplete files of other processes are removed after an hour."""
         entries = []
         now = self.path.stat().st_mtime  # as this file system's clock has it: a part was just begun
-        with os.scandir(self.path) as found:
-            for item in found:
+        with os.scandir(self.path) as items:
+            for item in items:
                 with suppress(FileNotFoundError):
                     used = item.stat(follow_symlinks=False).st_mtime
                     if not item.name.startswith(_PART):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from opal_lake.data.segment import RunFile
 from opal_lake.errors import FormatError, InvalidInputError, NotFoundError
 from opal_lake.key_store.cache.folder import CacheFolder
 from opal_lake.key_store.cache.mapped_runs import MappedRuns
@@ -20,8 +21,8 @@ from opal_lake.key_store.cache.protocol import GREATEST_WORD, NearForm, NearRun
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries
 from opal_lake.key_store.probe import neighbours
 from opal_lake.key_store.run import MEND, Reader, RunIndex, blocks_to_probe, open_index, read_blocks
-from opal_lake.segment import RunFile
 from opal_lake.storage.protocol import Storage
+from opal_lake.storage.verified import missing_error
 
 BACKENDS = ("mapped", "rocksdb")
 OPEN_RUNS = min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)  # each has a file open, of 256 on some systems
@@ -70,24 +71,24 @@ class NearRuns:
     indexes: OrderedDict[RunFile, RunIndex] = field(default_factory=OrderedDict)
 
     def neighbours(self, runs: Sequence[RunFile], new: Entries) -> list[Entries]:
-        found = []
+        by_run = []
         for run in runs:
             probes = _between(new, run.hash_low, run.hash_high)
             if len(probes):
-                found.append(self._neighbours(run, probes))
-        return found
+                by_run.append(self._neighbours(run, probes))
+        return by_run
 
     def _neighbours(self, run: RunFile, probes: Entries) -> Entries:
-        found = self._near_neighbours(self._near(run), run, probes)
-        if found is not None:
-            return found
+        entries = self._near_neighbours(self._near(run), run, probes)
+        if entries is not None:
+            return entries
         index, read = self._index(run), self._reader(run)
         blocks = blocks_to_probe(index, read, probes)
         if len(blocks) > FEW_BLOCKS * len(index.directory):
-            found = self._near_neighbours(self._bring(run), run, probes)
-        if found is None:
-            found = neighbours(concat_entries([no_entries(index.ties), *read_blocks(index, read, blocks)]), probes)
-        return found
+            entries = self._near_neighbours(self._bring(run), run, probes)
+        if entries is None:
+            entries = neighbours(concat_entries([no_entries(index.ties), *read_blocks(index, read, blocks)]), probes)
+        return entries
 
     def _near_neighbours(self, near: NearRun | None, run: RunFile, probes: Entries) -> Entries | None:
         if near is not None:
@@ -108,10 +109,10 @@ class NearRuns:
                 self._forget(run)
         index = self._index(run)
         for block in read_blocks(index, self._reader(run), index.blocks_between(low, high)):
-            wanted = _between(block, low, high)
-            for start in range(min(done, len(wanted)), len(wanted), rows):
-                yield wanted.take(slice(start, start + rows))
-            done -= min(done, len(wanted))
+            between = _between(block, low, high)
+            for start in range(min(done, len(between)), len(between), rows):
+                yield between.take(slice(start, start + rows))
+            done -= min(done, len(between))
 
     def keep(self, run: RunFile, entries: Entries) -> None:
         self._put(run, [entries], len(entries), len(entries.ties) // 2)
@@ -125,10 +126,10 @@ class NearRuns:
         return f"{table:08x}-{run.crc32:08x}-{run.size}-{Path(run.path).stem}.{form.suffix}"
 
     def _near(self, run: RunFile) -> NearRun | None:
-        found = self.opened.pop(run, None)
-        if found is not None:
-            self.opened[run] = found
-            return found
+        opened = self.opened.pop(run, None)
+        if opened is not None:
+            self.opened[run] = opened
+            return opened
         form = near_form(self.settings.backend)
         path = self._folder.find(self._name(run, form))
         return None if path is None else self._opened(run, form, path)
@@ -171,7 +172,7 @@ class NearRuns:
             try:
                 return self.storage.get(run.path, start, length)
             except NotFoundError as error:
-                raise FormatError(f"key-store run {self.storage.uri}/{run.path} is missing; {MEND}") from error
+                raise missing_error(self.storage, run.path, MEND) from error
 
         return read
 
@@ -201,8 +202,8 @@ _caches: OrderedDict[tuple[Storage, CacheSettings], NearRuns] = OrderedDict()
 
 def cache_of_process(storage: Storage, settings: CacheSettings) -> NearRuns:
     """Keyed by the store with its options: credentials that were renewed are another store."""
-    found = _caches.pop((storage, settings), None) or NearRuns(storage=storage, settings=settings)
-    _caches[storage, settings] = found
+    cache = _caches.pop((storage, settings), None) or NearRuns(storage=storage, settings=settings)
+    _caches[storage, settings] = cache
     while len(_caches) > STORES:
         _caches.popitem(last=False)
-    return found
+    return cache

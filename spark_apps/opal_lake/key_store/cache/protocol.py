@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from opal_lake.data.segment import RunFile
 from opal_lake.key_store.entries import Entries
-from opal_lake.segment import RunFile
 
 GREATEST_WORD = (1 << 64) - 1
 
@@ -25,7 +25,7 @@ class RunCache(Protocol):
         ...
 
     def keep(self, run: RunFile, entries: Entries) -> None:
-        """Told by whoever wrote a run, so that this worker need not read it back."""
+        """Called by the writer of a run, so that this worker need not read it back."""
         ...
 
 

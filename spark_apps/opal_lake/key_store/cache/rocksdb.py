@@ -67,8 +67,8 @@ class RocksRun:
         with _as_os_error("a read failed"):
             get: Any = self.database.get
             values = [value for start in range(0, len(keys), _AT_ONCE) for value in get(keys[start : start + _AT_ONCE])]
-        found = [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
-        return neighbours(_entries(found, self.ties), new)
+        pairs = [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
+        return neighbours(_entries(pairs, self.ties), new)
 
     def slices(self, rows: int, low: int, high: int) -> Iterator[Entries]:
         pairs = self._pairs(low, high)
@@ -122,7 +122,7 @@ class RocksRuns:
 
 @contextmanager
 def _as_os_error(what: str) -> Iterator[None]:
-    """What rocksdict raises is bare Exception; all else is somebody else's."""
+    """rocksdict raises bare Exception; subclasses come from elsewhere."""
     try:
         yield
     except Exception as error:

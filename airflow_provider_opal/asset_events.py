@@ -1,0 +1,39 @@
+"""The asset events by which a task that makes rows visible triggers the consumers of the table."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_provider_opal.assets import known_assets, opal_asset, version_key
+
+if TYPE_CHECKING:
+    from airflow.sdk import Asset, Context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssetEvents:
+    """Two outlets: the table's asset, whose events carry partition keys, and that of its versions, whose events carry versions."""
+
+    asset: "Asset"
+    versions: "Asset"
+
+    @classmethod
+    def known(cls, table: Any, opal_conn_id: Any) -> Self | None:
+        """None while the table or connection is a template."""
+        return cls.of(table, opal_conn_id) if known_assets({"table": table, "opal_conn_id": opal_conn_id}) else None
+
+    @classmethod
+    def of(cls, table: str, opal_conn_id: str) -> Self:
+        asset = opal_asset(table, opal_conn_id=opal_conn_id)
+        return cls(asset=asset, versions=opal_asset(table, opal_conn_id=opal_conn_id, versions=True))
+
+    @property
+    def outlets(self) -> list["Asset"]:
+        return [self.asset, self.versions]
+
+    def emit(self, context: "Context", result: dict[str, Any], partition: str | None) -> None:
+        """The events carry the version. A keyed run stamps its key by itself; `partition` adds another key."""
+        for asset in self.outlets:
+            context["outlet_events"][asset].extra = {"version": result["version"], "counts": result["counts"]}
+        if partition is not None:
+            context["outlet_events"][self.asset].add_partitions(partition)
+        context["outlet_events"][self.versions].add_partitions(version_key(result["version"]))

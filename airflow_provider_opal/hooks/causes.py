@@ -1,0 +1,47 @@
+"""Causes of a failed spark-submit that its last lines do not name: each with its remedy, for the last line of a task's error."""
+
+import re
+import signal
+import socket
+
+_NO_MASTER = re.compile(r"All masters are unresponsive|Failed to connect to master")
+_NO_MEMORY = re.compile(r"java\.lang\.OutOfMemoryError|Cannot allocate memory|insufficient memory for the Java Runtime")
+_NO_WORKERS = re.compile(r"Initial job has not accepted any resources|Application has been removed|Exceeded maximum.*executor")
+
+
+def cause_in(line: str, master: str, conn_id: str) -> str | None:
+    """The cause that a line of Spark's log names. The line may be gone from the buffer when the job ends."""
+    if _NO_MASTER.search(line):
+        return f"no Spark master answers at {master}: start it, or correct the host of the Spark connection {conn_id!r}"
+    if _NO_MEMORY.search(line):
+        return (
+            "Spark ran out of memory: give it more (driver_memory='4g', executor_memory='4g'), or let fewer tasks run at once on the worker"
+        )
+    if _NO_WORKERS.search(line):
+        return f"the cluster of {master} gave no executor: look whether it has workers with free cores and memory"
+    return None
+
+
+def cause_of_end(status: int | None) -> str | None:
+    """The cause that an exit status names: negative for a signal, or 128 plus its number from a shell."""
+    number = -status if status is not None and status < 0 else (status or 0) - 128
+    if number == signal.SIGKILL:
+        return (
+            f"the driver on {socket.gethostname()} was killed by SIGKILL, as the kernel does when memory runs out (`dmesg` tells): give "
+            "the worker more memory, let fewer tasks run at once on it, or lower driver_memory"
+        )
+    if number == signal.SIGTERM:
+        return f"the driver on {socket.gethostname()} was ended by SIGTERM, from outside: a restart of the worker, or a kill"
+    return None
+
+
+def cause_of_start(failure: Exception | None) -> str | None:
+    """That spark-submit is not there."""
+    if isinstance(failure, FileNotFoundError):
+        return (
+            f"{failure.filename or 'spark-submit'} is not on the PATH of the Airflow worker on {socket.gethostname()}: install Spark there "
+            "(pip install 'airflow-provider-opal[spark]'), or put its bin folder on the PATH"
+        )
+    if isinstance(failure, PermissionError):
+        return f"{failure.filename or 'spark-submit'} may not be run by the Airflow worker: make it executable"
+    return None

@@ -1,0 +1,228 @@
+"""What a single value may be: schedules, durations, days, names of tables and functions. Each refusal says what to write."""
+
+import re
+import sys
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
+
+from airflow_provider_opal.assets import asset_uri
+from airflow_provider_opal.secrets import is_secret_name
+from airflow_provider_opal.templates.pipeline import RESERVED
+from airflow_provider_opal.templates.schedule import PRESETS
+from airflow_provider_opal.templates.yaml.text.problem import advice, listed, shown
+from opal_lake.duration import DURATION as SPAN
+from opal_lake.duration import parse_duration
+from opal_lake.errors import InvalidInputError
+from opal_lake.job.operations import values as kinds
+from opal_lake.job.reject_threshold import parse_threshold
+
+MAX_ID = 150  # Airflow takes 250, and derived pipelines and tasks add to it
+LONGEST = timedelta(days=3_650)
+FIRST_YEAR, LAST_YEAR = 1970, 2199
+
+DURATION = rf"^{SPAN}$"
+MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:[0-9]{2})?)?$"
+FUNCTION = r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
+IDENTIFIER = r"^[A-Za-z0-9_][A-Za-z0-9_-]*([.][A-Za-z0-9_][A-Za-z0-9_-]*)*$"
+NAME = r"^[A-Za-z_][A-Za-z0-9_-]*$"
+CODEC = rf"^{kinds.CODEC}$"
+SHARE = r"^[0-9]{1,3}([.][0-9]{1,6})? ?%$"
+TIMEZONE = r"^[A-Za-z][A-Za-z0-9_+/-]*$"
+
+_AIRFLOW_SCHEDULES = {"@annually": "@yearly", "@midnight": "@daily", "@once": "null, and trigger it by hand", "none": "null"}
+
+
+def duration(value: Any) -> timedelta:
+    """`90s`, `10m`, `1h30m`, `30d`, `2w`."""
+    if isinstance(value, timedelta):
+        return value
+    text = _text(value, "a duration", "'10m', '2h' or '30d'")
+    if not re.fullmatch(DURATION, text):
+        raise ValueError(f"{shown(text)!r} is no duration; write it as '90s', '10m', '1h30m', '30d' or '2w'")
+    try:
+        total = timedelta(microseconds=parse_duration(text, name="the duration"))
+    except InvalidInputError:
+        total = timedelta.max
+    if total > LONGEST:
+        raise ValueError(f"{shown(text)!r} is more than ten years; write a shorter duration")
+    return total
+
+
+def delta_span(value: Any) -> timedelta | int:
+    """A duration; or a whole number, where the delta column holds numbers."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return duration(value)
+    if value < 0:
+        raise ValueError(f"{value} reaches into the future; write a whole number of at least 0, or '90d'")
+    return value
+
+
+def moment(value: Any) -> datetime:
+    """`2026-11-01`, `2026-11-01T06:00` or with an offset. Without one it is in the pipeline's time zone."""
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, date):
+        return datetime.combine(value, time())
+    text = _text(value, "a day", "2026-11-01 or 2026-11-01T06:00")
+    if not re.fullmatch(MOMENT, text):
+        raise ValueError(f"{shown(text)!r} is no day; write it as 2026-11-01 or 2026-11-01T06:00")
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not in the calendar ({error}); write a day that exists, as 2026-11-01") from error
+    if not FIRST_YEAR <= moment.year <= LAST_YEAR:
+        raise ValueError(f"the year {moment.year} is out of reach; write one from {FIRST_YEAR} to {LAST_YEAR}")
+    return moment
+
+
+def schedule_text(value: str) -> str:
+    """A cron expression or one of Airflow's presets."""
+    text = value.strip()
+    if len(text) > MAX_ID:
+        raise ValueError(f"the schedule has {len(text):,} characters; write a cron expression, as '0 6 * * *'")
+    if text in PRESETS:
+        return text
+    if text.startswith("@") or text.casefold() in _AIRFLOW_SCHEDULES:
+        known = _AIRFLOW_SCHEDULES.get(text.casefold())
+        raise ValueError(f"there is no schedule {shown(text)!r}; " + (f"write {known}" if known else advice(text, PRESETS)))
+    if "{{" in text or len(text.split()) != 5:
+        raise ValueError(f"{shown(text)!r} is no cron expression; write five fields, as '0 6 * * *', or one of {', '.join(PRESETS)}")
+    if re.search(r"(?<![A-Z])[RH](?![A-Z])", text.upper()):
+        raise ValueError(f"{shown(text)!r} asks for a random time, another one at each parse; write numbers, as '17 3 * * *'")
+    from croniter import CroniterError, croniter
+
+    try:
+        croniter(text, datetime(2026, 1, 1)).get_next(datetime)
+    except (CroniterError, ValueError, KeyError, OverflowError) as error:
+        raise ValueError(
+            f"the cron expression {shown(text)!r} cannot be ({error}); write it as '0 6 * * *': minute hour day month weekday"
+        ) from error
+    return text
+
+
+def timezone(value: str) -> str:
+    """A name of the IANA database."""
+    try:
+        ZoneInfo(value)
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError(f"there is no time zone {shown(value)!r}; {_zone_advice(value)}") from error
+    return value
+
+
+def _zone_advice(value: str) -> str:
+    zones = {zone.casefold(): zone for zone in available_timezones()}
+    if exact := zones.get(value.casefold().replace(" ", "_")):
+        return f"did you mean {exact!r}?"
+    near = advice(value, sorted(zones.values()))
+    return near if near.startswith("did") else "write a name of the IANA database, as 'UTC' or 'Europe/Berlin'"
+
+
+def table_name(value: str) -> str:
+    """`shop.orders` below the connection's root, or a path, or a URI."""
+    parts = value.partition("://")[2 if "://" in value else 0].removeprefix("/").removesuffix("/").split("/")
+    if any(part in ("", ".", "..") for part in parts) or ".." in value or value.startswith(".") or value.rstrip("/").endswith("."):
+        raise ValueError(f"{shown(value)!r} is no table; write 'shop.orders', or a whole path without '.' and '..' in it")
+    try:
+        asset_uri(value)
+    except ValueError as error:
+        raise ValueError(f"{shown(value)!r} is no table; write 'shop.orders': letters, digits, '_', '.', '=' and '-'") from error
+    return value
+
+
+def function_name(value: str) -> str:
+    """`module:function` of the user's own."""
+    if not re.fullmatch(FUNCTION, value):
+        fixed = re.sub(r"\.(\w+)$", r":\1", value.strip().removesuffix("()").replace("/", ".").replace(".py", ""))
+        hint = (
+            f"did you mean {fixed!r}?"
+            if ":" in fixed and re.fullmatch(FUNCTION, fixed)
+            else "write 'module:function', as 'shop.jobs:revenue'"
+        )
+        raise ValueError(f"{shown(value)!r} names no function; {hint}")
+    module, _, name = value.partition(":")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f"{value!r} is a function of Python itself; write one of your own modules, as 'shop.jobs:revenue'")
+    if any(part.startswith("_") for part in (*module.split("."), name)):
+        raise ValueError(f"{value!r} is private by its '_'; name a public function, as 'shop.jobs:revenue'")
+    return value
+
+
+def identifier(value: str) -> str:
+    """A pipeline's id."""
+    if not re.fullmatch(IDENTIFIER, value) or len(value) > MAX_ID:
+        raise ValueError(
+            f"{shown(value)!r} is no id; use letters, digits, '_', '-' and single dots, at most {MAX_ID} in all, as 'shop_orders'"
+        )
+    return value
+
+
+def name(value: str) -> str:
+    """A consumer's name, which becomes a task's and a pipeline's."""
+    if value in RESERVED:
+        raise ValueError(f"the name {value!r} is taken by the pipeline itself; choose another, as '{value}_rows'")
+    if not re.fullmatch(NAME, value) or len(value) > MAX_NAME:
+        raise ValueError(f"{shown(value)!r} is no name; use letters, digits, '_' and '-', at most {MAX_NAME}, as 'revenue'")
+    return value
+
+
+MAX_NAME = 60
+
+
+def connection(value: str) -> str:
+    """The id of a connection of Airflow."""
+    if not re.fullmatch(IDENTIFIER, value):
+        raise ValueError(f"{shown(value)!r} is no connection; write its id, as 'opal_default'")
+    return value
+
+
+def threshold(value: Any) -> int | str:
+    """As 100 or 5%."""
+    try:
+        parse_threshold(value if isinstance(value, int | str) else str(value), "quarantine")
+    except InvalidInputError as error:
+        raise ValueError(f"{shown(str(value))!r} is no threshold; write a number of rows, as 100, or a share of them, as 5%") from error
+    return value  # type: ignore[no-any-return]  # one of the two, or it was refused
+
+
+def codec(value: str) -> str:
+    """As `zstd:19`."""
+    if not re.fullmatch(CODEC, value):
+        raise ValueError(f"{shown(value)!r} is no codec; write 'zstd:1' to 'zstd:22', the higher the smaller and slower")
+    return value
+
+
+def distinct(values: list[str]) -> list[str]:
+    """A list without repeats."""
+    if twice := sorted({value for value in values if values.count(value) > 1}):
+        raise ValueError(f"{listed(twice)} is listed twice; take one out")
+    return values
+
+
+def plain_setting(value: Any) -> Any:
+    """Spark's settings are texts, and people write numbers and true."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def no_secret(values: Mapping[str, str]) -> Mapping[str, str]:
+    """A file in a repository is no place for passwords."""
+    for key in values:
+        if is_secret_name(key):
+            raise ValueError(f"{shown(key)!r} is a secret by its name and does not belong into a file; put it into a connection of Airflow")
+    return values
+
+
+def _text(value: Any, what: str, example: str) -> str:
+    if isinstance(value, str):
+        return value
+    given = "nothing" if value is None else f"{type_name(value)} {shown(str(value))}".strip()
+    raise ValueError(f"{what} is needed, not {given}; write {example}")
+
+
+def type_name(value: Any) -> str:
+    """As a writer of YAML calls it."""
+    kinds = {bool: "the boolean", int: "the number", float: "the number", str: "the text", list: "the list", dict: "the mapping"}
+    return kinds.get(type(value), type(value).__name__)

@@ -1,0 +1,307 @@
+"""Version 1 of the YAML files, as pydantic models. Their descriptions are what an editor shows (opal-v1.schema.json)."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from airflow_provider_opal.assets import DEFAULT_CONN_ID
+from airflow_provider_opal.templates.yaml.models import values
+from opal_lake.job.operations.values import MAX_CLUSTER_COLUMNS
+from opal_lake.job.source import FILE_FORMATS, source_from_json
+from opal_lake.spec.condition import check_condition
+
+VERSION = 1
+TEXT, OTHER = "(text)", "(other)"  # tags of unions; brackets keep them apart from every key
+
+
+def _texts(pattern: str, description: str = "", **more: Any) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": pattern, **({"description": description} if description else {}), **more})
+
+
+def _is_text(value: Any) -> str:
+    return OTHER if isinstance(value, dict | list | BaseModel) else TEXT
+
+
+Text = Annotated[str, Field(min_length=1, max_length=10_000)]
+Column = Annotated[str, Field(min_length=1, max_length=250)]
+Columns = Annotated[list[Column], Field(min_length=1), AfterValidator(values.distinct)]
+Duration = Annotated[timedelta, BeforeValidator(values.duration), _texts(values.DURATION, examples=["10m", "2h", "30d"])]
+Moment = Annotated[datetime, BeforeValidator(values.moment), _texts(values.MOMENT, examples=["2026-11-01"])]
+Cron = Annotated[str, AfterValidator(values.schedule_text), WithJsonSchema({"type": "string", "examples": [*values.PRESETS, "0 6 * * *"]})]
+Zone = Annotated[str, AfterValidator(values.timezone), _texts(values.TIMEZONE, examples=["UTC", "Europe/Berlin"])]
+TableName = Annotated[str, Field(min_length=1, max_length=1_000), AfterValidator(values.table_name)]
+Function = Annotated[str, AfterValidator(values.function_name), _texts(values.FUNCTION)]
+Connection = Annotated[str, AfterValidator(values.connection), _texts(values.IDENTIFIER)]
+DagId = Annotated[str, AfterValidator(values.identifier), _texts(values.IDENTIFIER)]
+ConsumerName = Annotated[str, AfterValidator(values.name), _texts(values.NAME)]
+SettingText = Annotated[str, BeforeValidator(values.plain_setting), WithJsonSchema({"type": ["string", "number", "boolean"]})]
+Settings = Annotated[dict[str, SettingText], AfterValidator(values.no_secret)]
+ZOrder = Annotated[list[Column], Field(min_length=1, max_length=MAX_CLUSTER_COLUMNS), AfterValidator(values.distinct)]
+DeltaSpan = Annotated[
+    timedelta | int,
+    BeforeValidator(values.delta_span),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": values.DURATION}, {"type": "integer", "minimum": 0}], "examples": ["90d"]}),
+]
+Threshold = Annotated[
+    int | str,
+    BeforeValidator(values.threshold),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": values.SHARE}], "examples": [100, "5%"]}),
+]
+Codec = Annotated[str, AfterValidator(values.codec), _texts(values.CODEC, examples=["zstd:19"])]
+Percent = Annotated[int, Field(ge=1, le=100)]
+Small = Annotated[int, Field(ge=0, le=1_000)]
+Number = Annotated[int, Field(ge=1, le=100_000)]
+
+
+class Strict(BaseModel):
+    """No unknown names, and no value taken for another."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class TableModel(Strict):
+    """The table, and what it is made with if it is not there yet."""
+
+    name: TableName = Field(
+        description="`shop.orders` lies in <root>/shop/orders of the connection; a whole path or URI stands for itself."
+    )
+    keys: Columns | None = Field(None, description="The primary key's columns. With `delta`: the table is made if it is not there.")
+    delta: Column | None = Field(None, description="The column that says when a change happened at the source; the latest one wins.")
+    tie_break: Columns | None = Field(None, description="Columns that decide among changes of one key with equal `delta`.")
+    deletes: Text | None = Field(None, description="An SQL condition: a row that meets it deletes its key, as `op = 'D'`.")
+    partition_by: Columns | None = Field(
+        None, description="Columns whose values become folders, so that a read skips what it need not see."
+    )
+    file_format: Literal["parquet", "orc"] | None = Field(None, description="Of the data files; parquet if not given.")
+    schema_: Text | None = Field(None, alias="schema", description="The columns as in CREATE TABLE; without it, those of the first source.")
+    properties: dict[str, int | str] | None = Field(None, description="Properties of the table, as `segment_rows`.")
+
+    @field_validator("deletes")
+    @classmethod
+    def _of_one_row(cls, value: str | None) -> str | None:
+        if value is not None and "{{" not in value:  # what a template becomes is looked at when the table is made
+            check_condition(value, None)
+        return value
+
+    @model_validator(mode="after")
+    def _whole(self) -> "TableModel":
+        given = self.model_fields_set - {"name"}
+        if given and not (self.keys and self.delta):
+            need = "'keys' and 'delta'" if not (self.keys or self.delta) else "'delta'" if self.keys else "'keys'"
+            raise ValueError(
+                f"to make a table, {need} must be given too; add 'keys: [order_id]' and 'delta: updated_at', or write only the name"
+            )
+        return self
+
+
+class FilesModel(Strict):
+    """Files by path or glob."""
+
+    paths: Annotated[Text, Tag(TEXT)] | Annotated[list[Text], Field(min_length=1), Tag(OTHER)] = Field(
+        discriminator=Discriminator(_is_text), description="A path or glob, or a list of them; may hold `{{ partition_key }}`."
+    )
+    format: Literal[FILE_FORMATS] | None = Field(None, description="Of the files; their endings say it if it is not given.")  # type: ignore[valid-type]  # the tuple is constant
+    options: Settings | None = Field(None, description="Options of Spark's reader of that format.")
+
+
+class JdbcModel(Strict):
+    """A table or a query of a database."""
+
+    url: Text = Field(description="As jdbc:postgresql://host:5432/database, without user and password.")
+    table: Text | None = Field(None, description="A table of the database; or give `query`.")
+    query: Text | None = Field(None, description="A query; or give `table`.")
+    user_env: Text | None = Field(None, description="The environment variable that holds the user.")
+    password_env: Text | None = Field(None, description="The environment variable that holds the password.")
+    options: Settings | None = Field(None, description="Options of Spark's JDBC reader.")
+
+
+FilesValue = Annotated[
+    Annotated[Text, Tag(TEXT)] | Annotated[list[Text], Field(min_length=1), Tag("(list)")] | Annotated[FilesModel, Tag(OTHER)],
+    Discriminator(lambda value: "(list)" if isinstance(value, list) else _is_text(value)),
+]
+
+
+class SourceModel(Strict):
+    """Where rows come from: `files` or `jdbc`."""
+
+    files: FilesValue | None = Field(None, description="A path or glob, a list of them, or `paths` with `format` and `options`.")
+    jdbc: JdbcModel | None = Field(None, description="A table or a query of a database.")
+
+    @model_validator(mode="after")
+    def _known_to_the_lake(self) -> "SourceModel":
+        if (self.files is None) == (self.jdbc is None):
+            raise ValueError("a source is either files or a database; give one of 'files' and 'jdbc'")
+        source_from_json(self.to_json())
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True)
+
+
+class TableSchedule(Strict):
+    """Runs a partition key whenever that table got it."""
+
+    table: TableName = Field(description="The table that is waited for.")
+    opal_conn_id: Connection | None = Field(None, description="Its connection, if it is another.")
+
+
+class ConsumerModel(Strict):
+    """A function that is called with what has become visible."""
+
+    function: Function = Field(description="`module:function`, of a module that workers can import.")
+    by: Literal["partition", "version"] = Field("partition", description="Called with the rows of a partition key, or with new versions.")
+    own_dag: bool = Field(False, description="In a pipeline of its own, <pipeline>.<consumer>, that the table wakes.")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Found in `change.arguments`; may hold templates.")
+
+
+class SparkModel(Strict):
+    """Arguments of spark-submit; secrets belong into connections."""
+
+    conf: Settings | None = Field(None, description="Settings of Spark, as `spark.sql.shuffle.partitions: 200`.")
+    packages: Text | None = Field(None, description="Maven coordinates, with commas.")
+    exclude_packages: Text | None = Field(None, description="Maven coordinates that are left out, with commas.")
+    repositories: Text | None = Field(None, description="More Maven repositories, with commas.")
+    jars: Text | None = Field(None, description="Jars, with commas.")
+    files: Text | None = Field(None, description="Files for the executors, with commas.")
+    py_files: Text | None = Field(None, description="Zip or egg files of Python modules, with commas.")
+    archives: Text | None = Field(None, description="Archives that are unpacked, with commas.")
+    driver_class_path: Text | None = Field(None, description="More class path of the driver.")
+    driver_memory: Text | None = Field(None, description="As 2g.")
+    executor_memory: Text | None = Field(None, description="As 4g.")
+    executor_cores: Number | None = Field(None, description="Cores of an executor.")
+    total_executor_cores: Number | None = Field(None, description="Cores of all executors.")
+    num_executors: Number | None = Field(None, description="How many executors.")
+    deploy_mode: Literal["client", "cluster"] | None = Field(None, description="Where the driver runs.")
+    yarn_queue: Text | None = Field(None, description="The queue of YARN.")
+    principal: Text | None = Field(None, description="For Kerberos.")
+    keytab: Text | None = Field(None, description="The path of Kerberos' key table.")
+    proxy_user: Text | None = Field(None, description="The user to act for.")
+    env_vars: Settings | None = Field(None, description="Environment variables of the driver.")
+    status_poll_interval: Number | None = Field(None, description="Seconds between two looks at a driver on a cluster.")
+    verbose: bool | None = Field(None, description="Whether spark-submit tells more.")
+
+
+class MaintenanceModel(Strict):
+    """How the table is tended, by a pipeline of its own beside. What is not said, the table's properties of these names say."""
+
+    schedule: Cron | None = Field("@daily", description="When it is looked at what is due; null: by hand.")
+    zorder: ZOrder | None = Field(None, description="Columns that queries filter by, at most 8: alike rows come into the same files.")
+    window: Duration | None = Field(None, description="How long versions stay readable; what only older ones need is deleted.")
+    grace: Duration | None = Field(
+        None, description="How long jobs and readers may take: what they began with stays so long, 1d if not given."
+    )
+    look_back: DeltaSpan | None = Field(
+        None, description="How far back event times stay readable, as 90d, or in the unit of `delta`; rows that no later moment shows go."
+    )
+    target_mb: Number | None = Field(None, description="The size of the files that are written.")
+    small_files: Number | None = Field(None, description="A compaction is due when a partition has more small files than that.")
+    dead_share: Percent | None = Field(
+        None, description="A major compaction is due when so many percent of the rows are invisible in all that is kept."
+    )
+    unclustered_share: Percent | None = Field(None, description="A Z-order is due when so many percent of the bytes are out of order.")
+    archive_after: DeltaSpan | None = Field(None, description="Partitions without younger rows are compressed by `archive_codec`.")
+    archive_codec: Codec | None = Field(None, description="As zstd:19.")
+    approve: bool = Field(False, description="Whether a human sees what would be deleted, and agrees, before it is.")
+    answer_within: Duration | None = Field(None, description="How long it is waited for that; no answer is a no. 20h if not given.")
+
+
+class DefaultArgs(Strict):
+    """Airflow's arguments of every task."""
+
+    owner: Text | None = Field(None, description="Who answers for the tasks.")
+    queue: Text | None = Field(None, description="The queue of the workers.")
+    priority_weight: Number | None = Field(None, description="Before others when slots are scarce.")
+    execution_timeout: Duration | None = Field(None, description="How long a try may take.")
+
+
+class Options(Strict):
+    """What can be said for all pipelines of a file, under `defaults`, and for each."""
+
+    start_date: Moment | None = Field(None, description="The first partition, as 2026-11-01; in the pipeline's time zone.")
+    end_date: Moment | None = Field(None, description="The last partition.")
+    timezone: Zone = Field("UTC", description="Of the schedule and of days, as Europe/Berlin.")
+    key_format: Text | None = Field(None, description="How a moment becomes a partition key, as '%Y-%m-%d'.")
+    catchup: bool | None = Field(None, description="Whether to run what lies between `start_date` and now.")
+    opal_conn_id: Connection = Field(DEFAULT_CONN_ID, description="The connection of the lake.")
+    spark_conn_id: Connection | None = Field(None, description="The connection of Spark; that of the lake says it if not given.")
+    spark: SparkModel | None = Field(None, description="Arguments of spark-submit.")
+    metadata: Literal["batch", "inline"] = Field("batch", description="Rows become visible by a MetaGen after the ingest, or with it.")
+    on_bad_rows: Literal["fail", "quarantine"] = Field("fail", description="Rows that do not fit: fail, or put them aside.")
+    reject_threshold: Threshold | None = Field(
+        None, description="With on_bad_rows: quarantine: more bad rows than that fail, as 100 or 5%."
+    )
+    on_empty: Literal["fail", "accept"] = Field("fail", description="A source without rows: fail, or take it for no change.")
+    retries: Small | None = Field(None, description="How often a task tries again; twice if not given.")
+    retry_delay: Duration = Field(timedelta(minutes=1), description="Between two tries.")
+    pool: Text | None = Field(None, description="The pool of Airflow that limits the tasks.")
+    deadline: Duration | None = Field(None, description="How long a run may take before Airflow raises the alarm.")
+    reconcile: Cron | None = Field("@hourly", description="When wake-ups that consumers lost are looked for; null for never.")
+    reconcile_grace: Duration | None = Field(
+        None, description="How long a consumer's run may be on its way before it is told again; 30m if not given."
+    )
+    maintenance: Annotated[bool | None, Tag(TEXT)] | Annotated[MaintenanceModel, Tag(OTHER)] = Field(
+        None,
+        discriminator=Discriminator(_is_text),
+        description="How the table is tended: true, or how. In a pipeline of its own, <pipeline>.maintenance.",
+    )
+    description: Text | None = Field(None, description="What the pipeline is for.")
+    tags: list[Annotated[str, Field(min_length=1, max_length=100)]] | None = Field(None, description="For Airflow's list.")
+    max_active_runs: Number | None = Field(None, description="Runs at once.")
+    max_active_tasks: Number | None = Field(None, description="Tasks of a run at once.")
+    dagrun_timeout: Duration | None = Field(None, description="How long a run may take before it fails.")
+    is_paused_upon_creation: bool | None = Field(None, description="Whether it waits for somebody to switch it on.")
+    default_args: DefaultArgs | None = Field(None, description="Arguments of every task.")
+
+    @field_validator("maintenance")
+    @classmethod
+    def _chosen(cls, value: bool | MaintenanceModel | None) -> MaintenanceModel | None:
+        """True is a mapping that says nothing, so that those of `defaults` are taken up; false is none."""
+        return value if isinstance(value, MaintenanceModel) else MaintenanceModel.model_validate({}) if value else None
+
+
+class DagModel(Options):
+    """A pipeline: source, ingest, MetaGen, consumers."""
+
+    table: Annotated[TableName, Tag(TEXT)] | Annotated[TableModel, Tag(OTHER)] = Field(
+        discriminator=Discriminator(_is_text), description="Its name, or `name` with what it is made with."
+    )
+    source: SourceModel = Field(description="Where rows come from.")
+    schedule: Annotated[Cron | None, Tag(TEXT)] | Annotated[TableSchedule, Tag(OTHER)] = Field(
+        discriminator=Discriminator(_is_text),
+        description="Cron, a preset, null (by hand), or `{table: shop.raw}`: whenever that table got a partition key.",
+    )
+    consumers: dict[ConsumerName, ConsumerModel] = Field(default_factory=dict, description="Functions by name.")
+
+    @property
+    def table_name(self) -> str:
+        return self.table if isinstance(self.table, str) else self.table.name
+
+
+def _no_options() -> Options:
+    return Options.model_validate({})
+
+
+class FileModel(Strict):
+    """Pipelines of tables on an Opal lake."""
+
+    version: Literal[1] = Field(description="Of this format.")
+    defaults: Options = Field(
+        default_factory=_no_options, description="What holds for all pipelines of this file, unless they say otherwise."
+    )
+    dags: Annotated[dict[DagId, DagModel], Field(min_length=1)] = Field(description="Pipelines by their id.")
+
+
+MODELS: Mapping[int, type[FileModel]] = {VERSION: FileModel}

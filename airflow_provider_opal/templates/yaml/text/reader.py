@@ -1,0 +1,173 @@
+"""Text of a YAML file to plain values, each with its position.
+
+Reads what YAML 1.2 and editors read: `yes`, `no`, `on`, `off`, dates and `12:30:00` are texts, where Python's loaders make other things of
+them. There are no tags and so no objects; keys are texts and come once; size, depth and what aliases expand to have limits.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from airflow_provider_opal.templates.yaml.text.nodes import Node, read_nodes
+from airflow_provider_opal.templates.yaml.text.problem import START, Keys, Position, Problem, YamlError, shown
+from airflow_provider_opal.templates.yaml.text.syntax import syntax_error
+
+MAX_BYTES = 256 * 1024
+MAX_KEY = 250
+MAX_DIGITS = 18
+LARGEST = 10.0**18
+
+# Control characters, separators that are line breaks in some programs only, and what changes the direction of text
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]")
+_NULL = ("", "~", "null", "Null", "NULL")
+_BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_BOMS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"), (b"\x00\x00\xfe\xff", "UTF-32"))
+
+
+@dataclass(slots=True)
+class Document:
+    """The values of a file, where they and their keys lie, and what is wrong so far."""
+
+    value: Any = None
+    values: dict[Keys, Position] = field(default_factory=dict)
+    keys: dict[Keys, Position] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def position(self, at: Keys) -> Position:
+        """Of a value; of the nearest one around it when there is none."""
+        while at and at not in self.values:
+            at = at[:-1]
+        return self.values.get(at, START)
+
+    def key_position(self, at: Keys) -> Position:
+        """Of a key, or of an item in a list."""
+        return self.keys.get(at) or self.position(at)
+
+
+def read_document(data: bytes) -> Document:
+    """Everything in a file. YamlError when it cannot be read to its end."""
+    text = _decoded(data)
+    try:
+        root = read_nodes(text)
+    except yaml.YAMLError as error:
+        raise syntax_error(error, text) from error
+    document = Document()
+    if root is not None:
+        document.value = _value(root, (), document)
+    document.problems = sorted(set(document.problems))
+    return document
+
+
+def _decoded(data: bytes) -> str:
+    if len(data) > MAX_BYTES:
+        raise YamlError(START, f"the file has more than {MAX_BYTES // 1024} KiB; split it into several *.opal.yaml files")
+    for bom, name in _BOMS:
+        if data.startswith(bom):
+            raise YamlError(START, f"the file is {name}; save it as UTF-8")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8")
+        raise YamlError(_position_after(before), f"the byte 0x{data[error.start]:02x} is no UTF-8; save the file as UTF-8") from error
+    text = text.removeprefix("\ufeff")
+    if hidden := _FORBIDDEN.search(text):
+        raise YamlError(
+            _position_after(text[: hidden.start()]),
+            f"the character U+{ord(hidden[0]):04X} cannot be seen and may mislead; delete it",
+        )
+    return text
+
+
+def _position_after(text: str) -> Position:
+    lines = re.split("\r\n|\r|\n", text)
+    return Position(len(lines), len(lines[-1]) + 1)
+
+
+def _value(node: Node, at: Keys, document: Document) -> Any:
+    document.values[at] = node.position
+    document.problems += [Problem("", position, at, what) for position, what in node.faults]
+    if node.members is not None:
+        return _mapping(node.members, at, document)
+    if node.items is not None:
+        return [_value(item, (*at, number), document) for number, item in enumerate(node.items)]
+    return _scalar(node, at, document)
+
+
+def _mapping(members: list[tuple[Node, Node]], at: Keys, document: Document) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    merged: list[Node] = []
+    for key, node in members:
+        if key.plain and key.text == "<<":
+            merged += node.items if node.items is not None else [node]
+            continue
+        name = _key(key, at, document)
+        if name is None:
+            continue
+        inner = (*at, name)
+        if name in given:
+            first = document.keys[inner]
+            what = f"the key is given twice, first in line {first.line}; keep one of them"
+            document.problems.append(Problem("", key.position, inner, what))
+            continue
+        document.keys[inner] = key.position
+        given[name] = _value(node, inner, document)
+    for node in merged:
+        _merge(node, at, given, document)
+    return given
+
+
+def _merge(node: Node, at: Keys, given: dict[str, Any], document: Document) -> None:
+    """`<<: *base`: what is given here counts, and then the first of the bases."""
+    if node.members is None:
+        document.problems.append(Problem("", node.position, at, "'<<' takes in a mapping; give it the alias of one, as '<<: *base'"))
+        return
+    base = Document()
+    for name, value in _mapping(node.members, at, base).items():
+        if name in given:
+            continue
+        given[name] = value
+        inside = (*at, name)
+        document.keys |= {way: position for way, position in base.keys.items() if way[: len(inside)] == inside}
+        document.values |= {way: position for way, position in base.values.items() if way[: len(inside)] == inside}
+    document.problems += base.problems
+
+
+def _key(key: Node, at: Keys, document: Document) -> str | None:
+    what = None
+    if key.text is None:
+        what = "braces or brackets cannot be a key; put a template into quotes: '{{ ... }}'"
+    elif not key.text or len(key.text) > MAX_KEY:
+        what = f"a key has 1 to {MAX_KEY} characters, and this has {len(key.text)}; write a name"
+    elif _FORBIDDEN.search(key.text) or not key.text.isprintable():
+        what = f"the key {shown(key.text)!r} holds characters that cannot be seen; take them out"
+    elif key.faults:
+        what = key.faults[0][1]
+    if what is not None:
+        document.problems.append(Problem("", key.position, at, what))
+        return None
+    return key.text
+
+
+def _scalar(node: Node, at: Keys, document: Document) -> Any:
+    text = node.text or ""
+    if hidden := _FORBIDDEN.search(text):
+        what = f"the text holds the character U+{ord(hidden[0]):04X}, which cannot be seen; take it out"
+        document.problems.append(Problem("", node.position, at, what))
+    if not node.plain:
+        return text
+    if text in _NULL:
+        return None
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    if not _NUMBER.fullmatch(text):
+        return text
+    if len(text) > MAX_DIGITS or abs(float(text)) > LARGEST:
+        document.problems.append(
+            Problem("", node.position, at, f"the number {shown(text, 24)} is too long; write it in quotes if it is a text")
+        )
+        return 0
+    return int(text) if _INTEGER.fullmatch(text) else float(text)

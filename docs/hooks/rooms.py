@@ -1,0 +1,87 @@
+"""The architecture: floors as import-linter keeps them, and the packages with what they say of themselves."""
+
+import ast
+import html
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = {"airflow_provider_opal": ROOT, "opal_lake": ROOT / "spark_apps", "opal_spark": ROOT / "spark_apps"}
+ON_TOP = ("airflow_provider_opal", "opal_spark")  # side by side above opal_lake
+
+WIDTH, FLOOR, GAP, PAD, HEAD = 840, 30, 6, 10, 26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """A package, and its floors from the top; each has rooms that do not import each other."""
+
+    name: str
+    floors: tuple[tuple[str, ...], ...]
+
+    @property
+    def height(self) -> int:
+        return HEAD + len(self.floors) * (FLOOR + GAP) + PAD
+
+
+def houses() -> dict[str, House]:
+    """From the contracts in pyproject.toml; one without floors has its packages on one."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    floors = {
+        contract["containers"][0]: tuple(map(_rooms, contract["layers"]))
+        for contract in project["contracts"]
+        if contract["type"] == "layers" and "containers" in contract
+    }
+    return {name: House(name=name, floors=floors.get(name) or _one_a_floor(name)) for name in project["root_packages"]}
+
+
+def _rooms(layer: str) -> tuple[str, ...]:
+    return tuple(room.strip("() ") for room in layer.replace(":", "|").split("|"))
+
+
+def _one_a_floor(name: str) -> tuple[tuple[str, ...], ...]:
+    names = sorted(path.parent.name for path in (SOURCES[name] / name).glob("*/__init__.py"))
+    return tuple(tuple(names[first : first + 3]) for first in range(0, len(names), 3))
+
+
+def picture() -> str:
+    """An inline SVG; its colours are the page's. No blank line, which would end the HTML."""
+    known = houses()
+    top, half = max(known[name].height for name in ON_TOP), (WIDTH - PAD) // 2
+    [below] = [house for name, house in known.items() if name not in ON_TOP]
+    parts = [
+        *(line for column, name in enumerate(ON_TOP) for line in _house(known[name], (column * (half + PAD), 0), (half, top))),
+        *_house(below, (0, top + 3 * PAD), (WIDTH, below.height)),
+        *(f'<path class="arrow" d="M{x} {top} v{3 * PAD - 2} m-5 -8 l5 8 l5 -8"/>' for x in (half // 2, WIDTH - half // 2)),
+    ]
+    size = f'viewBox="-4 -4 {WIDTH + 8} {top + 3 * PAD + below.height + 8}"'
+    label = "airflow_provider_opal and opal_spark stand on opal_lake; each package has floors, and imports go down"
+    return f'<div class="rooms"><svg {size} role="img" aria-label="{label}">{"".join(parts)}</svg></div>'
+
+
+def _house(house: House, corner: tuple[int, int], size: tuple[int, int]) -> Iterator[str]:
+    (left, top), (width, height) = corner, size
+    yield f'<rect class="house" x="{left}" y="{top}" width="{width}" height="{height}" rx="6"/>'
+    yield f'<text class="name" x="{left + width / 2}" y="{top + 18}">{house.name}</text>'
+    for number, rooms in enumerate(house.floors):
+        room_width = (width - 2 * PAD - (len(rooms) - 1) * GAP) / len(rooms)
+        y = top + HEAD + number * (FLOOR + GAP)
+        for column, room in enumerate(rooms):
+            x = left + PAD + column * (room_width + GAP)
+            yield f'<rect class="room" x="{x:.1f}" y="{y}" width="{room_width:.1f}" height="{FLOOR}" rx="3"/>'
+            yield f'<text x="{x + room_width / 2:.1f}" y="{y + 20}">{html.escape(room)}</text>'
+
+
+def tree() -> str:
+    return "\n".join(line for name, folder in SOURCES.items() for line in _package(folder / name, name, 0))
+
+
+def _package(folder: Path, name: str, depth: int) -> Iterator[str]:
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    modules = sorted(path.stem for path in folder.glob("*.py") if not path.name.startswith("__"))
+    listed = f" Modules: {', '.join(f'`{module}`' for module in modules)}." if modules else ""
+    yield f"{'    ' * depth}- `{name}`: {' '.join(docstring.partition(chr(10) * 2)[0].split())}{listed}"
+    for inner in sorted(path for path in folder.iterdir() if (path / "__init__.py").is_file()):
+        yield from _package(inner, inner.name, depth + 1)

@@ -1,0 +1,119 @@
+"""The page of the YAML files, from the published JSON Schema."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+SCHEMA = Path(__file__).parents[2] / "airflow_provider_opal" / "templates" / "yaml" / "opal-v1.schema.json"
+SPAN = "[wdhms]"
+KINDS = {"string": "text", "integer": "number", "boolean": "`true` or `false`", "array": "list", "object": "mapping", "number": "number"}
+ANY = "NAME"  # stands for the names that a user gives
+DEFAULTS = "defaults"
+
+Schema = Mapping[str, Any]
+
+
+def page() -> str:
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    titles = {"": "Top level"} | {name: f"`{path}`" for name, path in paths(schema).items()}
+    models = {"": schema} | {name: schema["$defs"][name] for name in titles if name}
+    [defaults] = [name for name, title in titles.items() if title == f"`{DEFAULTS}`"]
+    common = models.pop(defaults)["properties"]
+    lines = [line for name, model in models.items() for line in _section(titles[name], model, titles)]
+    [pipeline] = [name for name, model in models.items() if model["properties"].items() >= common.items()]
+    keys = ", ".join(f"`{name}`" for name in common)
+    lines += [f"### `{DEFAULTS}`", "", f"For all pipelines of the file: {keys}. They mean what they mean in {_link(titles[pipeline])}."]
+    return "\n".join(lines)
+
+
+def paths(schema: Schema) -> dict[str, str]:
+    """Where each model stands in a file: its first place, from the top, and not under the defaults."""
+    models: dict[str, str] = {}
+    queue = [("", schema)]
+    while queue:
+        path, model = min(queue, key=lambda entry: (entry[0].startswith(DEFAULTS), entry[0].count(".")))
+        queue.remove((path, model))
+        for name, value in model["properties"].items():
+            for model_name, below in _models(value, f"{path}.{name}".removeprefix(".")):
+                if model_name not in models:
+                    models[model_name] = below
+                    queue.append((below, schema["$defs"][model_name]))
+    return models
+
+
+def _models(value: Schema, path: str) -> Iterator[tuple[str, str]]:
+    if "$ref" in value:
+        yield value["$ref"].rpartition("/")[2], path
+    for choice in _choices(value):
+        yield from _models(choice, path)
+    for named in value.get("patternProperties", {}).values():
+        yield from _models(named, f"{path}.{ANY}")
+
+
+def _choices(value: Schema) -> list[Schema]:
+    return [*value.get("anyOf", ()), *value.get("oneOf", ())]
+
+
+def _section(title: str, model: Schema, titles: Mapping[str, str]) -> Iterator[str]:
+    yield from (f"### {title}", "")
+    if title != titles[""]:
+        yield from (model.get("description", ""), "")
+    yield from ("| key | value | default | meaning |", "|---|---|---|---|")
+    for name, value in model["properties"].items():
+        required = " (required)" if name in model.get("required", ()) else ""
+        kinds = " or ".join(kind for kind in dict.fromkeys(_kinds(value, titles)) if kind != "null" or value.get("default", "") is not None)
+        yield f"| `{name}`{required} | {kinds} | {_default(value)} | {_cell(value.get('description', ''))} |"
+    yield ""
+
+
+def _kinds(value: Schema, titles: Mapping[str, str]) -> Iterator[str]:
+    for choice in _choices(value):
+        yield from _kinds(choice, titles)
+    if "$ref" in value:
+        yield _link(titles[value["$ref"].rpartition("/")[2]])
+    elif "enum" in value:
+        yield " or ".join(f"`{choice}`" for choice in value["enum"])
+    elif "const" in value:
+        yield f"`{value['const']}`"
+    elif "patternProperties" in value:
+        for named in value["patternProperties"].values():
+            yield f"{ANY}: {'; '.join(_kinds(named, titles))}"
+    elif value.get("type") == "null":
+        yield "null"
+    elif isinstance(value.get("type"), list):
+        yield " or ".join(KINDS[kind] for kind in value["type"])
+    elif "type" in value:
+        yield _plain(value)
+
+
+def _plain(value: Schema) -> str:
+    kind = "span of time" if SPAN in value.get("pattern", "") else KINDS[value["type"]]
+    if "minimum" in value:
+        kind += f" from {value['minimum']}" + (f" to {value['maximum']}" if "maximum" in value else "")
+    if "maxItems" in value:
+        kind += f" of at most {value['maxItems']}"
+    return kind
+
+
+def _default(value: Schema) -> str:
+    default = value.get("default")
+    if default is None:
+        return ""
+    if isinstance(default, str) and (span := re.fullmatch(r"PT(\d+)([HMS])", default)):
+        default = f"{span[1]}{span[2].lower()}"
+    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+def _link(title: str) -> str:
+    return f"[{title}](#{anchor(title)})"
+
+
+def anchor(title: str) -> str:
+    """As the markdown of the site makes it of a heading."""
+    return re.sub(r"[^\w\s-]", "", title).strip().lower().replace(" ", "-")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("{{", "&#123;&#123;")

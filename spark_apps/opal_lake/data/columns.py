@@ -1,0 +1,200 @@
+"""Rows as users see them <-> rows as data files hold them (FORMAT: columns).
+
+Logical columns have the table's names and types. Physical columns have physical names, inside structs too, and for ORC hold timestamps as
+microseconds and dates as days: Spark's ORC readers shift the one with the JVM's time zone and rebase the other before 1582.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from opal_lake.errors import FormatError, InvalidInputError, OpalError
+from opal_lake.spec.schema import (
+    DELETED,
+    OFFSET,
+    RESERVED_PREFIX,
+    SEGMENT,
+    Array,
+    Atomic,
+    DataType,
+    Field,
+    Map,
+    Struct,
+    arrow_type,
+    atomic_name,
+)
+from opal_lake.spec.table_spec import TableSpec
+
+ORC_STORAGE = {"timestamp": pa.int64(), "timestamp_ntz": pa.int64(), "date": pa.int32()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Direction:
+    """One of the two ways through a column."""
+
+    name_of: Callable[[Field], str]
+    type_of: Callable[[DataType], pa.DataType]
+    convert: Callable[[pa.Array, Atomic, str], pa.Array]
+    absent_is_null: bool
+    error: type[OpalError]
+
+
+def physical_type(kind: DataType, file_format: str) -> pa.DataType:
+    """The Arrow type as files of that format hold it."""
+    match kind:
+        case Atomic(name=name):
+            return ORC_STORAGE[name] if file_format == "orc" and name in ORC_STORAGE else arrow_type(kind)
+        case Struct(fields=fields):
+            return pa.struct([_physical_field(field, file_format) for field in fields])
+        case Array(element=element):
+            return pa.list_(_physical_field(element, file_format))
+        case Map(key=key, value=value):
+            return pa.map_(physical_type(key.type, file_format), physical_type(value.type, file_format))
+
+
+def physical_schema(spec: TableSpec, *, with_row_ids: bool = True) -> pa.Schema:
+    """The columns of a data file; every one nullable, so that added columns read as null from old files."""
+    fields = [_physical_field(field, spec.file_format) for field in spec.schema.fields]
+    if with_row_ids:
+        fields += [pa.field(SEGMENT, pa.int64()), pa.field(OFFSET, pa.int32())]
+        fields += [pa.field(DELETED, pa.bool_())] if spec.deletes is not None else []
+    return pa.schema(fields)
+
+
+def _physical_field(field: Field, file_format: str) -> pa.Field:
+    return pa.field(field.physical, physical_type(field.type, file_format))
+
+
+def to_physical(table: pa.Table, spec: TableSpec) -> pa.Table:
+    """Rows of the table's logical columns, in any order, as a data file holds them; `_opal_` columns pass through."""
+    orc = spec.file_format == "orc"
+    way = _Direction(
+        name_of=lambda field: field.name,
+        type_of=lambda kind: physical_type(kind, spec.file_format),
+        convert=_store_orc if orc else _normalise,
+        absent_is_null=False,
+        error=InvalidInputError,
+    )
+    columns = {field.physical: _convert_column(table, field, way) for field in spec.schema.fields}
+    extras = {name: table.column(name) for name in table.column_names if name.startswith(RESERVED_PREFIX)}
+    return pa.table(columns | extras)
+
+
+def to_logical(table: pa.Table, spec: TableSpec, columns: Sequence[str] | None = None) -> pa.Table:
+    """The named columns (default: all) of a data file's rows; columns younger than the file are null, `_opal_` ones are left out."""
+    return to_fields(table, spec, spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns])
+
+
+def to_fields(table: pa.Table, spec: TableSpec, fields: Sequence[Field]) -> pa.Table:
+    """The same for fields of the table under any name, and for some members of a struct in any order."""
+    way = _Direction(
+        name_of=lambda field: field.physical,
+        type_of=arrow_type,
+        convert=_load_orc if spec.file_format == "orc" else _normalise,
+        absent_is_null=True,
+        error=FormatError,
+    )
+    return _table([field.name for field in fields], [_convert_column(table, field, way) for field in fields], table.num_rows)
+
+
+def _table(names: list[str], columns: list[pa.ChunkedArray], rows: int) -> pa.Table:
+    if not columns:  # Arrow has no other way to say "n rows of nothing"
+        return pa.table({"": pa.nulls(rows)}).select([])
+    return pa.Table.from_arrays(columns, names=names)
+
+
+def _convert_column(table: pa.Table, field: Field, way: _Direction) -> pa.ChunkedArray:
+    name, target_type = way.name_of(field), way.type_of(field.type)
+    positions = [position for position, column_name in enumerate(table.column_names) if column_name == name]
+    if len(positions) > 1:
+        raise way.error(f"column {name!r} is there {len(positions)} times; rename all but one")
+    if not positions and not way.absent_is_null:
+        raise way.error(f"column {name!r} is missing; there are {', '.join(map(repr, table.column_names))}: add it, null where unknown")
+    if not positions:
+        return pa.chunked_array([pa.nulls(table.num_rows, target_type)])
+    chunks = [_convert(chunk, field.type, name, way) for chunk in table.column(positions[0]).chunks]
+    return pa.chunked_array(chunks, type=target_type)
+
+
+def _convert(array: pa.Array, kind: DataType, path: str, way: _Direction) -> pa.Array:
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), way.type_of(kind))
+    match kind:
+        case Atomic() if not pa.types.is_nested(array.type):
+            return _convert_atomic(array, kind, path, way)
+        case Struct() if pa.types.is_struct(array.type):
+            return _convert_struct(array, kind, path, way)
+        case Array() if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+            return _convert_list(array, kind, path, way)
+        case Map() if pa.types.is_map(array.type):
+            return _convert_map(array, kind, path, way)
+    raise way.error(f"column {path!r} holds {array.type} where the table has {arrow_type(kind)}; cast it")
+
+
+def _convert_atomic(array: pa.Array, kind: Atomic, path: str, way: _Direction) -> pa.Array:
+    try:
+        return way.convert(array, kind, path)
+    except (pa.ArrowInvalid, InvalidInputError) as error:
+        if isinstance(error, way.error):
+            raise
+        raise way.error(f"column {path!r} holds {array.type} where the table has {kind.name}: {error}") from error
+
+
+def _convert_struct(array: pa.StructArray, kind: Struct, path: str, way: _Direction) -> pa.Array:
+    positions = {member.name: position for position, member in enumerate(array.type)}
+    target_type = way.type_of(kind)
+    members = []
+    for field, target in zip(kind.fields, target_type, strict=True):
+        name = way.name_of(field)
+        if name not in positions and not way.absent_is_null:
+            raise way.error(
+                f"column {path!r} lacks its member {name!r}; it has {', '.join(map(repr, positions))}: add it, null where unknown"
+            )
+        member_array = array.field(positions[name]) if name in positions else pa.nulls(len(array), target.type)
+        members.append(_convert(member_array, field.type, f"{path}.{name}", way))
+    return pa.StructArray.from_arrays(members, fields=list(target_type), mask=array.is_null() if array.null_count else None)
+
+
+def _convert_list(array: pa.Array, kind: Array, path: str, way: _Direction) -> pa.Array:
+    if pa.types.is_large_list(array.type):
+        array = array.cast(pa.list_(array.type.value_field))
+    element = _convert(array.values, kind.element.type, f"{path}.element", way)
+    return _with_children(array, way.type_of(kind), element)
+
+
+def _convert_map(array: pa.MapArray, kind: Map, path: str, way: _Direction) -> pa.Array:
+    target_type = way.type_of(kind)
+    parts = [
+        _convert(array.keys, kind.key.type, f"{path}.key", way),
+        _convert(array.items, kind.value.type, f"{path}.value", way),
+    ]
+    return _with_children(array, target_type, pa.StructArray.from_arrays(parts, fields=[target_type.key_field, target_type.item_field]))
+
+
+def _with_children(array: pa.Array, target_type: pa.DataType, child: pa.Array) -> pa.Array:
+    """The same lists of other elements; a slice keeps its offset, because `values`, `keys` and `items` know nothing of it."""
+    return pa.Array.from_buffers(target_type, len(array), array.buffers()[:2], offset=array.offset, children=[child])
+
+
+def _normalise(array: pa.Array, kind: Atomic, path: str) -> pa.Array:
+    target_type = arrow_type(kind)
+    if array.type == target_type:
+        return array
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    given_type = atomic_name(path, array.type)
+    if given_type != kind.name:
+        raise InvalidInputError(f"column {path!r} holds {given_type} where the table has {kind.name}; cast it")
+    return array.cast(target_type)
+
+
+def _store_orc(array: pa.Array, kind: Atomic, path: str) -> pa.Array:
+    array = _normalise(array, kind, path)
+    return array.cast(ORC_STORAGE[kind.name]) if kind.name in ORC_STORAGE else array
+
+
+def _load_orc(array: pa.Array, kind: Atomic, path: str) -> pa.Array:
+    if kind.name in ORC_STORAGE and array.type == ORC_STORAGE[kind.name]:
+        return array.cast(arrow_type(kind))
+    return _normalise(array, kind, path)

@@ -1,0 +1,331 @@
+"""Data files in memory: rows to bytes and back (FORMAT: data files).
+
+Two checksums in the commit vouch for a file: one of the whole, and one of its tail, which tells a reader where everything lies. With the
+tail verified, Parquet's own page checksums cover the values; page headers and ORC stripes are covered by the checksum of the whole only.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+
+from opal_lake.data.bounds import Bounds, bounds_of, merged_bounds, plan_high, plan_low
+from opal_lake.data.columns import physical_schema
+from opal_lake.data.encodings import plan_encodings
+from opal_lake.data.segment import check_rows
+from opal_lake.errors import FormatError, InvalidInputError
+from opal_lake.spec.schema import DELETED, Atomic
+from opal_lake.spec.table_spec import TableSpec
+
+GROUP_ROWS, GROUP_BYTES = 1 << 18, 128 << 20  # of a row group, which is what Spark splits and prunes by; bytes in memory
+STRIPE_BYTES = 64 << 20
+ORC_BATCH_ROWS = 8192
+ORC_DICTIONARY_SHARE = 0.5
+_READ_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedFile:
+    """A data file that is not yet stored, with all that its commit says of it."""
+
+    data: memoryview
+    crc32: int
+    footer_bytes: int
+    footer_crc32: int
+    rows: int
+    bounds: dict[int, Bounds]
+
+
+def encode_file(table: pa.Table, spec: TableSpec) -> EncodedFile:
+    """Rows in physical form, with their row ids, as one file; the same rows give the same bytes."""
+    encoder = FileEncoder(spec=spec)
+    encoder.add(table)
+    return encoder.finish()
+
+
+@dataclass(slots=True, kw_only=True)
+class FileEncoder:
+    """A file that is made in passing: in memory are the rows of one row group, and the bytes so far unless the sink is a spool.
+
+    How columns are encoded is decided by the first row group.
+    """
+
+    spec: TableSpec
+    level: int | None = None
+    sink: pa.NativeFile = field(default_factory=pa.BufferOutputStream)
+    rows: int = 0
+    _writer: pq.ParquetWriter | orc.ORCWriter | None = None
+    _held: list[pa.Table] = field(default_factory=list)
+    _held_rows: int = 0
+    _held_bytes: int = 0
+    _parts: list[tuple[int, dict[int, Bounds]]] = field(default_factory=list)
+
+    def add(self, rows: pa.Table) -> None:
+        """More rows, in the order in which the file has them."""
+        rows = _in_file_order(rows, self.spec)
+        self._held.append(rows)
+        self._held_rows += rows.num_rows
+        self._held_bytes += rows.nbytes
+        self.rows += rows.num_rows
+        if self._held_rows > GROUP_ROWS or self._held_bytes > GROUP_BYTES:
+            self._flush(whole=True)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the row groups that are written."""
+        return int(self.sink.tell())
+
+    def finish(self) -> EncodedFile:
+        """At least a call of `add` came before."""
+        self._flush(whole=False)
+        assert self._writer is not None
+        self._writer.close()
+        buffer = self.sink.getvalue()
+        data = memoryview(buffer)
+        if self.spec.file_format == "orc":
+            footer_bytes, known = _orc_footer_bytes(buffer), {}
+        else:
+            metadata = pq.read_metadata(pa.BufferReader(buffer))
+            footer_bytes, known = _parquet_footer_bytes(metadata, len(data)), _text_extremes(metadata)
+        return EncodedFile(
+            data=data,
+            crc32=zlib.crc32(data),
+            footer_bytes=footer_bytes,
+            footer_crc32=zlib.crc32(data[len(data) - footer_bytes :]),
+            rows=self.rows,
+            bounds=self._bounds(known),
+        )
+
+    def _flush(self, *, whole: bool) -> None:
+        """Write the row groups that are full, or all that is held."""
+        rows = pa.concat_tables(self._held)
+        group_rows = _group_rows(rows)
+        ready = rows.num_rows // group_rows * group_rows if whole else rows.num_rows
+        rest = rows.slice(ready)
+        self._held, self._held_rows, self._held_bytes = [rest], rest.num_rows, rest.nbytes
+        if ready or self._writer is None:
+            self._write(rows.slice(0, ready), group_rows)
+
+    def _write(self, rows: pa.Table, group_rows: int) -> None:
+        texts = dict.fromkeys(_texts(rows.schema), (None, None)) if self.spec.file_format == "parquet" else {}
+        self._parts.append((rows.num_rows, bounds_of(rows, self.spec, texts)))
+        if self._writer is None:
+            self._writer = _open_orc(self.sink) if self.spec.file_format == "orc" else _open_parquet(rows, self.sink, self.level)
+        if isinstance(self._writer, orc.ORCWriter):
+            self._writer.write(pa.table([_compact(column) for column in rows.columns], schema=rows.schema))
+        else:
+            self._writer.write_table(rows, row_group_size=group_rows)
+
+    def _bounds(self, known: Mapping[str, tuple[Any, Any]]) -> dict[int, Bounds]:
+        """Extremes of texts are those that the writer computes anyway: comparing texts again costs a tenth of the write."""
+        by_field = {}
+        for column in self.spec.schema.fields:
+            if isinstance(column.type, Atomic):
+                merged = merged_bounds([(rows, bounds[column.id]) for rows, bounds in self._parts], column.type)
+                low, high = known.get(column.physical, (None, None))
+                by_field[column.id] = merged if low is None else replace(merged, low=plan_low(low), high=plan_high(high))
+        return by_field
+
+
+def _texts(schema: pa.Schema) -> list[str]:
+    """Columns whose extremes Parquet's writer finds."""
+    return [column.name for column in schema if pa.types.is_string(column.type) or pa.types.is_binary(column.type)]
+
+
+def _in_file_order(table: pa.Table, spec: TableSpec) -> pa.Table:
+    schema = physical_schema(spec)
+    try:
+        ordered = table.select(schema.names).replace_schema_metadata(None)
+    except KeyError as error:
+        raise InvalidInputError(f"a data file needs the columns {schema.names}, got {table.column_names}: add what is missing") from error
+    return ordered if ordered.schema == schema else ordered.cast(schema)
+
+
+def _open_parquet(sample: pa.Table, sink: pa.NativeFile, level: int | None) -> pq.ParquetWriter:
+    encodings = plan_encodings(sample)
+    return pq.ParquetWriter(
+        sink,
+        sample.schema,
+        compression="zstd",
+        compression_level=level,
+        use_dictionary=list(encodings.dictionary),
+        column_encoding=dict.fromkeys(encodings.delta, "DELTA_BINARY_PACKED"),
+        write_statistics=list(encodings.statistics),
+        write_page_checksum=True,
+        store_decimal_as_integer=True,  # as Spark does: reads twice as fast
+        store_schema=False,
+    )
+
+
+def _group_rows(table: pa.Table) -> int:
+    rows: int = table.num_rows
+    size: int = table.nbytes
+    return max(1, min(GROUP_ROWS, GROUP_BYTES * rows // max(1, size)))
+
+
+def _open_orc(sink: pa.NativeFile) -> orc.ORCWriter:
+    return orc.ORCWriter(
+        sink,
+        compression="zstd",
+        batch_size=ORC_BATCH_ROWS,
+        stripe_size=STRIPE_BYTES,
+        dictionary_key_size_threshold=ORC_DICTIONARY_SHARE,
+    )
+
+
+def _compact(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Arrow's ORC writer takes the wrong rows of a struct that is a slice: copied, nothing is a slice any more."""
+    if not pa.types.is_nested(column.type) or not column.num_chunks:
+        return column
+    nothing = column.chunk(0).slice(0, 0)  # one array alone might be handed back as it is
+    return pa.chunked_array([_null_within(pa.concat_arrays([chunk, nothing])) for chunk in column.chunks])
+
+
+def _null_within(array: pa.Array) -> pa.Array:
+    """What lies in a null struct made null itself: Arrow's ORC writer would store it, and later values would be read a row too late."""
+    kind, null = array.type, array.is_null()
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([_null_within(member) for member in array.flatten()], fields=list(kind), mask=null)
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(array.offsets, _null_within(array.keys), _null_within(array.items), kind, mask=null)
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(array.offsets, _null_within(array.values), kind, mask=null)
+    return array
+
+
+def _parquet_footer_bytes(metadata: pq.FileMetaData, size: int) -> int:
+    """All that follows the last page."""
+    chunks = [metadata.row_group(group).column(index) for group in range(metadata.num_row_groups) for index in range(metadata.num_columns)]
+    last: int = max((_chunk_end(chunk) for chunk in chunks), default=len(b"PAR1"))
+    return size - last
+
+
+def _chunk_end(chunk: pq.ColumnChunkMetaData) -> int:
+    start: int = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+    size: int = chunk.total_compressed_size
+    return start + size
+
+
+def _orc_footer_bytes(buffer: pa.Buffer) -> int:
+    """Stripe statistics, footer, postscript, and the byte that holds the postscript's length."""
+    file = orc.ORCFile(pa.BufferReader(buffer))
+    parts: list[int] = [file.stripe_statistics_length, file.file_footer_length, file.file_postscript_length]
+    return sum(parts) + 1
+
+
+def _text_extremes(metadata: pq.FileMetaData) -> dict[str, tuple[Any, Any]]:
+    """The extremes of string and binary columns as the writer left them in the footer."""
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    extremes = {}
+    for index in range(metadata.num_columns):
+        column = metadata.schema.column(index)
+        if column.physical_type == "BYTE_ARRAY" and (pair := _merged_extremes([group.column(index).statistics for group in groups])):
+            extremes[column.path] = pair
+    return extremes
+
+
+def _merged_extremes(statistics: list[Any]) -> tuple[Any, Any] | None:
+    filled = [chunk for chunk in statistics if chunk is None or chunk.num_values]
+    if not filled or any(chunk is None or not chunk.has_min_max for chunk in filled):
+        return None
+    try:
+        return min(chunk.min for chunk in filled), max(chunk.max for chunk in filled)
+    except UnicodeDecodeError:  # Spark's strings need not be UTF-8
+        return None
+
+
+def decode_parts(data: Any, spec: TableSpec, path: str) -> Iterator[pa.Table]:
+    """All rows by row groups or stripes; columns that are younger than the file are null."""
+    return (_completed(part, spec) for part in stored_parts(pa.BufferReader(data), spec, None, path))
+
+
+def stored_parts(source: pa.NativeFile, spec: TableSpec, physical_columns: Sequence[str] | None, path: str) -> Iterator[pa.Table]:
+    """By row groups or stripes, at least one, the named physical columns (default: all) that the file has."""
+    names = physical_schema(spec).names if physical_columns is None else list(physical_columns)
+    try:
+        for part in _orc_parts(source, names) if spec.file_format == "orc" else _parquet_parts(source, names):
+            part.validate()
+            yield part
+    except _READ_ERRORS as error:
+        raise FormatError(f"{path} cannot be read as {spec.file_format}: {error}; restore the file") from error
+
+
+def _open_parquet_to_read(source: pa.NativeFile, *, pre_buffer: bool = False) -> pq.ParquetFile:
+    """A footer that speaks of more rows than its file can hold would have memory made for them."""
+    file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=pre_buffer)
+    for rows in (file.metadata.num_rows, *(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))):
+        check_rows(rows, source.size())
+    return file
+
+
+def _open_orc_to_read(source: pa.NativeFile) -> orc.ORCFile:
+    file = orc.ORCFile(source)
+    check_rows(file.nrows, source.size())
+    return file
+
+
+def _parquet_parts(source: pa.NativeFile, physical_columns: list[str]) -> Iterator[pa.Table]:
+    file = _open_parquet_to_read(source)
+    names = [name for name in physical_columns if name in file.schema_arrow.names]
+    if not file.num_row_groups:
+        yield file.schema_arrow.empty_table().select(names)
+    for group in range(file.num_row_groups):
+        yield file.read_row_group(group, columns=names, use_threads=False).select(names)
+
+
+def _orc_parts(source: pa.NativeFile, physical_columns: list[str]) -> Iterator[pa.Table]:
+    file = _open_orc_to_read(source)
+    names = [name for name in physical_columns if name in file.schema.names]
+    if not file.nstripes:
+        yield file.schema.empty_table().select(names)
+    for stripe in range(file.nstripes):
+        yield pa.Table.from_batches([file.read_stripe(stripe, columns=names)]).select(names)
+
+
+def _completed(rows: pa.Table, spec: TableSpec) -> pa.Table:
+    for column in physical_schema(spec):
+        if column.name not in rows.column_names:
+            absent = pa.array(np.zeros(rows.num_rows, np.bool_)) if column.name == DELETED else pa.nulls(rows.num_rows, column.type)
+            rows = rows.append_column(column, absent)
+    return rows
+
+
+def decode_file(data: Any, spec: TableSpec, physical_columns: Sequence[str] | None, path: str) -> pa.Table:
+    """The named physical columns (default: all) that the file has; columns younger than the file are left out.
+
+    `data` are the file's bytes, or an Arrow file that fetches them.
+    """
+    names = physical_schema(spec).names if physical_columns is None else list(physical_columns)
+    reader = data if isinstance(data, pa.NativeFile) else pa.BufferReader(data)
+    try:
+        table = _read_orc(reader, names) if spec.file_format == "orc" else _read_parquet(reader, names)
+        table.validate()
+    except _READ_ERRORS as error:
+        raise FormatError(f"{path} cannot be read as {spec.file_format}: {error}; restore the file") from error
+    return table
+
+
+def _read_parquet(reader: pa.NativeFile, physical_columns: list[str]) -> pa.Table:
+    file = _open_parquet_to_read(reader, pre_buffer=isinstance(reader, pa.PythonFile))
+    names = [name for name in physical_columns if name in file.schema_arrow.names]
+    return file.read(columns=names).select(names)
+
+
+def _read_orc(reader: pa.NativeFile, physical_columns: list[str]) -> pa.Table:
+    file = _open_orc_to_read(reader)
+    names = [name for name in physical_columns if name in file.schema.names]
+    return file.read(columns=names).select(names)
+
+
+def verify_footer(tail: Any, expected_footer_bytes: int, expected_crc: int, path: str) -> None:
+    """The last `expected_footer_bytes` bytes of a file against its commit."""
+    what = f"the footer of {path}"
+    if len(tail) != expected_footer_bytes:
+        raise FormatError(f"{what} has {len(tail)} bytes, its commit says {expected_footer_bytes}; restore the file")
+    if (actual_crc := zlib.crc32(tail)) != expected_crc:
+        raise FormatError(f"{what} has checksum {actual_crc:08x}, its commit says {expected_crc:08x}; restore the file")

@@ -1,0 +1,105 @@
+"""The nouns of the data management metadata: segments, data files, and the files of the log management metadata."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opal_lake.checked import count
+from opal_lake.data.bounds import Bounds
+from opal_lake.errors import FormatError
+
+MOST_SEGMENT_ROWS = 1 << 31  # offsets are 32-bit
+MOST_ROWS_A_BYTE = 4096  # of a data file or a log: columns of one value take a byte for 45 rows in Parquet, 230 in ORC, 80 events
+
+BYTES_AN_ENTRY = 8  # of a run: the low words, which are stored as they are
+
+
+def check_rows(rows: int, size: int) -> int:
+    """The rows, or ValueError for more than a file of that size can hold."""
+    if not 0 <= rows <= MOST_ROWS_A_BYTE * size:
+        raise ValueError(f"{rows:,} rows are said to be in {size:,} bytes, which hold {MOST_ROWS_A_BYTE * size:,} at most")
+    return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The rows of one ingested file. Its id and its row count never change, wherever its rows move."""
+
+    id: int
+    rows: int
+    group: int
+
+
+class Segments(dict[int, Segment]):
+    """By id. A file that speaks of another one is no file of this table."""
+
+    def __missing__(self, number: int) -> Segment:
+        raise FormatError(
+            f"a file, log or run of the table holds rows of segment {number}, which the table does not have; run `opal check`"
+        )
+
+
+def segment_to_json(segment: Segment) -> list[int]:
+    return [segment.id, segment.rows, segment.group]
+
+
+def segment_from_json(data: Sequence[Any]) -> Segment:
+    segment = Segment(id=count(data[0]), rows=count(data[1]), group=count(data[2]))
+    if segment.rows > MOST_SEGMENT_ROWS:
+        raise ValueError(f"segment {segment.id} has {segment.rows:,} rows, which no offset numbers")
+    return segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Which job put rows in Z-order, by which columns (their field ids): files of one job hardly overlap."""
+
+    number: int
+    columns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A file of rows. `crc32` covers all of it, `footer_crc32` its last `footer_bytes`, which readers trust.
+
+    A `codec` is named where it is not the usual one. Of rows that can go at the `floor`, the file holds only deletes that must stay.
+    """
+
+    path: str
+    size: int
+    crc32: int
+    footer_bytes: int
+    footer_crc32: int
+    rows: int
+    group: int
+    segments: tuple[int, ...]
+    bounds: Mapping[int, Bounds] = field(default_factory=dict)
+    cluster: Cluster | None = None
+    codec: str = ""
+    floor: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """UNTIL events, sorted by (segment, offset). `version` is the commit that brought them; of merged logs, the newest such one."""
+
+    path: str
+    size: int
+    crc32: int
+    events: int
+    groups: tuple[int, ...]
+    least_until: int
+    greatest_until: int
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFile:
+    """A sorted run of the key store; the bounds are the high words of its least and greatest key hash."""
+
+    path: str
+    size: int
+    crc32: int
+    entries: int
+    hash_low: int
+    hash_high: int

@@ -1,0 +1,163 @@
+"""Whether a table is what FORMAT.md says: every numbered invariant, on the newest version, without stopping at the first damage.
+
+Files that nothing refers to are no finding: a job that died leaves them. `deep=False` reads no data file, and checks only what the metadata
+says. What rows, events and entries mean for each other is looked at slot by slot, within the memory that is given; until then they wait in
+a file without a name, some 50 bytes a row and 50 an entry, which goes with the process.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from opal_lake import layout
+from opal_lake.errors import ExpiredError, FormatError, InvalidInputError, NotFoundError, count_text
+from opal_lake.inspect.check.chain import check_chain, check_claims, check_clock, check_kept, check_results, kept_root, list_sizes
+from opal_lake.inspect.check.content.in_process import LEAST_BYTES, AtStep, Content, LocalCheck, look_here
+from opal_lake.inspect.check.files import check_sizes, check_totals
+from opal_lake.inspect.check.finding import Finding, Findings
+from opal_lake.inspect.check.sample import KeyRange, check_sample, plan_sample
+from opal_lake.inspect.check.state import KnownEvents, check_state
+from opal_lake.job.memory_size import parse_memory
+from opal_lake.log.snapshot import Root, Snapshot
+from opal_lake.spec.condition import check_condition
+from opal_lake.storage.left_overs import find_left_overs
+from opal_lake.storage.protocol import Storage
+from opal_lake.table import Table
+
+__all__ = ["CheckOptions", "Checked", "Finding", "check", "check_table"]
+
+DEFAULT_MEMORY = "1g"
+
+
+def no_step(noun: str, done: int, total: int) -> None:
+    """Progress is not shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """Findings, and what was not checked. Left-over files are not damage: they take space until a retention deletes them."""
+
+    findings: tuple[Finding, ...]
+    left_out: tuple[str, ...] = ()
+    left_over: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOptions:
+    """How much of a table is looked at, and within how much memory. `at_step` hears how many files, slots and so on are done."""
+
+    deep: bool = True
+    memory: str = DEFAULT_MEMORY
+    sample: str | None = None
+    at_step: AtStep = no_step
+
+    def __post_init__(self) -> None:
+        check_sample(self.sample)
+        if self.memory_bytes < LEAST_BYTES:
+            raise InvalidInputError(f"memory={self.memory!r} is too little for a check; give it {LEAST_BYTES >> 20}m at least")
+
+    @property
+    def memory_bytes(self) -> int:
+        return parse_memory(self.memory, name="memory")
+
+
+Look = Callable[[Content], None]
+
+
+def check_table(
+    table: Table, *, deep: bool = True, memory: str = DEFAULT_MEMORY, sample: str | None = None, at_step: AtStep = no_step
+) -> list[Finding]:
+    """Every broken invariant of the newest version; empty when all is well."""
+    return [*check(table, CheckOptions(deep=deep, memory=memory, sample=sample, at_step=at_step)).findings]
+
+
+def check(table: Table, options: CheckOptions | None = None, look: Look = look_here) -> Checked:
+    """What is wrong with the newest version. `look` looks at the rows, events and entries: by default this process.
+
+    What retention deleted meanwhile is no damage: all is looked at once more, without that.
+    """
+    while True:
+        kept, expired = kept_root(table.log), None
+        try:
+            checked = _check(table, kept, options or CheckOptions(), look)
+        except ExpiredError as error:
+            checked, expired = Checked(findings=()), error
+        newer = kept_root(table.log) if checked.findings or expired else None
+        if kept is None or newer is None or newer.oldest_version == kept.oldest_version:
+            if expired is not None:
+                raise expired
+            return checked
+
+
+def _check(table: Table, kept: Root | None, options: CheckOptions, look: Look) -> Checked:
+    findings, storage = Findings(), table.storage
+    options.at_step("metadata", 0, 0)
+    sizes = list_sizes(storage)
+    commits = check_chain(table.log, kept, sizes, findings)
+    check_kept(kept, sizes, findings)
+    if not commits:
+        table.snapshot_at()  # says why this is no table
+    check_clock(table.log, commits, findings)
+    check_results(storage, commits, sizes, findings)
+    check_claims(storage, commits, sizes, findings)
+    events = KnownEvents(storage=storage, findings=findings)
+    state = check_state(commits, kept, sizes, events)
+    left_over = tuple(_left_over(storage))
+    if state is None or not _is_readable(state, findings):
+        return Checked(
+            findings=(*findings.unique,), left_over=left_over, left_out=("logs, runs and rows: the newest version cannot be put together",)
+        )
+    _check_condition(state, findings)
+    check_sizes(state, sizes, findings)
+    check_totals(state, commits, findings)
+    keys = plan_sample(options.sample, state)
+    content = Content(state=state, sizes=sizes, events=events, keys=keys, memory=options.memory_bytes, at_step=options.at_step)
+    if options.deep:
+        look(content)
+    else:
+        LocalCheck(content=content).run(deep=False)
+    left_out = tuple(_left_out(state, keys, deep=options.deep))
+    return Checked(findings=(*findings.unique,), left_out=left_out, left_over=left_over)
+
+
+def _check_condition(state: Snapshot, findings: Findings) -> None:
+    """No ingest on Spark takes another one, since Spark's driver would run what is in it."""
+    if state.spec.deletes is not None:
+        try:
+            check_condition(state.spec.deletes, state.spec.schema.names)
+        except InvalidInputError as error:
+            findings.add("I25", layout.commit_path(0), f"{error}. Do not trust this table, or take its rows over into one of your own")
+
+
+def _left_over(storage: Storage) -> Iterator[str]:
+    """Files in the making, but for those of writers that are known to be at work."""
+    left_overs = find_left_overs(storage)
+    if left_overs:
+        size = sum(file.size for file in left_overs)
+        files = f"{count_text(len(left_overs), 'file')} of {size:,} bytes in {storage.uri}/{left_overs[0].path.partition('/')[0]}"
+        yield f"{files} are of writers that were killed, or write on another machine; `opal retain` takes what outlived its grace"
+
+
+def _is_readable(state: Snapshot, findings: Findings) -> bool:
+    """Whether the long lists are at hand: behind a damaged commit they come from sections, which may be damaged too."""
+    try:
+        return all(part is not None for part in (state.files, state.segments, state.pending, state.logs, state.runs, state.bases))
+    except (FormatError, NotFoundError) as error:
+        findings.add("I7", "_opal/checkpoints/", f"the newest version cannot be put together: {error}")
+        return False
+
+
+def _left_out(state: Snapshot, keys: KeyRange, *, deep: bool) -> Iterator[str]:
+    """What was not checked, in words."""
+    files = [*state.files.values()]
+    if not deep:
+        yield f"the content of {count_text(len(files), 'data file')}, and logs and runs beside the rows (I10 to I12, I14, I18, I20, I21)"
+        return
+    if keys.is_all:
+        return
+    away = sum(not keys.takes(file) for file in files)
+    percent, rows = f"{100 * (1 - keys.share):.6g}%", sum(file.rows for file in files)
+    yield f"{percent} of the keys, about {int(rows * (1 - keys.share)):,} of {rows:,} rows: their events and key-store entries (I18 to I21)"
+    yield (
+        f"in {away:,} of {count_text(len(files), 'data file')} the checksum of the whole (I9), and all columns but row ids, keys, "
+        "delta and tie-breaks (I12): pages and footers have checksums of their own"
+    )

@@ -1,0 +1,117 @@
+"""Referenced files are there as they were written, and the totals of the metadata agree with each other (I9, I15)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import IO
+
+import pyarrow as pa
+
+from opal_lake import layout
+from opal_lake.data.spool import nameless_file, room_errors
+from opal_lake.inspect.check.chain import Sizes
+from opal_lake.inspect.check.finding import Findings
+from opal_lake.log.commit import Commit
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.storage.protocol import Storage
+from opal_lake.storage.verified import FileRef, read_verified, verified_pieces
+
+_HELD_BYTES, _PIECE_BYTES = 64 << 20, 16 << 20
+
+
+def check_sizes(snapshot: Snapshot, sizes: Sizes, findings: Findings) -> None:
+    """What can be seen of every referenced file without reading it."""
+    for file in referenced(snapshot):
+        size = sizes.get(file.path)
+        if findings.expect(
+            size is not None, "I9", file.path, "it is missing, though the table refers to it; restore the file from a backup"
+        ):
+            findings.expect(size == file.size, "I9", file.path, f"it has {size} bytes, written were {file.size}; restore it from a backup")
+
+
+def referenced(snapshot: Snapshot) -> Iterator[FileRef]:
+    """Every file that the state names; side files and sections are read by the fold."""
+    return chain(snapshot.files.values(), snapshot.logs.values(), snapshot.runs.values(), snapshot.bases)
+
+
+@dataclass(slots=True)
+class Found:
+    """A file that is whole, in memory or, if it is large, in a file without a name."""
+
+    data: bytes = b""
+    copy: IO[bytes] | None = None
+
+    def source(self) -> pa.NativeFile:
+        if self.copy is None:
+            return pa.BufferReader(self.data)
+        self.copy.seek(0)
+        return pa.PythonFile(self.copy, mode="r")
+
+    def read(self, start: int, length: int) -> bytes:
+        if self.copy is None:
+            return self.data[start : start + length]
+        self.copy.seek(start)
+        return self.copy.read(length)
+
+
+def is_found(file: FileRef, sizes: Sizes) -> bool:
+    """A missing or cut file is a finding of `check_sizes` already."""
+    return sizes.get(file.path) == file.size
+
+
+def read_found(storage: Storage, file: FileRef, findings: Findings) -> Found | None:
+    """The file if it is what was written."""
+    with findings.going_on("I9", file.path):
+        if file.size <= _HELD_BYTES:
+            return Found(read_verified(storage, file))
+        with room_errors():
+            copy = nameless_file()
+            for piece in verified_pieces(storage, file, _PIECE_BYTES):
+                copy.write(piece)
+            return Found(copy=copy)
+    return None
+
+
+def check_totals(snapshot: Snapshot, commits: list[Commit], findings: Findings) -> None:
+    """Files, segments, groups and counts of the state agree."""
+    path = layout.commit_path(snapshot.version)
+    root, segments = snapshot.root, snapshot.segments
+    rows = sum(file.rows for file in snapshot.files.values())
+    findings.expect(root.rows == rows, "I15", path, f"the state counts {root.rows} rows, its files {rows}; restore the log from a backup")
+    held = {segment for file in snapshot.files.values() for segment in file.segments}
+    findings.expect(
+        held == segments.keys(), "I15", path, f"segments {sorted(held ^ segments.keys())} are in the state, or in a file, alone"
+    )
+    pending = len(snapshot.pending)
+    findings.expect(root.pending == pending, "I15", path, f"the state counts {root.pending} pending segments, it lists {pending}")
+    events = sum(log.events for log in snapshot.logs.values())
+    findings.expect(root.events == events, "I15", path, f"the state counts {root.events} events, its logs hold {events}")
+    strangers = sorted(snapshot.pending - segments.keys())
+    findings.expect(not strangers, "I15", path, f"segments {strangers} are pending, and in no file")
+    _check_processed(commits, findings)
+    _check_groups(snapshot, commits, findings)
+
+
+def _check_processed(commits: list[Commit], findings: Findings) -> None:
+    """A segment is processed once."""
+    done: dict[int, int] = {}
+    for commit in commits:
+        for segment in commit.actions.processed:
+            before = done.setdefault(segment, commit.version)
+            message = f"it processes segment {segment}, which version {before} processed; restore the log from a backup"
+            findings.expect(before == commit.version, "I15", layout.commit_path(commit.version), message)
+
+
+def _check_groups(snapshot: Snapshot, commits: list[Commit], findings: Findings) -> None:
+    """A group holds what its segments hold, and more than its limit only if it is one segment."""
+    path = layout.commit_path(snapshot.version)
+    limits = [commit.actions.spec.integer("group_rows") for commit in commits if commit.actions.spec]
+    limit = max([snapshot.spec.integer("group_rows"), *limits])
+    members: dict[int, list[int]] = {}
+    for segment in snapshot.segments.values():
+        members.setdefault(segment.group, []).append(segment.rows)
+    filled = {group: sum(rows) for group, rows in members.items()}
+    counted = {group: rows for group, rows in snapshot.root.groups.items() if rows}  # of a group all segments may be gone
+    findings.expect(counted == filled, "I13", path, f"groups hold {filled} rows, the state says {counted}")
+    for group, rows in members.items():
+        findings.expect(sum(rows) <= limit or len(rows) == 1, "I13", path, f"group {group} holds {sum(rows)} rows, at most are {limit}")

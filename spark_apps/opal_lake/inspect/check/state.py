@@ -1,0 +1,229 @@
+"""The state that the commits add up to, and every checkpoint against it (I6 to I8)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from pyroaring import BitMap
+
+from opal_lake import layout
+from opal_lake.data.segment import LogFile
+from opal_lake.errors import FormatError, NotFoundError
+from opal_lake.events.bitmap import BitmapBase, Bitmaps, add_bitmaps, add_events, decode_base
+from opal_lake.events.segment_log import Events, event_parts
+from opal_lake.inspect.check.chain import Sizes
+from opal_lake.inspect.check.files import check_sizes, read_found
+from opal_lake.inspect.check.finding import Findings
+from opal_lake.inspect.check.shelf import Shelf, Shelved
+from opal_lake.log.checkpoint import decode_root
+from opal_lake.log.commit import Commit
+from opal_lake.log.sections import file_parts
+from opal_lake.log.snapshot import Root, Snapshot, first_root
+from opal_lake.storage.protocol import Storage
+from opal_lake.storage.verified import read_sealed, read_verified
+
+_LISTS: dict[str, Callable[[Snapshot], Any]] = {
+    "files": lambda snapshot: snapshot.files,
+    "segments": lambda snapshot: snapshot.segments,
+    "pending": lambda snapshot: snapshot.pending,
+    "logs": lambda snapshot: snapshot.logs,
+    "runs": lambda snapshot: snapshot.runs,
+    "partitions": lambda snapshot: snapshot.partitions,
+    "tokens": lambda snapshot: [*snapshot.tokens.items()],
+}
+
+
+@dataclass(slots=True)
+class MarkedRows:
+    """The rows that logs mark; as long as logs are only added, no log is read twice."""
+
+    paths: set[str] = field(default_factory=set)
+    marks: Bitmaps = field(default_factory=dict)
+
+    def of(self, logs: Sequence[LogFile], events: "KnownEvents") -> Bitmaps | None:
+        """None where a log cannot be read."""
+        if not self.paths <= {log.path for log in logs}:
+            self.paths, self.marks = set(), {}
+        for log in logs:
+            if log.path in self.paths:
+                continue
+            known = events.of(log)
+            if known is None:
+                return None
+            for part in known:
+                add_events(self.marks, part)
+            self.paths.add(log.path)
+        return self.marks
+
+
+@dataclass(slots=True, kw_only=True)
+class KnownEvents:
+    """Segment logs, each read once from the store; None where it cannot be."""
+
+    storage: Storage
+    findings: Findings
+    shelf: Shelf = field(default_factory=Shelf)
+    read: dict[str, list[Shelved] | None] = field(default_factory=dict)
+    every: MarkedRows = field(default_factory=MarkedRows)
+    older: MarkedRows = field(default_factory=MarkedRows)
+    checked: set[tuple[str, frozenset[str]]] = field(default_factory=set)
+
+    def of(self, log: LogFile) -> Iterator[Events] | None:
+        if log.path not in self.read:
+            self.read[log.path] = None
+            file = read_found(self.storage, log, self.findings)
+            if file is not None:
+                with self.findings.going_on("I9", log.path):
+                    parts = event_parts(file.source(), log.path)
+                    self.read[log.path] = [self.shelf.put((part.segment, part.offset, part.until)) for part in parts]
+        shelved = self.read[log.path]
+        return None if shelved is None else map(self._events, shelved)
+
+    def _events(self, part: Shelved) -> Events:
+        segment, offset, until = (self.shelf.column(part, index) for index in range(3))
+        return Events(segment=segment, offset=offset, until=until)
+
+
+def check_state(commits: Sequence[Commit], kept: Root | None, sizes: Sizes, events: KnownEvents) -> Snapshot | None:
+    """Compare every checkpoint with the fold of the commits; the newest state that can be known.
+
+    Below the oldest commit only savepoints count: what other checkpoints there name may be gone. Theirs must not be. Between the oldest
+    commit and the oldest readable version the lists count, and bitmap bases only of the newest checkpoint, by which reads go: the logs that
+    they sum up may be gone, but what the newest version's logs mark has to be in them.
+    """
+    storage, findings = events.storage, events.findings
+    oldest, savepoints = (kept.oldest_version, frozenset(kept.savepoints.values())) if kept else (0, frozenset())
+    by_version = {commit.version: commit for commit in commits}
+    first = min(by_version, default=0)
+    counted = (root for root in _checkpoints(storage, sizes, findings) if root.version >= first or root.version in savepoints)
+    roots = {root.version: root for root in counted}
+    for version in sorted(savepoints & roots.keys()):
+        with findings.going_on("I7", _root_path(roots[version])):
+            check_sizes(roots[version], sizes, findings)
+    state, last = None, None
+    newest = max((*by_version, *roots), default=-1)
+    for version in range(min((*by_version, *roots), default=0), newest + 1):
+        state = _next_state(state, by_version.get(version), storage, findings)
+        checkpoint = roots.pop(version, None)  # its lists go with it: of all checkpoints at once they would be too many
+        if checkpoint is None:
+            continue
+        if state is None:
+            state = checkpoint  # damage before it: the checkpoint says what came of it
+        else:
+            _compare_roots(checkpoint.root, state.root, _root_path(checkpoint), findings)
+            _compare_lists(checkpoint, state, findings)
+        last = checkpoint
+        if version >= oldest or version in savepoints:
+            _check_bases(checkpoint, state, events)
+    if state is None or state.version != newest:
+        return None
+    if last is not None and last.version < oldest:
+        _check_bases(last, state, events)
+    return state
+
+
+def _checkpoints(storage: Storage, sizes: Sizes, findings: Findings) -> Iterator[Snapshot]:
+    for path in sizes:
+        version = layout.checkpoint_version(path)
+        if version is None:
+            continue
+        with findings.going_on("I6", path):
+            root, sections = decode_root(read_sealed(storage, path), f"{storage.uri}/{path}")
+            if findings.expect(root.version == version, "I6", path, f"it holds version {root.version}; delete it, it is derived"):
+                yield Snapshot(storage, root, sections, ())
+
+
+def _root_path(checkpoint: Snapshot) -> str:
+    return layout.checkpoint_path(checkpoint.version, checkpoint.root.write_id)
+
+
+def _next_state(state: Snapshot | None, commit: Commit | None, storage: Storage, findings: Findings) -> Snapshot | None:
+    if commit is None:
+        return None
+    side = commit.actions.ingested_side
+    path = side.path if side else layout.commit_path(commit.version)
+    with findings.going_on("I9" if side else "I1", path):
+        if side:
+            read_verified(storage, side)
+        if commit.version == 0:
+            return Snapshot(storage, first_root(commit), {}, (commit,))
+        return state.followed_by([commit]) if state else None
+    return None
+
+
+_JSON_NAMES = {"incomplete_ingests": "thinned"}  # of a root's parts, where they differ
+
+
+def _compare_roots(root: Root, expected: Root, path: str, findings: Findings) -> None:
+    for part in fields(Root):
+        here, there = getattr(root, part.name), getattr(expected, part.name)
+        # Vouchers may be fewer: a root of the time before there were any has none
+        findings.expect(
+            here == there if part.compare else here.items() <= there.items(),
+            "I6",
+            path,
+            f"its {_JSON_NAMES.get(part.name, part.name)} is {here!r}, the commits add up to {there!r}; delete it, it is derived",
+        )
+
+
+def _compare_lists(checkpoint: Snapshot, expected: Snapshot, findings: Findings) -> None:
+    for name, list_of in _LISTS.items():
+        path = _list_path(checkpoint, name)
+        with findings.going_on("I7", path):
+            same = list_of(checkpoint) == list_of(expected)
+            findings.expect(
+                same,
+                "I7",
+                path,
+                f"its {name} are not what the commits up to {checkpoint.version} add up to; delete {_root_path(checkpoint)}",
+            )
+
+
+def _check_bases(checkpoint: Snapshot, state: Snapshot, events: KnownEvents) -> None:
+    """By the logs of a state: that of the checkpoint, or a later one."""
+    findings = events.findings
+    marked: dict[int, Bitmaps] = {}
+    with findings.going_on("I7", _list_path(checkpoint, "bases")):
+        for base in checkpoint.bases:
+            with findings.going_on("I8", base.path):
+                here = decode_base(read_verified(state.storage, base), base.path)
+                if base.after is None:
+                    marked[base.group] = {}
+                add_bitmaps(marked.setdefault(base.group, {}), here)
+                _check_base(base, marked[base.group], state, events, is_later=checkpoint.version != state.version)
+
+
+def _list_path(checkpoint: Snapshot, name: str) -> str:
+    """The newest file of a list; the root, where the list is in it."""
+    files = [*file_parts({name: checkpoint.sections.get(name, ())})]
+    return files[-1].path if files else _root_path(checkpoint)
+
+
+def _check_base(base: BitmapBase, marked: Bitmaps, state: Snapshot, events: KnownEvents, *, is_later: bool) -> None:
+    """The base, and those that it follows, are the fold of all events up to its version, of the segments of its group.
+
+    A merged log may hold younger ones as well. A later state may have forgotten events of rows that are gone, so that marks beyond its logs
+    are no damage there.
+    """
+    try:
+        logs, segments = [*state.logs.values()], state.segments
+    except (FormatError, NotFoundError):
+        return  # reported already: the state is a checkpoint whose own lists are damaged
+    older = [log for log in logs if log.version <= base.version]
+    key = base.path, frozenset(log.path for log in older)
+    if key in events.checked:
+        return  # a later checkpoint names it again
+    events.checked.add(key)
+    every, known = events.every.of(logs, events), events.older.of(older, events)
+    if every is None or known is None:
+        return  # reported already: without the log the base cannot be checked
+    expected = {number: marks for number, marks in known.items() if number in segments and segments[number].group == base.group}
+    for number in sorted((marked.keys() & segments.keys()) | expected.keys()):
+        here, there = marked.get(number, BitMap()), expected.get(number, BitMap())
+        events.findings.expect(
+            there <= here and (is_later or here <= every.get(number, BitMap())),
+            "I8",
+            base.path,
+            f"segment {number} has {len(here)} marked rows, the logs up to version {base.version} mark {len(there)}; "
+            "delete the checkpoints that name it, they are derived",
+        )

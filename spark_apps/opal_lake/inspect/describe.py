@@ -1,0 +1,175 @@
+"""What a table is and what it holds, as values that go into JSON as they are. Reads metadata only, never rows."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from opal_lake.clock import moment_text
+from opal_lake.data.segment import DataFile
+from opal_lake.errors import InvalidInputError
+from opal_lake.events.bitmap import Bitmaps
+from opal_lake.ids import segment_name
+from opal_lake.log.commit import Commit
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.log.visibility import invalid_rows
+from opal_lake.read.read import delta_bounds
+from opal_lake.spec.ordering import from_order
+from opal_lake.spec.schema import Array, Atomic, DataType, Field, Map, Struct
+from opal_lake.spec.table_spec import TableSpec
+from opal_lake.storage.verified import FileRef
+from opal_lake.table import Table
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_SHORT_ID = 8
+
+
+def describe(table: Table) -> dict[str, Any]:
+    """Its identity, its contract with writers, and its size at the newest version."""
+    snapshot = table.snapshot_at()
+    root, spec = snapshot.root, snapshot.spec
+    return {
+        "uri": table.uri,
+        "table_id": root.table_id,
+        "version": root.version,
+        "committed_at": moment_text(root.timestamp_us),
+        "oldest_version": root.oldest_version,
+        "savepoints": dict(root.savepoints),
+        "floor": None if root.floor is None else _delta_value(root.floor, spec),
+        "file_format": spec.file_format,
+        "keys": [field.name for field in spec.keys],
+        "delta": spec.delta.name,
+        "tie_break": [field.name for field in spec.tie_break],
+        "deletes": spec.deletes,
+        "partition_by": [field.name for field in spec.partition_by],
+        "columns": [{"id": field.id, "name": field.name, "type": sql_type(field.type)} for field in spec.schema.fields],
+        "properties": dict(spec.properties),
+        "counts": _sizes(snapshot),
+    }
+
+
+def _sizes(snapshot: Snapshot) -> dict[str, int]:
+    """`rows_visible` is too low while there are events of rows that a major compaction dropped: until the next one."""
+    files, pending = snapshot.files.values(), snapshot.pending
+    invalid = invalid_rows(snapshot)
+    processed = sum(file.rows for file in files if pending.isdisjoint(file.segments))
+    metadata: tuple[FileRef, ...] = (*snapshot.logs.values(), *snapshot.runs.values(), *snapshot.bases)
+    return {
+        "rows_ingested": snapshot.root.rows,
+        "rows_visible": processed - sum(len(marks) for segment, marks in invalid.items() if segment not in pending),
+        "rows_pending": sum(snapshot.segments[segment].rows for segment in pending),
+        "segments": len(snapshot.segments),
+        "segments_pending": len(pending),
+        "files": len(files),
+        "bytes": sum(file.size for file in files),
+        "groups": len(snapshot.root.groups),
+        "events": snapshot.root.events,
+        "logs": len(snapshot.logs),
+        "runs": len(snapshot.runs),
+        "metadata_bytes": sum(file.size for file in metadata),
+    }
+
+
+def history_rows(table: Table, limit: int | None = None) -> list[dict[str, Any]]:
+    """Commits, newest first: who did what, and what came of it."""
+    return [_history_row(commit) for commit in table.history(limit)]
+
+
+def _history_row(commit: Commit) -> dict[str, Any]:
+    return {
+        "version": commit.version,
+        "committed_at": moment_text(commit.timestamp_us),
+        "operation": commit.operation,
+        "changes_view": commit.changes_view,
+        "number": commit.number,
+        "token": commit.token,
+        "counts": dict(commit.result.get("counts", {})),
+        "write_id": commit.write_id[:_SHORT_ID],
+    }
+
+
+def file_rows(table: Table, version: int | None = None) -> list[dict[str, Any]]:
+    """Data files. `rows_invalid` counts the rows that a current read drops; None where a file holds only a part of a segment."""
+    snapshot = table.snapshot_at(version)
+    invalid = invalid_rows(snapshot)
+    return [_file_row(file, snapshot, invalid) for file in snapshot.files.values()]
+
+
+def _file_row(file: DataFile, snapshot: Snapshot, invalid: Bitmaps) -> dict[str, Any]:
+    low, high = delta_bounds(file, snapshot.spec)
+    return {
+        "path": file.path,
+        "rows": file.rows,
+        "rows_invalid": _invalid_in(file, snapshot, invalid),
+        "bytes": file.size,
+        "group": file.group,
+        "segments": [segment_name(segment) for segment in file.segments],
+        "pending": not snapshot.pending.isdisjoint(file.segments),
+        "delta_low": None if low is None else _delta_value(low, snapshot.spec),
+        "delta_high": None if high is None else _delta_value(high, snapshot.spec),
+    }
+
+
+def _invalid_in(file: DataFile, snapshot: Snapshot, invalid: Bitmaps) -> int | None:
+    whole = sum(snapshot.segments[segment].rows for segment in file.segments) == file.rows
+    return sum(len(invalid.get(segment, ())) for segment in file.segments) if whole else None
+
+
+def segment_rows(table: Table, version: int | None = None) -> list[dict[str, Any]]:
+    """Segments: what was ingested together, and where its rows lie now."""
+    snapshot = table.snapshot_at(version)
+    invalid, homes = invalid_rows(snapshot), _homes(snapshot.files.values())
+    return [
+        {
+            "segment": segment_name(segment.id),
+            "rows": segment.rows,
+            "rows_invalid": len(invalid.get(segment.id, ())),
+            "group": segment.group,
+            "pending": segment.id in snapshot.pending,
+            "files": homes.get(segment.id, []),
+        }
+        for segment in sorted(snapshot.segments.values(), key=lambda segment: segment.id)
+    ]
+
+
+def _homes(files: Iterable[DataFile]) -> Mapping[int, list[str]]:
+    homes: dict[int, list[str]] = {}
+    for file in files:
+        for segment in file.segments:
+            homes.setdefault(segment, []).append(file.path)
+    return homes
+
+
+def _delta_value(value: int, spec: TableSpec) -> int | str:
+    """As a person writes it; the bare number where no calendar has it."""
+    kind = spec.delta.type
+    assert isinstance(kind, Atomic)
+    try:
+        delta = from_order(value, kind)
+    except InvalidInputError:
+        return value
+    return delta if isinstance(delta, int) else getattr(delta, "isoformat", delta.__str__)()
+
+
+def sql_type(kind: DataType) -> str:
+    """The type as SQL writes it, so that it can go into `opal create --schema`."""
+    match kind:
+        case Atomic(name=name):
+            return _SQL_NAMES.get(name, name)
+        case Struct(fields=fields):
+            return f"struct<{', '.join(_members(fields))}>"
+        case Array(element=element):
+            return f"array<{sql_type(element.type)}>"
+        case Map(key=key, value=value):
+            return f"map<{sql_type(key.type)}, {sql_type(value.type)}>"
+
+
+def _members(fields: Iterable[Field]) -> Iterator[str]:
+    return (f"{sql_name(field.name)}: {sql_type(field.type)}" for field in fields)
+
+
+def sql_name(name: str) -> str:
+    """The column name as SQL writes it."""
+    return name if _PLAIN_NAME.match(name) else "`" + name.replace("`", "``") + "`"

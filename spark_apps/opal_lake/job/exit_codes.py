@@ -1,0 +1,45 @@
+"""Exit codes of the command and of the apps: they tell a scheduler whether trying again can help."""
+
+from opal_lake.errors import (
+    ClockError,
+    CommitUnknownError,
+    ConflictError,
+    FormatError,
+    FunctionError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
+
+OK = 0
+FINDINGS = 1
+INPUT = 2
+RETRY = 3
+DAMAGE = 4
+BUG = 70  # EX_SOFTWARE of sysexits.h
+STOPPED = 130  # as a shell says of a program that Ctrl-C ended
+
+MEANINGS = {
+    OK: "done",
+    FINDINGS: "check or lint found something",
+    INPUT: "wrong input, or nothing there: trying again unchanged fails again",
+    RETRY: "the store, Spark, another writer or a function of your own was in the way: try again, with the same token",
+    DAMAGE: "bytes of the table are damaged: opal check names them",
+    BUG: "a bug in this program",
+}
+
+_OF_ERROR: tuple[tuple[type[Exception], int], ...] = (
+    (InvalidInputError, INPUT),
+    (NotFoundError, INPUT),
+    (StorageError, RETRY),
+    (ClockError, RETRY),
+    (ConflictError, RETRY),
+    (CommitUnknownError, RETRY),
+    (FunctionError, RETRY),
+    (FormatError, DAMAGE),
+)
+
+
+def exit_code(error: BaseException) -> int:
+    """What a program ends with that met this error."""
+    return next((code for kind, code in _OF_ERROR if isinstance(error, kind)), BUG)

@@ -1,0 +1,24 @@
+"""Each operation on a table, declared once: its arguments with their types, defaults and checks. Airflow imports it to parse a DAG file."""
+
+from typing import TYPE_CHECKING
+
+from opal_lake.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from opal_lake.job.operations.declared import Operation
+
+NAMES = (
+    "create", "ingest", "metagen", "read", "consume", "check", "rebuild_key_store", "bootstrap", "compact", "zorder", "retain", "maintain",
+    "set_properties",
+)  # fmt: skip
+
+
+def operation_named(name: object) -> "type[Operation]":
+    """The declaration of an operation."""
+    from opal_lake.job.operations import rows, table, upkeep
+
+    known: tuple[type[Operation], ...] = (*table.OPERATIONS, *rows.OPERATIONS, *upkeep.OPERATIONS)
+    operation = next((declared for declared in known if declared.name == name), None)
+    if operation is None:
+        raise InvalidInputError(f"operation {name!r} is unknown; use one of {', '.join(NAMES)}")
+    return operation

@@ -1,0 +1,83 @@
+"""Operations on the rows that a table has."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import Annotated, Any, ClassVar
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.job.operations.declared import Operation, declaration
+from opal_lake.job.operations.values import Function, Help, one_of
+
+ExportFormat = Annotated[str, one_of("parquet", "csv", "json", "orc")]
+
+
+@declaration
+class MetaGen(Operation):
+    """Make all pending rows visible."""
+
+    name: ClassVar[str] = "metagen"
+
+
+@declaration
+class Read(Operation):
+    """Rows as they are, or were: shown in the result's examples, or exported."""
+
+    name: ClassVar[str] = "read"
+
+    columns: Sequence[str] | None = None
+    where: Annotated[str | None, Help("a condition on rows", "SQL")] = None
+    version: Annotated[int | None, Help("what was committed up to this version")] = None
+    timestamp: Annotated[str | None, Help("what was committed up to this time, as 2026-01-31T12:00:00+00:00", "TIME")] = None
+    event_time: Annotated[str | int | None, Help("what was valid at the source, by the delta column; late rows included", "VALUE")] = None
+    partition_key: Annotated[str | None, Help("what was ingested under this key, by a run of a pipeline", "KEY")] = None
+    net: Annotated[bool, Help("of the key also what rows of other keys have replaced or deleted")] = False
+    limit: Annotated[int | None, Help("most rows (default: 20 shown, all exported)")] = None
+    to: Annotated[str | None, Help("write the rows to this folder instead of showing them", "PATH")] = None
+    format: Annotated[ExportFormat, Help("of the exported files")] = "parquet"
+    overwrite: Annotated[bool, Help("replace what is in the folder")] = False
+    writer_options: Mapping[str, str] | None = None
+
+
+@declaration
+class Consume(Operation):
+    """Call a function with what came under a partition key, or after a version."""
+
+    name: ClassVar[str] = "consume"
+
+    function: Function
+    partition_key: str | None = None
+    after: int | None = None
+    version: int | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """Rows are new by one of the two."""
+        if (given["partition_key"] is None) == (given["after"] is None):
+            raise InvalidInputError("consume needs one of: partition_key='2026-11-01', or after=7, the last version that was seen")
+
+
+@declaration
+class Check(Operation):
+    """What is wrong with the table, as examples; notes say what was not looked at."""
+
+    name: ClassVar[str] = "check"
+
+    sample: Annotated[
+        str | None,
+        Help(
+            "all metadata, and of the rows those of some keys: 1%, or about so many rows, as 100000; later versions show other keys",
+            "SHARE",
+        ),
+    ] = None
+    quick: Annotated[bool, Help("metadata only: read no data file")] = False
+
+
+@declaration
+class RebuildKeyStore(Operation):
+    """Make the key store anew from the data files."""
+
+    name: ClassVar[str] = "rebuild_key_store"
+
+
+OPERATIONS = (MetaGen, Read, Consume, Check, RebuildKeyStore)

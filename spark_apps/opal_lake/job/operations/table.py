@@ -1,0 +1,93 @@
+"""Operations that make a table, fill it, or change what it is."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Annotated, Any, ClassVar
+
+from opal_lake.job.operations.declared import Declared, Operation, declaration
+from opal_lake.job.operations.values import METADATA, ON_BAD_ROWS, Changes, Columns, Help, MegaBytes, Properties, one_of
+from opal_lake.job.reject_threshold import parse_threshold
+from opal_lake.job.source import BATCH_MB, SOURCE_TABLE_FORMATS
+
+COLUMN_ROLES = ("keys", "delta", "tie_break", "partition_by")  # what a column may be for a table
+FileFormat = Annotated[str, one_of("parquet", "orc")]
+Metadata = Annotated[str, METADATA]
+OnBadRows = Annotated[str, ON_BAD_ROWS]
+OnEmpty = Annotated[str, one_of("fail", "accept")]
+
+
+@declaration
+class NewTable(Declared):
+    """What a table is made with. `deletes` is an SQL condition: a row that meets it deletes its key. `schema` is as in CREATE TABLE."""
+
+    name: ClassVar[str] = "create"
+
+    keys: Columns
+    delta: Annotated[str, Help("when the change happened at the source; the latest one wins", "COLUMN")]
+    deletes: Annotated[str | None, Help("a condition: rows that fulfil it delete their key", "SQL")] = None
+    tie_break: Annotated[Columns, Help("decides among equal deltas; repeat for more")] = field(default_factory=list)
+    partition_by: Annotated[Columns, Help("repeat for more")] = field(default_factory=list)
+    file_format: Annotated[FileFormat, Help("of the data files")] = "parquet"
+    schema: Annotated[str | None, Help("the columns as in CREATE TABLE", "SQL")] = None
+    properties: Properties = field(default_factory=dict)
+
+
+@declaration
+class Create(NewTable, Operation):
+    """A new table with the columns of an SQL schema, or with those of a file. `if_absent` lets an equal table stand."""
+
+    like: Mapping[str, Any] | None = None
+    if_absent: Annotated[bool, Help("no error if the same table is there already")] = False
+
+
+@declaration
+class Ingest(Operation):
+    """Append the rows of files or of a database: `source` is `{"files": {...}}` or `{"jdbc": {...}}`.
+
+    `create` makes a table that is not there yet; without a schema its columns are the source's. `on_empty` says whether a source without
+    files or rows fails, or is accepted as no change. With metadata="inline" the rows are visible at once, else by the next metagen.
+    """
+
+    name: ClassVar[str] = "ingest"
+
+    source: Mapping[str, Any]
+    metadata: Metadata = "batch"
+    on_bad_rows: OnBadRows = "fail"
+    reject_threshold: Annotated[
+        int | str | None, Help("with --quarantine: more bad rows than that fail it (default: any number)", "N|N%")
+    ] = None
+    on_empty: OnEmpty = "fail"
+    create: NewTable | None = None
+    partition_key: str | None = None
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """The threshold is a number of rows or a share of them, and needs a place for bad rows."""
+        if not is_open(given["reject_threshold"]) and not is_open(given["on_bad_rows"]):
+            parse_threshold(given["reject_threshold"], given["on_bad_rows"])
+
+
+@declaration
+class Bootstrap(NewTable, Operation):
+    """Take a folder of files, a Delta or an Iceberg table over. A repeat goes on after a failure."""
+
+    name: ClassVar[str] = "bootstrap"
+
+    schema: Annotated[str | None, Help("the columns as in CREATE TABLE (default: those of the source)", "SQL")] = None
+    source: str
+    format: Annotated[str, one_of(*SOURCE_TABLE_FORMATS), Help("of the source")]
+    source_version: Annotated[int | None, Help("of Delta, or an Iceberg snapshot id (default: newest)")] = None
+    batch_mb: Annotated[MegaBytes, Help("ingested at once")] = BATCH_MB
+    on_bad_rows: OnBadRows = "fail"
+
+
+@declaration
+class SetProperties(Operation):
+    """Change properties of the table; null gives one its default again."""
+
+    name: ClassVar[str] = "set_properties"
+
+    properties: Changes
+
+
+OPERATIONS = (Create, Ingest, Bootstrap, SetProperties)

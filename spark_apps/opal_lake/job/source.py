@@ -1,0 +1,186 @@
+"""Where rows come from: files or a JDBC database, as a JobSpec carries it. JSON there and back, and never a secret in it."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from opal_lake.errors import InvalidInputError
+
+FILE_FORMATS = ("csv", "json", "parquet", "orc")
+
+SOURCE_TABLE_FORMATS = ("parquet", "orc", "delta", "iceberg")
+BATCH_MB = 4096
+# What Spark needs to read those that it does not know
+PACKAGES = {
+    "delta": "io.delta:delta-spark_4.1_2.13:4.4.0",
+    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
+}
+DELTA_CONF = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+_ENDING = re.compile(r"\.(csv|jsonl|ndjson|json|parquet|orc)(?:\.(?:gz|bz2|deflate|lz4|snappy|zst|\*)|\*)?$", re.IGNORECASE)
+_FORMAT_OF = {"jsonl": "json", "ndjson": "json"}
+_TEMPLATE = re.compile(r"\s*\{[{%]")  # a scheduler's, who fills it in before a job gets it
+_USERINFO = re.compile(r"//[^/?#@]*:[^/?#@]*@")
+_SECRET_NAME = re.compile(r"pass(?:word|wd|phrase)?$|passw|pwd|secret|token|credential|(?:access|account|private)[._-]?key", re.IGNORECASE)
+_URL_PARAMETER = re.compile(r"[?&;:,(]\s*([\w.-]+)\s*=")
+_ORACLE_LOGIN = re.compile(r"jdbc:oracle:\w+:[^/@]+/[^@]+@", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Files by path or glob, one or several. Without a `format` their endings say it; `options` are those of Spark's reader of it."""
+
+    paths: tuple[str, ...]
+    _: KW_ONLY
+    format: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, paths: str | Sequence[str], *, format: str | None = None, options: Mapping[str, str | bool | int | float] = ...
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "paths", _paths(self.paths))
+        object.__setattr__(self, "options", _options("files", self.options))
+        if self.format is not None and self.format not in FILE_FORMATS and not _TEMPLATE.search(self.format):
+            raise InvalidInputError(f"files: format {self.format!r} is unknown; {_advice(self.format, FILE_FORMATS)}")
+
+    @property
+    def file_format(self) -> str:
+        """The format given, or the one that all endings agree on."""
+        if self.format is not None:
+            if self.format not in FILE_FORMATS:
+                raise InvalidInputError(
+                    f"files: format {self.format!r} is a template that nobody filled in; use one of {_listed(FILE_FORMATS)}"
+                )
+            return self.format
+        formats = {path: _format_of(path) for path in self.paths}
+        if unclear := [path for path, name in formats.items() if name is None]:
+            raise InvalidInputError(
+                f"files: {unclear[0]!r} does not say by its ending what it holds; add format=, one of {_listed(FILE_FORMATS)}"
+            )
+        if len(set(formats.values())) > 1:
+            raise InvalidInputError(f"files: the endings of {_listed(self.paths)} stand for several formats; ingest each format on its own")
+        return next(filter(None, formats.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jdbc:
+    """A table or a query of a database. User and password are taken from the environment variables that are named here."""
+
+    url: str
+    table: str | None = None
+    query: str | None = None
+    user_env: str | None = None
+    password_env: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", _options("jdbc", self.options))
+        _check_texts(self)
+        if not self.url.startswith("jdbc:") and not _TEMPLATE.match(self.url):
+            raise InvalidInputError("jdbc: the url does not begin with 'jdbc:'; write it as jdbc:postgresql://host:5432/database")
+        if has_secret(self.url):
+            raise InvalidInputError(
+                "jdbc: the url holds a password, which would end up in logs; "
+                "take it out and name an environment variable: password_env='PGPASSWORD'"
+            )
+        if bool(self.table) == bool(self.query):
+            raise InvalidInputError(f"jdbc: table={self.table!r} and query={self.query!r}; give one of them")
+        for name in ("url", "dbtable", "table", "query"):
+            if name in {key.casefold() for key in self.options}:
+                raise InvalidInputError(f"jdbc: {name!r} is no option here; give it as url=, table= or query=")
+
+
+Source = Files | Jdbc
+_KINDS: dict[str, type[Files] | type[Jdbc]] = {"files": Files, "jdbc": Jdbc}
+
+
+def has_secret(url: str) -> bool:
+    """Whether a URL carries a password: as `user:password@`, or as a parameter."""
+    named = any(_SECRET_NAME.search(name) for name in _URL_PARAMETER.findall(url))
+    return named or bool(_USERINFO.search(url)) or bool(_ORACLE_LOGIN.match(url))
+
+
+def source_to_json(source: Source) -> dict[str, Any]:
+    """`{"files": {...}}` or `{"jdbc": {...}}`, without what was left to its default."""
+    kind = next(name for name, known in _KINDS.items() if isinstance(source, known))
+    body = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(source).items() if value not in (None, {})}
+    return {kind: body}
+
+
+def source_from_json(data: object) -> Source:
+    """The source that a JSON object describes; paths alone are short for files."""
+    if not isinstance(data, Mapping) or len(data) != 1:
+        shown = f"the keys {sorted(map(str, data))}" if isinstance(data, Mapping) else type(data).__name__
+        raise InvalidInputError(f"a source is {{'files': ...}} or {{'jdbc': ...}}, and this has {shown}; give one of them")
+    kind, body = next(iter(data.items()))
+    if kind not in _KINDS:
+        raise InvalidInputError(f"source {kind!r} is unknown; {_advice(str(kind), _KINDS)}")
+    if kind == "files" and isinstance(body, str | list | tuple):
+        body = {"paths": body}
+    if not isinstance(body, Mapping):
+        example = {"paths": ["/in/*.json"]} if kind == "files" else {"url": "jdbc:...", "table": "orders"}
+        raise InvalidInputError(f"{kind} must map names to values, as {example}, and is {type(body).__name__}")
+    known = [member.name for member in fields(_KINDS[kind])]
+    for name in body:
+        if name not in known:
+            raise InvalidInputError(f"{kind}: key {name!r} is unknown; {_advice(str(name), known)}")
+    try:
+        return _KINDS[kind](**body)
+    except TypeError as error:
+        raise InvalidInputError(f"{kind}: {error}; known are {_listed(known)}") from error
+
+
+def _paths(paths: object) -> tuple[str, ...]:
+    listed = (paths,) if isinstance(paths, str) else tuple(paths) if isinstance(paths, list | tuple) else ()
+    if not listed or not all(isinstance(path, str) and path for path in listed):
+        raise InvalidInputError(f"files: paths={paths!r}; give a list of paths or globs, as ['s3a://in/orders/*.json']")
+    if any(has_secret(path) for path in listed):
+        raise InvalidInputError("files: a path holds credentials, which would end up in logs; give them to Spark's own settings instead")
+    return listed
+
+
+def _options(kind: str, options: object) -> dict[str, str]:
+    if not isinstance(options, Mapping):
+        raise InvalidInputError(f"{kind}: options must be names with values, not {type(options).__name__}")
+    for name, value in options.items():
+        if not isinstance(name, str) or not isinstance(value, str | bool | int | float):
+            raise InvalidInputError(f"{kind}: option {name!r} is not a name with a text, a number or true or false; write it as text")
+        if _SECRET_NAME.search(name):
+            raise InvalidInputError(f"{kind}: option {name!r} is a secret by its name and does not belong into a job; {_SECRETS[kind]}")
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+
+
+_SECRETS = {
+    "files": "give it to Spark's own settings",
+    "jdbc": "put it into an environment variable and name that: password_env='PGPASSWORD'",
+}
+
+
+def _check_texts(source: Jdbc) -> None:
+    for name in ("url", "table", "query", "user_env", "password_env"):
+        value = getattr(source, name)
+        if not isinstance(value, str) and (value is not None or name == "url"):
+            raise InvalidInputError(f"jdbc: {name} must be text, not {type(value).__name__}")
+
+
+def _format_of(path: str) -> str | None:
+    match = _ENDING.search(path)
+    return _FORMAT_OF.get(match[1].lower(), match[1].lower()) if match else None
+
+
+def _advice(name: str, known: Collection[str]) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known are {_listed(known)}"
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(map(repr, names))

@@ -1,0 +1,363 @@
+"""One commit and its bytes (FORMAT, commits). A version is the fold of the commits 0 to v."""
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opal_lake import checked
+from opal_lake.data.bounds import bounds_from_json, bounds_to_json
+from opal_lake.data.reported import check_files, check_ingested
+from opal_lake.data.segment import (
+    BYTES_AN_ENTRY,
+    Cluster,
+    DataFile,
+    LogFile,
+    RunFile,
+    Segment,
+    check_rows,
+    segment_from_json,
+    segment_to_json,
+)
+from opal_lake.decoding import decoding
+from opal_lake.errors import FormatError
+from opal_lake.job.job import checked_result
+from opal_lake.layout import PathKind, own_path
+from opal_lake.spec.table_spec import TableSpec, spec_from_json, spec_to_json
+
+FORMAT_VERSION = 1
+MAX_FILES_IN_COMMIT = 256  # more are listed in a side file
+_OPEN, _BODY, _CLOSE = b'{"crc32":"', b'","commit":', b"}\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideFile:
+    """A bulk list of files that is too long for the commit itself."""
+
+    path: str
+    size: int
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """Files that stand for others: the same rows, but for those that were dropped. `side` lists both if they are many.
+
+    `incomplete_ingests` are the ingests with a partition key of which these are the first rows to be dropped.
+    """
+
+    add: tuple[DataFile, ...] = ()
+    remove: tuple[str, ...] = ()
+    side: SideFile | None = None
+    dropped_rows: int = 0
+    gone: tuple[Segment, ...] = ()
+    incomplete_ingests: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectedTimes:
+    """When versions from `first` on were committed, whatever their commits say; up to the one before the commit that says it."""
+
+    first: int
+    times_us: tuple[int, ...]
+
+    def of(self, version: int) -> int | None:
+        index = version - self.first
+        return self.times_us[index] if 0 <= index < len(self.times_us) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actions:
+    """What a commit changes. `ingested` files bring a segment each, which is pending until `processed` names it.
+
+    `removed_events` are those of the `remove_logs`; `forgotten` says that some of them are in no other log.
+    """
+
+    spec: TableSpec | None = None
+    ingested: tuple[DataFile, ...] = ()
+    ingested_side: SideFile | None = None
+    processed: tuple[int, ...] = ()
+    add_logs: tuple[LogFile, ...] = ()
+    add_runs: tuple[RunFile, ...] = ()
+    remove_runs: tuple[str, ...] = ()
+    abandoned: tuple[int, ...] = ()
+    rewrite: Rewrite | None = None
+    remove_logs: tuple[str, ...] = ()
+    removed_events: int = 0
+    forgotten: bool = False
+    floor: int | None = None
+    oldest_version: int | None = None
+    savepoints: Mapping[str, int] = field(default_factory=dict)
+    released: tuple[str, ...] = ()
+    corrected_times: CorrectedTimes | None = None
+
+    def check_reported(self, number: int | None) -> None:
+        """ReportError where a task of this job reported a file that cannot be. Side files are looked at when they are written."""
+        check_ingested(self.ingested, number)
+        check_files((*(self.rewrite.add if self.rewrite else ()), *self.add_logs, *self.add_runs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A link of the chain, which names the one before. `writer_us` is its writer's own clock, None if that is the same."""
+
+    version: int
+    table_id: str
+    write_id: str
+    previous_write_id: str | None
+    timestamp_us: int
+    operation: str
+    writer_us: int | None = None
+    number: int | None = None
+    token: str | None = None
+    application: tuple[str, int] | None = None
+    partition_key: str | None = None
+    epoch: int = 0
+    changes_view: bool = False
+    result: Mapping[str, Any] = field(default_factory=dict)
+    actions: Actions = Actions()
+
+
+def canonical_json(data: Any) -> bytes:
+    """The one way this format writes JSON."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def seal(body: bytes) -> bytes:
+    """A JSON document that carries the checksum of its own content."""
+    return _OPEN + b"%08x" % zlib.crc32(body) + _BODY + body + _CLOSE
+
+
+def unseal(data: bytes, path: str) -> Any:
+    """The content, if the checksum holds."""
+    start = len(_OPEN) + 8 + len(_BODY)
+    body = data[start : -len(_CLOSE)]
+    if data != seal(body):
+        raise FormatError(f"{path} is damaged: its checksum does not hold; restore the file from a backup")
+    with decoding(path, "JSON"):
+        return checked.mapped(checked.parse_canonical(body))
+
+
+def encode_commit(commit: Commit) -> bytes:
+    body = {
+        "format": FORMAT_VERSION,
+        "version": commit.version,
+        "table_id": commit.table_id,
+        "write_id": commit.write_id,
+        "previous_write_id": commit.previous_write_id,
+        "timestamp_us": commit.timestamp_us,
+        "operation": commit.operation,
+        "number": commit.number,
+        "token": commit.token,
+        "application": list(commit.application) if commit.application else None,
+        "partition_key": commit.partition_key,
+        "epoch": commit.epoch,
+        "changes_view": commit.changes_view,
+        "result": dict(commit.result),
+        "actions": actions_to_json(commit.actions),
+        **({} if commit.writer_us is None else {"writer_us": commit.writer_us}),
+    }
+    return seal(canonical_json(body))
+
+
+def decode_commit(data: bytes, path: str) -> Commit:
+    body = unseal(data, path)
+    if body.get("format") != FORMAT_VERSION:
+        raise FormatError(f"{path} has format {body.get('format')!r}, this version reads {FORMAT_VERSION}; upgrade airflow-provider-opal")
+    with decoding(path, "a commit"):
+        return _commit_from_json(body)
+
+
+def _commit_from_json(body: Mapping[str, Any]) -> Commit:
+    application, number, token, partition_key = body["application"], body["number"], body["token"], body.get("partition_key")
+    previous = body["previous_write_id"]
+    return Commit(
+        version=checked.count(body["version"]),
+        table_id=checked.plain_id(body["table_id"]),
+        write_id=checked.plain_id(body["write_id"]),
+        previous_write_id=None if previous is None else checked.plain_id(previous),
+        timestamp_us=checked.moment(body["timestamp_us"]),
+        operation=checked.text(body["operation"]),
+        writer_us=checked.word(body["writer_us"]) if "writer_us" in body else None,
+        number=None if number is None else checked.count(number),
+        token=None if token is None else checked.text(token),
+        application=(checked.text(application[0]), checked.count(application[1])) if application else None,
+        partition_key=None if partition_key is None else checked.text(partition_key),
+        epoch=checked.word(body["epoch"]),
+        changes_view=checked.flag(body["changes_view"]),
+        result=checked_result(body["result"]),
+        actions=actions_from_json(checked.mapped(body["actions"])),
+    )
+
+
+def actions_to_json(actions: Actions) -> dict[str, Any]:
+    """Only what there is."""
+    side = actions.ingested_side
+    parts: dict[str, Any] = {
+        "spec": spec_to_json(actions.spec) if actions.spec else None,
+        "ingested": [file_to_json(file) for file in actions.ingested],
+        "ingested_side": side_to_json(side) if side else None,
+        "processed": list(actions.processed),
+        "add_logs": [log_to_json(log) for log in actions.add_logs],
+        "add_runs": [run_to_json(run) for run in actions.add_runs],
+        "remove_runs": list(actions.remove_runs),
+        "abandoned": list(actions.abandoned),
+        "rewrite": rewrite_to_json(actions.rewrite) if actions.rewrite else None,
+        "remove_logs": list(actions.remove_logs),
+        "removed_events": actions.removed_events,
+        "forgotten": actions.forgotten,
+        "savepoints": dict(actions.savepoints),
+        "released": list(actions.released),
+        "corrected_times": _times_to_json(actions.corrected_times),
+    }
+    optional = {"floor": actions.floor, "oldest_version": actions.oldest_version}  # which may be 0
+    return {name: value for name, value in parts.items() if value} | {name: value for name, value in optional.items() if value is not None}
+
+
+def actions_from_json(data: Mapping[str, Any]) -> Actions:
+    floor, oldest = data.get("floor"), data.get("oldest_version")
+    return Actions(
+        spec=spec_from_json(data["spec"]) if "spec" in data else None,
+        ingested=tuple(map(file_from_json, data.get("ingested", ()))),
+        ingested_side=side_from_json(data["ingested_side"]) if "ingested_side" in data else None,
+        processed=checked.counts(data.get("processed", ())),
+        add_logs=tuple(map(log_from_json, data.get("add_logs", ()))),
+        add_runs=tuple(map(run_from_json, data.get("add_runs", ()))),
+        remove_runs=tuple(map(checked.text, checked.listed(data.get("remove_runs", ())))),
+        abandoned=checked.counts(data.get("abandoned", ())),
+        rewrite=rewrite_from_json(data["rewrite"]) if "rewrite" in data else None,
+        remove_logs=tuple(map(checked.text, checked.listed(data.get("remove_logs", ())))),
+        removed_events=checked.count(data.get("removed_events", 0)),
+        forgotten=checked.flag(data.get("forgotten", False)),
+        floor=None if floor is None else checked.word(floor),
+        oldest_version=None if oldest is None else checked.count(oldest),
+        savepoints=checked.numbered(data.get("savepoints", {})),
+        released=tuple(map(checked.text, checked.listed(data.get("released", ())))),
+        corrected_times=_times_from_json(data["corrected_times"]) if "corrected_times" in data else None,
+    )
+
+
+def _times_to_json(times: CorrectedTimes | None) -> list[int] | None:
+    return None if times is None else [times.first, *times.times_us]
+
+
+def _times_from_json(data: Any) -> CorrectedTimes:
+    first, *times_us = checked.listed(data)
+    return CorrectedTimes(first=checked.count(first), times_us=tuple(map(checked.word, times_us)))
+
+
+def side_to_json(side: SideFile) -> list[Any]:
+    return [side.path, side.size, side.crc32]
+
+
+def side_from_json(data: Sequence[Any]) -> SideFile:
+    return SideFile(path=own_path(PathKind.SIDE, data[0]), size=checked.count(data[1]), crc32=checked.crc(data[2]))
+
+
+def rewrite_to_json(rewrite: Rewrite) -> dict[str, Any]:
+    parts: dict[str, Any] = {
+        "add": [file_to_json(file) for file in rewrite.add],
+        "remove": list(rewrite.remove),
+        "side": side_to_json(rewrite.side) if rewrite.side else None,
+        "dropped_rows": rewrite.dropped_rows,
+        "gone": [segment_to_json(segment) for segment in rewrite.gone],
+        "thinned": list(rewrite.incomplete_ingests),
+    }
+    return {name: value for name, value in parts.items() if value}
+
+
+def rewrite_from_json(data: Mapping[str, Any]) -> Rewrite:
+    return Rewrite(
+        add=tuple(map(file_from_json, data.get("add", ()))),
+        remove=tuple(map(checked.text, checked.listed(data.get("remove", ())))),
+        side=side_from_json(data["side"]) if "side" in data else None,
+        dropped_rows=checked.count(data.get("dropped_rows", 0)),
+        gone=tuple(map(segment_from_json, data.get("gone", ()))),
+        incomplete_ingests=checked.counts(data.get("thinned", ())),
+    )
+
+
+def file_to_json(file: DataFile) -> dict[str, Any]:
+    return {
+        "path": file.path,
+        "size": file.size,
+        "crc32": file.crc32,
+        "footer": [file.footer_bytes, file.footer_crc32],
+        "rows": file.rows,
+        "group": file.group,
+        "segments": list(file.segments),
+        "bounds": bounds_to_json(file.bounds),
+        **({"cluster": [file.cluster.number, list(file.cluster.columns)]} if file.cluster else {}),
+        **({"codec": file.codec} if file.codec else {}),
+        **({} if file.floor is None else {"floor": file.floor}),
+    }
+
+
+def file_from_json(data: Mapping[str, Any]) -> DataFile:
+    cluster, floor = data.get("cluster"), data.get("floor")
+    file = DataFile(
+        path=own_path(PathKind.DATA, data["path"]),
+        size=checked.count(data["size"]),
+        crc32=checked.crc(data["crc32"]),
+        footer_bytes=checked.count(data["footer"][0]),
+        footer_crc32=checked.crc(data["footer"][1]),
+        rows=check_rows(checked.count(data["rows"]), checked.count(data["size"])),
+        group=checked.word(data["group"]),
+        segments=checked.counts(data["segments"]),
+        bounds=bounds_from_json(data["bounds"]),
+        cluster=Cluster(number=checked.count(cluster[0]), columns=checked.counts(cluster[1])) if cluster else None,
+        codec=checked.text(data.get("codec", "")),
+        floor=None if floor is None else checked.word(floor),
+    )
+    if not file.segments or not 0 < file.footer_bytes <= file.size:
+        raise ValueError(f"{file.path} has no segment, or a footer of {file.footer_bytes} of its {file.size} bytes")
+    return file
+
+
+def log_to_json(log: LogFile) -> dict[str, Any]:
+    return {
+        "path": log.path,
+        "size": log.size,
+        "crc32": log.crc32,
+        "events": log.events,
+        "groups": list(log.groups),
+        "until": [log.least_until, log.greatest_until],
+        "version": log.version,
+    }
+
+
+def log_from_json(data: Mapping[str, Any]) -> LogFile:
+    return LogFile(
+        path=own_path(PathKind.LOG, data["path"]),
+        size=checked.count(data["size"]),
+        crc32=checked.crc(data["crc32"]),
+        events=check_rows(checked.count(data["events"]), checked.count(data["size"])),
+        groups=checked.counts(data["groups"]),
+        least_until=checked.word(data["until"][0]),
+        greatest_until=checked.word(data["until"][1]),
+        version=checked.word(data["version"]),
+    )
+
+
+def run_to_json(run: RunFile) -> dict[str, Any]:
+    return {
+        "path": run.path,
+        "size": run.size,
+        "crc32": run.crc32,
+        "entries": run.entries,
+        "hashes": [run.hash_low, run.hash_high],
+    }
+
+
+def run_from_json(data: Mapping[str, Any]) -> RunFile:
+    if checked.count(data["entries"]) * BYTES_AN_ENTRY > checked.count(data["size"]):
+        raise ValueError(f"{data['entries']:,} entries are said to be in {data['size']:,} bytes")
+    return RunFile(
+        path=own_path(PathKind.RUN, data["path"]),
+        size=checked.count(data["size"]),
+        crc32=checked.crc(data["crc32"]),
+        entries=data["entries"],
+        hash_low=checked.hash_word(data["hashes"][0]),
+        hash_high=checked.hash_word(data["hashes"][1]),
+    )

@@ -1,0 +1,395 @@
+"""The chain of commits: reading it, and adding a link to it (FORMAT, commits).
+
+Hazards that this module is built around: a put that fails may have landed; a put that reports 'exists' may be the echo of our own; and a
+writer that slept may write below an expired log. So every put is read back by its write id, and then the versions above it are checked.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+from opal_lake import layout
+from opal_lake.clock import Clock
+from opal_lake.errors import (
+    CommitUnknownError,
+    ConflictError,
+    ExpiredError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    OpalError,
+    StorageError,
+)
+from opal_lake.ids import IdSource
+from opal_lake.job.job import JobResult
+from opal_lake.log.checkpoint import checkpoint_paths, read_checkpoint, write_checkpoint
+from opal_lake.log.commit import Actions, Commit, decode_commit, encode_commit
+from opal_lake.log.conflict import Verdict, judge
+from opal_lake.log.snapshot import Root, Snapshot, first_root
+from opal_lake.log.store_clock import clock_notes, writer_now_us
+from opal_lake.log.version_window import is_readable, readable_text
+from opal_lake.storage.protocol import READERS, Storage
+from opal_lake.storage.verified import MOST_SEALED, read_sealed
+
+_PUT_TRIES = 4
+_LOST_RACES = 1_000
+_PROBES = 8  # commits that are read one after the other before the log is listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a job wants to commit onto a head."""
+
+    actions: Actions
+    result: JobResult
+    changes_view: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A job on its way into the log.
+
+    `build` is called again after every lost race, with the head and the commits since the job's base that the conflict rules require it to
+    take into account. None means that nothing is left to do. A short job puts its commit `at_once`, without refreshing the head first, and
+    refreshes it only if the name is taken.
+    """
+
+    operation: str
+    number: int | None
+    build: Callable[[Snapshot, Sequence[Commit]], Draft | None]
+    started_us: int
+    token: str | None = None
+    application: tuple[str, int] | None = None
+    partition_key: str | None = None
+    at_once: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitLog:
+    """A table's log, with the clock and the names that its writer uses."""
+
+    storage: Storage
+    clock: Clock
+    ids: IdSource
+    on_derived_failure: Callable[[Exception], None] = field(default=lambda _: None)
+
+    def head(self, *, to_commit: bool = False) -> Snapshot:
+        """The newest version. If retention deletes the start of the log during the read, the read starts again from a newer checkpoint.
+
+        With `to_commit`, the end of the log is not verified: the commit itself does that.
+        """
+        tried = None
+        while True:
+            try:
+                return self._extend(read_checkpoint(self.storage, None), None, to_commit=to_commit)
+            except (FormatError, NotFoundError):
+                newest = next(checkpoint_paths(self.storage), None)
+                if newest == tried:
+                    raise
+                tried = newest
+
+    def at(self, version: int, head: Snapshot | None = None) -> Snapshot:
+        """That version, unless it has expired: files of an expired version may be deleted, even if its metadata is left.
+
+        If the caller gives a head, what is readable is decided by that head.
+        """
+        head = head or self._head_if_sound()
+        if head is not None and not is_readable(head.root, version):
+            raise NotFoundError(f"{self.storage.uri} {_absence(head.root, version)}; readable are {readable_text(head.root)}")
+        if head is not None and head.version == version:
+            return head
+        try:
+            return self._folded(version, head)
+        except (FormatError, NotFoundError) as error:
+            newer = None if head is None else self.head().root  # retention may have been faster
+            if newer is None or is_readable(newer, version):
+                raise
+            raise ExpiredError(f"{self.storage.uri} {_absence(newer, version)}; readable are {readable_text(newer)}") from error
+
+    def _folded(self, version: int, head: Snapshot | None) -> Snapshot:
+        start = read_checkpoint(self.storage, version) if version >= 0 else None
+        snapshot = self._extend(start, version, head.commits if head else ())
+        if snapshot.version != version:
+            raise FormatError(f"{self.storage.uri}/{self._missing(snapshot.version, version)} is missing; restore the file from a backup")
+        return snapshot
+
+    def _head_if_sound(self) -> Snapshot | None:
+        """None if it is damaged: older versions may be intact."""
+        try:
+            return self.head()
+        except FormatError:
+            return None
+
+    def _missing(self, reached: int, version: int) -> str:
+        """The first missing commit between two versions."""
+        logged = {layout.commit_version(entry.path) for entry in self.storage.list(layout.LOG)}
+        return layout.commit_path(next((number for number in range(reached + 1, version) if number not in logged), version))
+
+    def refresh(self, snapshot: Snapshot) -> Snapshot:
+        """The newest version, read from a known one on."""
+        try:
+            return self._extend(snapshot, None)
+        except (FormatError, NotFoundError):
+            newest = read_checkpoint(self.storage, None)  # the log after the snapshot may have expired meanwhile
+            if newest is None or newest.version <= snapshot.version:
+                raise
+            return self._extend(newest, None)
+
+    def read_commit(self, version: int) -> Commit:
+        path = layout.commit_path(version)
+        commit = decode_commit(read_sealed(self.storage, path), f"{self.storage.uri}/{path}")
+        if commit.version != version:
+            raise FormatError(f"{self.storage.uri}/{path} holds version {commit.version}; restore the file from a backup")
+        return commit
+
+    def _extend(self, start: Snapshot | None, up_to: int | None, at_hand: Sequence[Commit] = (), *, to_commit: bool = False) -> Snapshot:
+        version = start.version if start else -1
+        commits = self._to_the_end(start, to_commit) if up_to is None else self._commits_after(version, up_to, at_hand)
+        if start is None:
+            if not commits or commits[0].version != 0:
+                raise NotFoundError(self._no_table(bool(commits)))
+            root = first_root(commits[0])
+            start = Snapshot(self.storage, root, {}, (commits[0],))
+            commits = commits[1:]
+        return start.followed_by(chain(commits, start)) if commits else start
+
+    def _no_table(self, has_log: bool) -> str:
+        if has_log:
+            first = f"{self.storage.uri}/{layout.commit_path(0)}"
+            return f"{first}, where the log begins, is missing, and no checkpoint stands for it; restore {layout.META} from a backup"
+        other = next(iter(self.storage.list("")), None)
+        seen = f"it holds {other.path!r}, but no {layout.LOG}" if other else "no such folder is there, or nothing is in it"
+        way_out = "check the path, or make a table with OpalTable.create or `opal create`"
+        return f"{self.storage.uri} is no Opal table: {seen}; {way_out}"
+
+    def _to_the_end(self, start: Snapshot | None, to_commit: bool) -> list[Commit]:
+        """The commits after a version. A listing costs more the longer the log is: the log is listed only if they are many, or in doubt."""
+        commits: list[Commit] = []
+        version = start.version if start else -1
+        while len(commits) < _PROBES:
+            after = self._read_unless_gone(version + len(commits) + 1)
+            if after is None:
+                break
+            commits.append(after)
+        end = version + len(commits)
+        is_end = len(commits) < _PROBES and self._read_unless_gone(end + 2) is None
+        is_told = end >= 0 and (to_commit or self._none_was_deleted(start, commits))  # without version 0 a listing says what there is
+        return commits if is_end and is_told else commits + self.commits_after(end)
+
+    def _none_was_deleted(self, start: Snapshot | None, commits: Sequence[Commit]) -> bool:
+        """Whether neither the versions after `start`, nor the next one, have ever been deleted (FORMAT, vouchers).
+
+        If one was, its name became free again, and the file may be that of a stalled writer.
+        """
+        if start is None:
+            return False
+        known = {**start.root.vouchers, **{commit.version: commit.write_id for commit in commits}}
+        versions = range(start.version + 1, start.version + len(commits) + 2)
+        return all(self._vouches(known, vouching) for vouching in {layout.vouching_version(version) for version in versions})
+
+    def _vouches(self, known: Mapping[int, str], vouching: int | None) -> bool:
+        """Whether the known commit of this version still exists; False also if that is unknown."""
+        if vouching is None or vouching not in known:
+            return False
+        try:
+            return self.read_commit(vouching).write_id == known[vouching]
+        except (FormatError, NotFoundError, StorageError):
+            return False
+
+    def _commits_after(self, version: int, up_to: int | None, at_hand: Sequence[Commit]) -> list[Commit]:
+        """The store is read only if those at hand are not enough."""
+        known = {commit.version: commit for commit in at_hand}
+        if up_to is not None and all(number in known for number in range(version + 1, up_to + 1)):
+            return [known[number] for number in range(version + 1, up_to + 1)]
+        return self.commits_after(version, up_to)
+
+    def commits_after(self, version: int, up_to: int | None = None) -> list[Commit]:
+        """The commits that the log has after a version, oldest first."""
+        start_after = layout.commit_path(version) if version >= 0 else ""
+        versions = []
+        for entry in self.storage.list(layout.LOG, start_after):
+            number = layout.commit_version(entry.path)
+            if number is not None and (up_to is None or number <= up_to):
+                versions.append(number)
+            elif number is not None:
+                break
+        if len(versions) <= 1:
+            return [self.read_commit(number) for number in versions]
+        with ThreadPoolExecutor(READERS) as pool:
+            commits = list(pool.map(self._read_unless_gone, versions))
+        while commits and commits[0] is None:
+            del commits[0]  # retention deletes from the begin of the log
+        if None in commits:
+            return [self.read_commit(number) for number in versions]  # says which one is missing
+        return [commit for commit in commits if commit is not None]
+
+    def _read_unless_gone(self, version: int) -> Commit | None:
+        try:
+            return self.read_commit(version)
+        except NotFoundError:
+            return None
+
+    def commit(self, base: Snapshot, proposal: Proposal) -> JobResult:
+        """Add the proposal to the log, building it again after each lost race; the result says which version it became."""
+        head = base
+        for lost in range(_LOST_RACES):
+            if lost or not proposal.at_once:
+                head = self.refresh(head)
+            if (earlier := self.earlier_result(head, proposal.operation, proposal.token, proposal.application)) is not None:
+                return earlier
+            if proposal.number in head.root.abandoned:
+                raise ConflictError(f"job {proposal.number} was given up by a cleaner because it took too long; run it again")
+            since = [commit for commit in head.commits if commit.version > base.version]
+            # Not only when commits are gone: below the oldest version numbers are free again, and what a job there looked at may be gone
+            if len(since) != head.version - base.version or base.version < head.root.oldest_version:
+                began = f"version {base.version}, where this {proposal.operation} began"
+                raise ExpiredError(f"the log after {began}, has expired; readable are {readable_text(head.root)} now: run it again")
+            verdict = judge(proposal.operation, base.root, since)
+            draft = proposal.build(head, since if verdict is Verdict.REDO else [])
+            if draft is None:
+                return JobResult(operation=proposal.operation, table=self.storage.uri, token=proposal.token)
+            draft.actions.check_reported(proposal.number)
+            link = self._link(head, proposal, draft)
+            if self.put(link):
+                self._after(head, link)
+                return result_of(link)
+        raise StorageError(f"{self.storage.uri}: lost {_LOST_RACES} races for the next version; run fewer writers at once")
+
+    def earlier_result(
+        self, head: Snapshot, operation: str, token: str | None, application: tuple[str, int] | None = None
+    ) -> JobResult | None:
+        """The result of an earlier run with this token, or with this or a later sequence of the application."""
+        if token == "":
+            raise InvalidInputError("the token is an empty text; give none, or one that names this job and no other")
+        if application is not None and application[1] < 0:
+            raise InvalidInputError(f"application {application[0]!r} has sequence {application[1]}; count from 0")
+        if token is not None and (applied := head.version_of_token(token)) is not None:
+            earlier = self._result_in(applied, operation, token)
+            if earlier.operation != operation:
+                used = f"token {token!r} was used by the {earlier.operation} of version {earlier.version}"
+                raise InvalidInputError(f"{used}; give this {operation} a token of its own")
+            return replace(earlier, repeated=True)
+        if application is not None and head.root.applications.get(application[0], -1) >= application[1]:
+            return JobResult(operation=operation, table=self.storage.uri, token=token, repeated=True)
+        return None
+
+    def _result_in(self, version: int, operation: str, token: str) -> JobResult:
+        """The result in a commit; if the commit has expired, a result that says so."""
+        try:
+            return result_of(self.read_commit(version))
+        except NotFoundError:
+            gone = f"what came of it has expired with version {version}"
+            return JobResult(operation=operation, table=self.storage.uri, version=version, token=token, notes=(gone,))
+
+    def _link(self, head: Snapshot, proposal: Proposal, draft: Draft) -> Commit:
+        version, uri = head.version + 1, self.storage.uri
+        own_us, told_us = self.clock.now_us(), self.storage.now_us()
+        before_us, repair = head.root.timestamp_us, draft.actions.corrected_times
+        if repair is not None:
+            before_us = repair.times_us[-1]
+        timestamp_us = max(writer_now_us(own_us, told_us, head.spec, uri), before_us + 1)
+        timings_ms = {"total": max(0, own_us - proposal.started_us) // 1000}
+        notes = draft.result.notes if repair else (*draft.result.notes, *clock_notes(told_us, head.root, uri))
+        result = replace(draft.result, version=version, token=proposal.token, timings_ms=timings_ms, notes=notes)
+        return Commit(
+            version=version,
+            table_id=head.root.table_id,
+            write_id=self.ids.new_id(),
+            previous_write_id=head.root.write_id,
+            timestamp_us=timestamp_us,
+            operation=proposal.operation,
+            writer_us=None if own_us == timestamp_us else own_us,
+            number=proposal.number,
+            token=proposal.token,
+            application=proposal.application,
+            partition_key=proposal.partition_key,
+            epoch=head.root.epoch,
+            changes_view=draft.changes_view,
+            result=result.to_dict(),
+            actions=draft.actions,
+        )
+
+    def put(self, link: Commit) -> bool:
+        """Whether the link is in the log now. False: another one has its version."""
+        path, data = layout.commit_path(link.version), encode_commit(link)
+        if len(data) > MOST_SEALED:
+            raise InvalidInputError(f"version {link.version} would have {len(data):,} bytes, at most are {MOST_SEALED:,}; do less at once")
+        failure: Exception | None = None
+        for _ in range(_PUT_TRIES):
+            try:
+                if self.storage.put_if_absent(path, data):
+                    return True
+                return self.read_commit(link.version).write_id == link.write_id
+            except (StorageError, NotFoundError) as error:
+                if failure is None and isinstance(error.__cause__, PermissionError):
+                    raise  # who may not write has not written
+                failure = error
+            with suppress(StorageError, NotFoundError):  # what failed first tells more
+                return self.read_commit(link.version).write_id == link.write_id
+        raise CommitUnknownError(
+            f"{self.storage.uri}: cannot tell whether version {link.version} was written ({failure}); run again with the same token"
+        )
+
+    @contextmanager
+    def derived(self) -> Iterator[None]:
+        """Around what is done behind a commit: that stands, and what is derived can be had from it again."""
+        try:
+            yield
+        except (OpalError, OSError, MemoryError) as error:
+            self.on_derived_failure(error)
+
+    def _after(self, head: Snapshot, link: Commit) -> None:
+        self._check_not_below_expired_log(head, link)
+        with self.derived():
+            if link.token is not None:
+                self.storage.put_if_absent(layout.result_path(link.token), result_of(link).to_json().encode())
+            if link.version % head.spec.integer("checkpoint_commits") == 0:
+                write_checkpoint(self.storage, head.followed_by([link]))
+
+    def _check_not_below_expired_log(self, head: Snapshot, link: Commit) -> None:
+        """Not where the version was free because it had not been there yet, and not because it was deleted."""
+        if self._vouches(head.root.vouchers, layout.vouching_version(link.version)):
+            return
+        higher, follower = self._above(link.version)
+        if higher and (follower is None or follower.previous_write_id != link.write_id):
+            raise ConflictError(
+                f"{self.storage.uri}: version {link.version} was written too late, the log went on to {max(higher)} without it; "
+                "run the job again"
+            )
+
+    def _above(self, version: int) -> tuple[list[int], Commit | None]:
+        """The versions above one that was just written, and the commit right after it."""
+        failure: Exception | None = None
+        for _ in range(_PUT_TRIES):
+            try:
+                above = [layout.commit_version(entry.path) for entry in self.storage.list(layout.LOG, layout.commit_path(version))]
+                higher = [number for number in above if number is not None]
+                return higher, self.read_commit(version + 1) if version + 1 in higher else None
+            except (StorageError, NotFoundError) as error:
+                failure = error
+        raise CommitUnknownError(
+            f"{self.storage.uri}: version {version} was written, but not confirmed ({failure}); run again with the same token"
+        )
+
+
+def chain(commits: Sequence[Commit], start: Snapshot) -> list[Commit]:
+    """The commits that follow on from a snapshot; a break in the chain is damage."""
+    version, write_id, table_id = start.version, start.root.write_id, start.root.table_id
+    for commit in commits:
+        if commit.version != version + 1:
+            raise FormatError(f"{start.storage.uri}/{layout.commit_path(version + 1)} is missing; restore the file from a backup")
+        if commit.previous_write_id != write_id or commit.table_id != table_id:
+            path = f"{start.storage.uri}/{layout.commit_path(commit.version)}"
+            raise FormatError(f"{path} does not follow on from the version before; restore it from a backup")
+        version, write_id = commit.version, commit.write_id
+    return list(commits)
+
+
+def _absence(root: Root, version: int) -> str:
+    return f"has lost version {version}, which has expired" if 0 <= version < root.oldest_version else f"has no version {version}"
+
+
+def result_of(commit: Commit) -> JobResult:
+    """The JobResult that a commit carries."""
+    return JobResult.from_dict(commit.result)

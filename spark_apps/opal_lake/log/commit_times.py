@@ -1,0 +1,49 @@
+"""When versions were committed, as the newest one has it: what their commits say, unless a repair has corrected it (FORMAT, clocks)."""
+
+import functools
+
+from opal_lake import layout
+from opal_lake.errors import NotFoundError
+from opal_lake.log.checkpoint import read_checkpoint
+from opal_lake.log.commit import Commit, CorrectedTimes, decode_commit
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.storage.verified import missing_error, read_sealed
+
+
+class CommitTimes:
+    """Of the versions that can be read at a head, in microseconds since 1970."""
+
+    def __init__(self, head: Snapshot) -> None:
+        self._head = head
+        self._known = {commit.version: commit for commit in head.commits}
+
+    def of(self, version: int) -> int:
+        if version == self._head.version:
+            return self._head.root.timestamp_us
+        return self.corrected(version, self._recorded(version))
+
+    def corrected(self, version: int, recorded_us: int) -> int:
+        """The time of a commit: its own, or the corrected one."""
+        corrections = (times.of(version) for times in self._repairs)
+        return next((moment for moment in corrections if moment is not None), recorded_us)
+
+    @functools.cached_property
+    def _repairs(self) -> list[CorrectedTimes]:
+        """The newest first."""
+        commits = (self._commit(version) for version in sorted(self._head.root.clock_repairs, reverse=True))
+        return [commit.actions.corrected_times for commit in commits if commit.actions.corrected_times is not None]
+
+    def _recorded(self, version: int) -> int:
+        try:
+            return self._commit(version).timestamp_us
+        except NotFoundError as error:  # its commit has expired, its checkpoint may stand
+            state = read_checkpoint(self._head.storage, version)
+            if state is None or state.version != version:
+                raise missing_error(self._head.storage, layout.commit_path(version)) from error
+            return state.root.timestamp_us
+
+    def _commit(self, version: int) -> Commit:
+        if version not in self._known:
+            path, storage = layout.commit_path(version), self._head.storage
+            self._known[version] = decode_commit(read_sealed(storage, path), f"{storage.uri}/{path}")
+        return self._known[version]

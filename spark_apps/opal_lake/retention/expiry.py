@@ -1,0 +1,46 @@
+"""Whether a missing file has expired, as readers of an old version may find, or is lost, which is damage."""
+
+from dataclasses import dataclass
+
+from opal_lake import layout
+from opal_lake.clock import SystemClock
+from opal_lake.errors import ExpiredError, FormatError, NotFoundError
+from opal_lake.ids import RandomIds
+from opal_lake.log.checkpoint import checkpoint_paths
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.version_window import readable_text
+from opal_lake.retention.live_files import LogView, find_needed
+from opal_lake.retention.log_digest import read_digest
+from opal_lake.storage.forwarding import ForwardingStore
+from opal_lake.storage.protocol import Storage
+from opal_lake.storage.verified import diagnose_missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Diagnosed(ForwardingStore):
+    """A store that is being asked what it lacks: nothing that is missing meanwhile is looked into again."""
+
+    inner: Storage
+
+
+@diagnose_missing
+def find_expiry(storage: Storage, path: str) -> ExpiredError | None:
+    """By what retention needs now; None if the file should exist, or if that is unknown."""
+    if isinstance(storage, _Diagnosed):
+        return None
+    log = CommitLog(storage=_Diagnosed(inner=storage), clock=SystemClock(), ids=RandomIds())
+    try:
+        head = log.head()
+        if not head.root.oldest_version and not head.root.abandoned:
+            return None  # nothing was ever let go
+        oldest = log.at(head.root.oldest_version, head)
+        checkpoints = tuple(checkpoint_paths(log.storage))
+        view = LogView(log=log, head=head, state=oldest, digest=read_digest(log, head), checkpoints=checkpoints)
+        needed = find_needed(view, (), frozenset())
+    except (FormatError, NotFoundError):
+        return None
+    version = layout.commit_version(path)
+    if path in needed.paths or (version is not None and version >= needed.begin):
+        return None
+    gone = f"{storage.uri}/{path} has expired: retention deleted it, and this began before that"
+    return ExpiredError(f"{gone}; readable are the versions {readable_text(head.root)} now: run it again")

@@ -1,0 +1,44 @@
+"""All runs of the key store as one layer: each task merges a range of the hash, and leaves out what no readable moment needs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from opal_lake import layout
+from opal_lake.data.segment import RunFile
+from opal_lake.key_store.entries import concat_entries, down_to, greatest_of_equal, no_entries, sorted_entries
+from opal_lake.key_store.merge import hash_range
+from opal_lake.log.commit import Actions
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.rule.slot import SlotWriter, write_run
+
+SLOT_ENTRIES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTask:
+    """What all tasks need to know; they read `writer.runs`."""
+
+    writer: SlotWriter
+    slots: int
+    ties: int
+    floor: int | None
+
+
+def plan_run_slots(snapshot: Snapshot) -> int:
+    """How many equal ranges of the hash: a power of two."""
+    entries = sum(run.entries for run in snapshot.runs.values())
+    return 1 << max(0, (entries // SLOT_ENTRIES).bit_length())
+
+
+def merge_slot(task: RunTask, slot: int, attempt: str) -> list[RunFile]:
+    """The run of a range, or none where no run has an entry."""
+    low, high = hash_range(slot, task.slots)
+    near = [run for run in task.writer.runs if run.hash_low <= high and run.hash_high >= low]
+    parts = [part for run in near for part in task.writer.cache.slices(run, SLOT_ENTRIES, low, high)]
+    entries = down_to(task.floor, greatest_of_equal(sorted_entries(concat_entries([no_entries(task.ties), *parts]))))
+    return [write_run(task.writer, entries, layout.job_file_name(task.writer.number, slot, attempt))] if len(entries) else []
+
+
+def run_actions(head: Snapshot, base: Snapshot, made: Sequence[RunFile]) -> Actions:
+    """Ours hold what those of the base held. An upsert may have merged some of them meanwhile: they are the same rows."""
+    return Actions(add_runs=tuple(made), remove_runs=tuple(path for path in base.runs if path in head.runs))

@@ -1,0 +1,276 @@
+"""The columns of a table: types, stable field ids, physical names.
+
+Atomic types are named as Spark names them in JSON (`long`, `timestamp_ntz`, `decimal(10,2)`). A field's id and physical name never change,
+its name may. Physical names are plain ASCII, so that no reader, file format or path has to quote anything.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from opal_lake.checked import MOST_NESTED, count, listed, shallow, text
+from opal_lake.errors import FormatError, InvalidInputError
+
+RESERVED_PREFIX = "_opal_"
+SEGMENT, OFFSET, DELETED = "_opal_segment", "_opal_offset", "_opal_deleted"
+
+_PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
+_PHYSICAL = re.compile(r"(?:[A-Za-z]|_f)[A-Za-z0-9_]{0,127}\Z")
+_MOST_VALUES = 3 * MOST_NESTED  # within one another in JSON, where a member of a struct is three deeper than the struct
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
+_ARROW_OF: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_NAME_OF = {arrow: name for name, arrow in _ARROW_OF.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Atomic:
+    """A type without parts."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Struct:
+    """A fixed set of named fields."""
+
+    fields: "tuple[Field, ...]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """A list; the element has a field id of its own."""
+
+    element: "Field"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map:
+    """Key-value pairs; key and value have field ids of their own."""
+
+    key: "Field"
+    value: "Field"
+
+
+DataType = Atomic | Struct | Array | Map
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One column, or one part of a nested column."""
+
+    id: int
+    name: str
+    physical: str
+    type: DataType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """The columns in their order, and the greatest field id ever given out."""
+
+    fields: tuple[Field, ...]
+    last_id: int
+
+    @property
+    def names(self) -> list[str]:
+        return [field.name for field in self.fields]
+
+    def field(self, name: str) -> Field:
+        """The column of that name; as in Spark, names are not case-sensitive."""
+        for field in self.fields:
+            if field.name == name:
+                return field
+        for field in self.fields:
+            if field.name.casefold() == name.casefold():
+                return field
+        raise InvalidInputError(f"no column {name!r}; the table has {', '.join(map(repr, self.names))}")
+
+
+def schema_of_arrow(arrow: pa.Schema) -> Schema:
+    """A new table's schema, with field ids from 1 in depth-first order."""
+    ids = iter(range(1, 1 << 31))
+    fields = _fields_of_arrow(arrow, ids)
+    if not fields:
+        raise InvalidInputError("the schema has no column; give at least the key and the delta column")
+    schema = Schema(fields=fields, last_id=next(ids) - 1)
+    try:
+        shallow(schema_to_json(schema), _MOST_VALUES)
+    except ValueError as error:
+        raise InvalidInputError(f"a column has more than {MOST_NESTED} types within one another; flatten it") from error
+    return schema
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuse names that no table can hold."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if not name:
+            raise InvalidInputError("a column has an empty name; rename it")
+        if name.casefold().startswith(RESERVED_PREFIX):
+            raise InvalidInputError(f"column {name!r}: names that begin with {RESERVED_PREFIX!r} are kept for the format; rename it")
+        other = seen.setdefault(name.casefold(), name)
+        if other is not name:
+            raise InvalidInputError(f"columns {other!r} and {name!r} differ in case only, which Spark cannot tell apart; rename one")
+
+
+def _fields_of_arrow(arrow: Iterable[pa.Field], ids: Iterator[int]) -> tuple[Field, ...]:
+    members = list(arrow)
+    check_names(member.name for member in members)
+    return tuple(_field_of_arrow(member.name, member.type, ids) for member in members)
+
+
+def _field_of_arrow(name: str, arrow: pa.DataType, ids: Iterator[int]) -> Field:
+    number = next(ids)
+    physical = name if _PLAIN_NAME.match(name) else f"_f{number}"  # plain names begin with a letter: no clash
+    return Field(id=number, name=name, physical=physical, type=_type_of_arrow(name, arrow, ids))
+
+
+def _type_of_arrow(name: str, arrow: pa.DataType, ids: Iterator[int]) -> DataType:
+    if pa.types.is_struct(arrow):
+        if not arrow.num_fields:
+            raise InvalidInputError(f"column {name!r} is a struct without members, which Parquet cannot hold; leave it out")
+        return Struct(fields=_fields_of_arrow(arrow, ids))
+    if pa.types.is_map(arrow):
+        return Map(key=_field_of_arrow("key", arrow.key_type, ids), value=_field_of_arrow("value", arrow.item_type, ids))
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+        return Array(element=_field_of_arrow("element", arrow.value_type, ids))
+    return Atomic(name=atomic_name(name, arrow))
+
+
+def atomic_name(column: str, arrow: pa.DataType) -> str:
+    """The type name of an Arrow type without parts."""
+    if pa.types.is_decimal(arrow) and arrow.precision <= 38 and arrow.scale >= 0:
+        return f"decimal({arrow.precision},{arrow.scale})"
+    if pa.types.is_timestamp(arrow):
+        return "timestamp" if arrow.tz else "timestamp_ntz"
+    if pa.types.is_large_string(arrow) or pa.types.is_string_view(arrow):
+        return "string"
+    if pa.types.is_large_binary(arrow) or pa.types.is_binary_view(arrow):
+        return "binary"
+    if arrow in _NAME_OF:
+        return _NAME_OF[arrow]
+    known = ", ".join(_ARROW_OF)
+    raise InvalidInputError(f"column {column!r}: type {arrow} has no place in a table; cast it to one of {known}, decimal(p,s)")
+
+
+def arrow_type(kind: DataType, *, physical: bool = False) -> pa.DataType:
+    """The Arrow type, with logical or physical names inside."""
+    match kind:
+        case Atomic(name=name):
+            return _arrow_of_atomic(name)
+        case Struct(fields=fields):
+            return pa.struct([arrow_field(field, physical=physical) for field in fields])
+        case Array(element=element):
+            return pa.list_(arrow_field(element, physical=physical))
+        case Map(key=key, value=value):
+            return pa.map_(arrow_type(key.type, physical=physical), arrow_type(value.type, physical=physical))
+
+
+def arrow_field(field: Field, *, physical: bool = False) -> pa.Field:
+    """One column as Arrow sees it; always nullable."""
+    return pa.field(field.physical if physical else field.name, arrow_type(field.type, physical=physical))
+
+
+def arrow_schema(schema: Schema, *, physical: bool = False) -> pa.Schema:
+    """All columns as Arrow sees them, without the `_opal_` ones."""
+    return pa.schema([arrow_field(field, physical=physical) for field in schema.fields])
+
+
+def decimal_parts(name: str) -> tuple[int, int] | None:
+    """Precision and scale, if it is a decimal."""
+    match = _DECIMAL.match(name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _arrow_of_atomic(name: str) -> pa.DataType:
+    if parts := decimal_parts(name):
+        return pa.decimal128(*parts)
+    if name not in _ARROW_OF:
+        raise FormatError(f"type {name!r} is unknown to this version; read the table with a newer one")
+    return _ARROW_OF[name]
+
+
+def type_to_json(kind: DataType) -> Any:
+    """The type as the commit log holds it."""
+    match kind:
+        case Atomic(name=name):
+            return name
+        case Struct(fields=fields):
+            return {"struct": [field_to_json(field) for field in fields]}
+        case Array(element=element):
+            return {"array": field_to_json(element)}
+        case Map(key=key, value=value):
+            return {"map": [field_to_json(key), field_to_json(value)]}
+
+
+def field_to_json(field: Field) -> dict[str, Any]:
+    return {"id": field.id, "name": field.name, "physical": field.physical, "type": type_to_json(field.type)}
+
+
+def schema_to_json(schema: Schema) -> dict[str, Any]:
+    return {"fields": [field_to_json(field) for field in schema.fields], "last_id": schema.last_id}
+
+
+def type_from_json(data: Any) -> DataType:
+    match data:
+        case str(name):
+            _arrow_of_atomic(name)
+            return Atomic(name=name)
+        case {"struct": members}:
+            return Struct(fields=_fields_from_json(members))
+        case {"array": element}:
+            return Array(element=field_from_json(element))
+        case {"map": [key, value]}:
+            return Map(key=field_from_json(key), value=field_from_json(value))
+    raise FormatError(f"{data!r} is no type of this format")
+
+
+def field_from_json(data: dict[str, Any]) -> Field:
+    name, physical = text(data["name"]), text(data["physical"])
+    if not _PHYSICAL.match(physical):
+        raise ValueError(f"{physical!r} is no physical name of a column: a letter or `_f`, then letters, digits and `_`")
+    return Field(id=count(data["id"]), name=name, physical=physical, type=type_from_json(data["type"]))
+
+
+def _fields_from_json(data: Any) -> tuple[Field, ...]:
+    fields = tuple(map(field_from_json, listed(data)))
+    check_names(field.name for field in fields)
+    if len({field.physical.casefold() for field in fields}) < len(fields):
+        raise ValueError(f"two columns have one physical name: {[field.physical for field in fields]}")
+    return fields
+
+
+def schema_from_json(data: dict[str, Any]) -> Schema:
+    fields = _fields_from_json(shallow(data, _MOST_VALUES)["fields"])
+    ids = [field.id for field in _all_fields(fields)]
+    if not fields or len(set(ids)) < len(ids):
+        raise ValueError("the schema has no column, or two of one id")
+    return Schema(fields=fields, last_id=count(data["last_id"]))
+
+
+def _all_fields(fields: Iterable[Field]) -> Iterator[Field]:
+    for field in fields:
+        yield field
+        match field.type:
+            case Struct(fields=members):
+                yield from _all_fields(members)
+            case Array(element=element):
+                yield from _all_fields([element])
+            case Map(key=key, value=value):
+                yield from _all_fields([key, value])

@@ -1,0 +1,52 @@
+"""Files in the making, in the hidden folder of a store: which there are, and how old by the file system's own time."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from opal_lake.storage.left_overs import LeftOver
+from opal_lake.storage.local.publish import HIDDEN, stamped_us
+from opal_lake.storage.local.writer_name import is_at_work
+
+
+def local_left_overs(root: Path) -> Iterator[LeftOver]:
+    """Files, also in subfolders, and empty folders. None if the folder is not writable, as its file system then gives no time."""
+    hidden = root / HIDDEN
+    if hidden.is_symlink() or not hidden.is_dir():
+        return
+    now_us = stamped_us(root)
+    if now_us is None:
+        return
+    for path in sorted(_files(hidden)):
+        with suppress(FileNotFoundError):  # its writer came to its end meanwhile
+            status = path.lstat()
+            yield LeftOver(
+                path=path.relative_to(root).as_posix(),
+                size=0 if path.is_dir() else status.st_size,
+                age_us=max(0, now_us - status.st_mtime_ns // 1000),
+                is_at_work=is_at_work(path.name),
+            )
+
+
+def remove_local_left_overs(root: Path, paths: Iterable[str]) -> None:
+    """Files by their names, which no other try has; folders only if nothing is in them."""
+    hidden = root / HIDDEN
+    for path in (root / path for path in paths):
+        if hidden.is_symlink() or hidden not in path.parents or path.parent.is_symlink():
+            continue
+        with suppress(FileNotFoundError, IsADirectoryError, PermissionError):  # as the system says of folders
+            path.unlink()
+        for folder in (path, path.parent):
+            if folder != hidden and not folder.is_symlink():
+                with suppress(OSError):
+                    folder.rmdir()
+
+
+def _files(hidden: Path) -> Iterator[Path]:
+    """As deep as writers make folders."""
+    for path in hidden.iterdir():
+        inner: list[Path] = []
+        if path.is_dir() and not path.is_symlink():
+            with suppress(FileNotFoundError):
+                inner = [*path.iterdir()]
+        yield from inner or [path]

@@ -1,0 +1,256 @@
+"""Compaction from the plan to the last commit: data files, segment logs, runs of the key store, a checkpoint.
+
+Each step commits by itself, under a number of its own, and the files of a large table in several commits: who starts again after a failure
+does what is left. Upserts go on meanwhile. No failure between two commits hurts: rows go before the events that hide them, never after.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from opal_lake.duration import Duration, parse_duration
+from opal_lake.engine.open_table import OpenTable
+from opal_lake.errors import InvalidInputError
+from opal_lake.events.bitmap import Bitmaps, add_bitmaps
+from opal_lake.job.job import JobResult
+from opal_lake.key_store.merge import plan_merge
+from opal_lake.log.checkpoint import write_checkpoint
+from opal_lake.log.claim import claim_number
+from opal_lake.log.commit import Actions, Commit
+from opal_lake.log.commit_log import Draft, Proposal
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.log.store_clock import store_now_us
+from opal_lake.read.read import delta_bounds
+from opal_lake.rewrite.merge_logs import LogTask, log_actions, merge_logs, plan_log_bins
+from opal_lake.rewrite.merge_runs import RunTask, merge_slot, plan_run_slots, run_actions
+from opal_lake.rewrite.rewrite import Bin, droppable_rows, plan_archive, plan_major, plan_minor
+from opal_lake.rewrite.rewrite_job import RewriteDone, RewriteRun, commit_rewrite
+from opal_lake.rewrite.rewrite_task import BinWork, RewriteTask, rewrite_bin
+from opal_lake.rule.outputs import segment_groups, slot_writer
+from opal_lake.spec.ordering import from_order
+from opal_lake.spec.properties import check_properties
+from opal_lake.spec.schema import Atomic, decimal_parts
+
+MODES = ("minor", "major")
+BINS_A_COMMIT = 64
+_PASSES = 3
+_DAY_US = 86_400_000_000
+
+Build = Callable[[Snapshot], Actions]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactOptions:
+    """What to do: `major` also drops what no event time from the floor on shows.
+
+    The floor is `look_back` before now, or given as an order word. Partitions without a row of the time since `archive_after` are
+    compressed by `archive_codec`. `target_bytes` and `archive_codec` default to the table's own.
+    """
+
+    mode: str = "minor"
+    look_back: Duration | int | None = None
+    floor: int | None = None
+    target_bytes: int | None = None
+    archive_after: Duration | int | None = None
+    archive_codec: str | None = None
+
+    def __post_init__(self) -> None:
+        check_properties({} if self.archive_codec is None else {"archive_codec": self.archive_codec})
+        if self.mode not in MODES:
+            raise InvalidInputError(f"mode={self.mode!r} is unknown; use one of {', '.join(MODES)}")
+        if (self.look_back is not None or self.floor is not None) != (self.mode == "major"):
+            raise InvalidInputError(f"mode={self.mode!r} with look_back={self.look_back!r}: a major compaction needs one, a minor has none")
+
+
+def compact(table: OpenTable, options: CompactOptions) -> JobResult:
+    """Small files to the target size, few segment logs, few runs; what can be dropped is."""
+    job = Compaction(table=table, options=options)
+    started_us = table.log.clock.now_us()
+    job.run()
+    timings_ms = {"total": max(0, table.log.clock.now_us() - started_us) // 1000}
+    result = JobResult(operation="compact", table=table.uri, version=job.version, counts=dict(job.counts), notes=tuple(job.notes))
+    return replace(result, timings_ms=timings_ms)
+
+
+@dataclass(slots=True, kw_only=True)
+class Compaction:
+    """A compaction on its way, and what it did so far."""
+
+    table: OpenTable
+    options: CompactOptions
+    counts: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    version: int | None = None
+    base: Snapshot | None = None
+
+    def _newest(self) -> Snapshot:
+        """What the next step begins with: read once, and again behind a commit, from what is at hand."""
+        if self.base is None:
+            self.base = self.table.log.head()
+        elif self.version is not None and self.base.version < self.version:
+            self.base = self.table.log.refresh(self.base)
+        return self.base
+
+    def run(self) -> None:
+        head = self._newest()
+        floor = self.options.floor
+        if floor is None:
+            floor = plan_floor(head, self.options.look_back, self._now_us())
+        self._logs(self._files(floor))
+        self._runs(is_raised=floor is not None and (head.root.floor is None or floor > head.root.floor))
+        if self.version is not None:
+            with self.table.log.derived():
+                write_checkpoint(self.table.storage, self._newest())
+
+    def _files(self, floor: int | None) -> Bitmaps:
+        """Rewrite data files; the rows that are in none any more."""
+        forgotten: Bitmaps = {}
+        made: set[str] = set()
+        lost = 0
+        for _ in range(_PASSES):
+            base = self._newest()
+            droppable = droppable_rows(base, floor) if floor is not None else {}
+            bins = [bin_ for bin_ in self._bins(base, floor, droppable) if made.isdisjoint(file.path for file in bin_.files)]
+            lost = 0
+            add_bitmaps(forgotten, {segment: rows for segment, rows in droppable.items() if segment not in base.segments})
+            for batch in _batches(bins):
+                done = self._rewrite(base, batch, droppable, floor)
+                add_bitmaps(forgotten, done.forgotten)
+                made |= set(done.made)
+                lost += done.lost
+            if not lost:
+                break
+            self.base = self.table.log.refresh(base)
+        if lost:
+            self.notes.append(f"{lost} bins of files were rewritten by other jobs meanwhile; what is left of them waits for the next run")
+        self._raise_floor(floor)
+        return forgotten
+
+    def _bins(self, base: Snapshot, floor: int | None, droppable: Bitmaps) -> list[Bin]:
+        target = self._target_bytes(base)
+        bins = plan_major(base, target, floor, droppable) if floor is not None else plan_minor(base, target)
+        if self.options.archive_after is not None and base.spec.file_format == "orc":
+            raise InvalidInputError("archive_after: ORC files are compressed in one way only; leave it out")
+        before = plan_floor(base, self.options.archive_after, self._now_us(), "archive_after")
+        codec = self.options.archive_codec or base.spec.word("archive_codec")
+        cold = plan_archive(base, before, codec, target) if before is not None else []
+        archived = {file.path for bin_ in cold for file in bin_.files}
+        return [bin_ for bin_ in bins if archived.isdisjoint(file.path for file in bin_.files)] + cold
+
+    def _now_us(self) -> int:
+        """What a floor lets go no clock of a machine alone may decide."""
+        return store_now_us(self.table.storage, self.table.log.clock)
+
+    def _target_bytes(self, base: Snapshot) -> int:
+        return self.options.target_bytes or base.spec.integer("target_mb") << 20
+
+    def _rewrite(self, base: Snapshot, bins: Sequence[Bin], droppable: Bitmaps, floor: int | None) -> RewriteDone:
+        run = self._started(base, floor)
+        task = RewriteTask(
+            storage=self.table.storage,
+            spec=base.spec,
+            number=run.number,
+            target_bytes=self._target_bytes(base),
+            floor=floor,
+            cache=self.table.cache,
+            runs=tuple(base.runs.values()),
+        )
+        works = [BinWork(position=index, bin=bin_, droppable=_of(droppable, bin_)) for index, bin_ in enumerate(bins)]
+        done = commit_rewrite(self.table.log, run, self.table.executor.run(partial(rewrite_bin, task), works))
+        self._count(done.result)
+        return done
+
+    def _raise_floor(self, floor: int | None) -> None:
+        """Also where no file had to be rewritten."""
+        if floor is None:
+            return
+        head = self._newest()
+        if head.root.floor is None or head.root.floor < floor:
+            self._count(commit_rewrite(self.table.log, self._started(head, floor), []).result)
+        kind = head.spec.delta.type
+        assert isinstance(kind, Atomic)
+        self.notes.append(f"the oldest readable event time is {from_order(max(floor, head.root.floor or floor), kind)}")
+
+    def _started(self, base: Snapshot, floor: int | None) -> RewriteRun:
+        log = self.table.log
+        number = claim_number(log.storage, base.root, "compact", log.clock)
+        return RewriteRun(operation="compact", number=number, base=base, started_us=log.clock.now_us(), floor=floor)
+
+    def _logs(self, forgotten: Bitmaps) -> None:
+        base = self._newest()
+        works = plan_log_bins(base, forgotten)
+        if not works:
+            return
+        number = self._claimed(base)
+        task = LogTask(storage=self.table.storage, number=number, groups=segment_groups(base), forgotten=forgotten)
+        done = self.table.executor.run(partial(merge_logs, task), works)
+        counts = {"logs_read": sum(len(merged.replaced) for merged in done), "logs_written": sum(len(merged.logs) for merged in done)}
+        counts |= {"events_forgotten": sum(merged.forgotten for merged in done)}
+        self._commit(base, number, lambda head: log_actions(head, done), counts)
+
+    def _runs(self, *, is_raised: bool) -> None:
+        """All of them, where the floor lets some entries go; else when there are many."""
+        base = self._newest()
+        if not (is_raised and base.runs) and not plan_merge(base.runs.values(), base.spec.integer("key_store_fan_in")):
+            return
+        number = self._claimed(base)
+        writer = replace(slot_writer(base, number, self.table.cache), merged=())
+        task = RunTask(writer=writer, slots=plan_run_slots(base), ties=len(base.spec.tie_break), floor=base.root.floor)
+        runs = [run for made in self.table.executor.run(partial(merge_slot, task), range(task.slots)) for run in made]
+        counts = {"runs_read": len(base.runs), "runs_written": len(runs)}
+        self._commit(base, number, lambda head: run_actions(head, base, runs), counts)
+
+    def _claimed(self, base: Snapshot) -> int:
+        return claim_number(self.table.storage, base.root, "compact", self.table.log.clock)
+
+    def _commit(self, base: Snapshot, number: int, actions: Build, counts: dict[str, int]) -> None:
+        def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
+            planned = actions(head)
+            result = JobResult(operation="compact", table=self.table.uri, counts=counts)
+            return Draft(actions=planned, result=result) if planned != Actions() else None
+
+        started_us = self.table.log.clock.now_us()
+        proposal = Proposal(operation="compact", number=number, build=build, started_us=started_us, at_once=True)
+        self._count(self.table.log.commit(base, proposal))
+
+    def _count(self, result: JobResult) -> None:
+        if result.version is not None:
+            self.version = result.version
+            self.counts.update(result.counts)
+            self.counts["commits"] += 1
+
+
+def _batches(bins: Sequence[Bin]) -> Iterator[Sequence[Bin]]:
+    return (bins[start : start + BINS_A_COMMIT] for start in range(0, len(bins), BINS_A_COMMIT))
+
+
+def _of(droppable: Bitmaps, bin_: Bin) -> Bitmaps:
+    return {segment: droppable[segment] for segment in bin_.segments if segment in droppable}
+
+
+def plan_floor(head: Snapshot, look_back: Duration | int | None, now_us: int, name: str = "look_back") -> int | None:
+    """`look_back`, or a span of that name, before now, or, where the delta is a number, before the greatest one; None without one."""
+    if look_back is None:
+        return None
+    kind = head.spec.delta.type
+    assert isinstance(kind, Atomic)
+    if kind.name not in ("date", "timestamp", "timestamp_ntz"):
+        return _before_greatest(head, look_back, name)
+    if isinstance(look_back, int):
+        raise InvalidInputError(f"{name}={look_back!r}: the delta column is a {kind.name}; give a span of time, as '30d'")
+    floor_us = now_us - parse_duration(look_back, name=name)
+    return floor_us // _DAY_US if kind.name == "date" else floor_us
+
+
+def _before_greatest(head: Snapshot, look_back: Duration | int, name: str) -> int | None:
+    """The delta's own unit."""
+    text = str(look_back)
+    if not text.isdecimal():
+        raise InvalidInputError(f"{name}={look_back!r}: the delta column {head.spec.delta.name!r} is a number; give a number, as 1000")
+    pending = head.pending
+    highs = [delta_bounds(file, head.spec)[1] for file in head.files.values() if pending.isdisjoint(file.segments)]
+    known = [high for high in highs if high is not None]
+    assert isinstance(head.spec.delta.type, Atomic)
+    parts = decimal_parts(head.spec.delta.type.name)
+    return max(known) - int(text) * 10 ** (parts[1] if parts else 0) if known else None

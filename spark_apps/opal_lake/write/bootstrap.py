@@ -1,0 +1,190 @@
+"""Taking a table of another kind over, in batches of files: what the first try fixed, and what is done (FORMAT, layout).
+
+The list of files is fixed once for a source, so that a source that changes meanwhile cannot mix. Each batch is an ingest with a token made
+of its files; its record is kept beside the plan, since tokens are forgotten some day.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import accumulate
+from typing import Any
+
+from opal_lake import layout
+from opal_lake.checked import MOST_NESTED, count, listed, mapped, shallow, text, word
+from opal_lake.decoding import decoding
+from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.job.job import JobResult, checked_result
+from opal_lake.job.source import PACKAGES, SOURCE_TABLE_FORMATS
+from opal_lake.log.commit import canonical_json, seal, unseal
+from opal_lake.storage.protocol import Storage
+from opal_lake.storage.verified import read_sealed
+
+OPERATION = "bootstrap"
+MOST_FILES = 5_000  # of a batch
+MOST_SCANS = 8  # of a table whose reader cannot be restricted to some files: each batch costs a scan of all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTable:
+    """Where rows come from. The version is Delta's, or the id of an Iceberg snapshot; None is the newest, and there is none of files."""
+
+    location: str
+    format: str
+    version: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.format not in SOURCE_TABLE_FORMATS:
+            raise InvalidInputError(f"format {self.format!r} is unknown; use one of {', '.join(SOURCE_TABLE_FORMATS)}")
+        if self.version is not None and self.format not in PACKAGES:
+            raise InvalidInputError(f"a {self.format} folder has no version {self.version}; leave it out")
+
+    @property
+    def name(self) -> str:
+        """Of the folder of its bootstrap: the same source has one bootstrap a table."""
+        return sha256(canonical_json([self.format, self.location.rstrip("/"), self.version])).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A file with the rows that are alive in it; `stamp_ms` is when it was last changed, None where files cannot be."""
+
+    path: str
+    size: int
+    rows: int
+    stamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapPlan:
+    """What the first try fixed. `schema` is Spark's own; `folders` are the columns that the paths of files name."""
+
+    source: SourceTable
+    schema: Mapping[str, Any]
+    folders: tuple[str, ...]
+    batches: tuple[tuple[SourceFile, ...], ...]
+
+    def token(self, batch: int) -> str:
+        files = sha256(canonical_json([self.source.version, *map(_file_to_json, self.batches[batch])])).hexdigest()
+        return f"{OPERATION}/{self.source.name}/{batch:08d}-{files[:32]}"
+
+    @property
+    def metagen_token(self) -> str:
+        """Of the MetaGen that follows: another plan of the same source has another."""
+        batches = sha256(canonical_json([self.token(batch) for batch in range(len(self.batches))])).hexdigest()
+        return f"{OPERATION}/{self.source.name}/metagen-{batches[:32]}"
+
+    def rows(self, batch: int) -> int:
+        return sum(file.rows for file in self.batches[batch])
+
+
+def cut_batches(files: Sequence[SourceFile], source: SourceTable, batch_bytes: int) -> tuple[tuple[SourceFile, ...], ...]:
+    """Files in the order of their paths, so that those of one partition stay together."""
+    if batch_bytes < 1:
+        raise InvalidInputError("batches of 0 MB hold nothing; give batch_mb a whole number from 1")
+    ordered = sorted(files, key=lambda file: file.path)
+    total = sum(file.size for file in files)
+    batches: dict[int, list[SourceFile]] = {}
+    if source.format in PACKAGES:
+        most = min(MOST_SCANS, -(-total // batch_bytes))
+        for file, before in zip(ordered, accumulate((file.size for file in ordered), initial=0), strict=False):
+            batches.setdefault(before * most // total if total else 0, []).append(file)
+        return tuple(map(tuple, batches.values()))
+    held = 0
+    for file in ordered:
+        if not batches or held + file.size > batch_bytes or len(batches[len(batches) - 1]) >= MOST_FILES:
+            batches[len(batches)] = []
+            held = 0
+        batches[len(batches) - 1].append(file)
+        held += file.size
+    return tuple(map(tuple, batches.values()))
+
+
+def fix_plan(storage: Storage, name: str, plan: BootstrapPlan) -> BootstrapPlan:
+    """Keep the plan of the first try; the one that stands, if another was first."""
+    storage.put_if_absent(layout.bootstrap_plan_path(name), seal(canonical_json(_plan_to_json(plan))))
+    standing = read_plan(storage, name)
+    assert standing is not None
+    return standing
+
+
+def read_plan(storage: Storage, name: str) -> BootstrapPlan | None:
+    path = layout.bootstrap_plan_path(name)
+    try:
+        data = _read(storage, path)
+    except NotFoundError:
+        return None
+    with decoding(f"{storage.uri}/{path}", "a plan"):
+        return _plan_from_json(data)
+
+
+def done_batches(storage: Storage, name: str) -> dict[int, JobResult]:
+    """The results of batches that are in the table."""
+    paths = [entry.path for entry in storage.list(layout.bootstrap_folder(name))]
+    numbers = {number: path for path in paths if (number := layout.bootstrap_batch(path)) is not None}
+    return {number: _read_result(storage, path) for number, path in numbers.items()}
+
+
+def keep_batch(storage: Storage, name: str, batch: int, result: JobResult) -> None:
+    storage.put_if_absent(layout.bootstrap_batch_path(name, batch), seal(canonical_json(result.to_dict())))
+
+
+def keep_result(storage: Storage, name: str, result: JobResult) -> None:
+    storage.put_if_absent(layout.bootstrap_result_path(name), seal(canonical_json(result.to_dict())))
+
+
+def read_result(storage: Storage, name: str) -> JobResult | None:
+    """Of a bootstrap that is done, marked as a repeat."""
+    try:
+        return replace(_read_result(storage, layout.bootstrap_result_path(name)), repeated=True)
+    except NotFoundError:
+        return None
+
+
+def _read(storage: Storage, path: str) -> Any:
+    return unseal(read_sealed(storage, path), f"{storage.uri}/{path}")
+
+
+def _read_result(storage: Storage, path: str) -> JobResult:
+    data = _read(storage, path)
+    with decoding(f"{storage.uri}/{path}", "a result"):
+        return JobResult.from_dict(checked_result(data))
+
+
+def _plan_to_json(plan: BootstrapPlan) -> dict[str, Any]:
+    return {
+        "batches": [[_file_to_json(file) for file in batch] for batch in plan.batches],
+        "folders": list(plan.folders),
+        "schema": plan.schema,
+        "source": [plan.source.location, plan.source.format, plan.source.version],
+    }
+
+
+def _plan_from_json(data: Mapping[str, Any]) -> BootstrapPlan:
+    location, kind, version = data["source"]
+    return BootstrapPlan(
+        source=SourceTable(location=text(location), format=text(kind), version=None if version is None else count(version)),
+        schema=_plain_schema(data["schema"]),
+        folders=tuple(map(text, listed(data["folders"]))),
+        batches=tuple(tuple(map(_file_from_json, batch)) for batch in data["batches"]),
+    )
+
+
+def _plain_schema(data: Any) -> dict[str, Any]:
+    """Spark makes the Python class that a type of a user names: it would load, and run, what the plan holds."""
+    schema = mapped(shallow(data, 4 * MOST_NESTED))
+    level: list[Any] = [schema]
+    while level:
+        if any(isinstance(part, dict) and (part.get("type") == "udt" or "pyClass" in part) for part in level):
+            raise ValueError("its schema has a user-defined type")
+        level = [inner for part in level for inner in (part.values() if isinstance(part, dict) else part if isinstance(part, list) else ())]
+    return schema
+
+
+def _file_to_json(file: SourceFile) -> list[Any]:
+    return [file.path, file.size, file.rows, file.stamp_ms]
+
+
+def _file_from_json(data: list[Any]) -> SourceFile:
+    stamp_ms = None if data[3] is None else word(data[3])
+    return SourceFile(path=text(data[0]), size=count(data[1]), rows=count(data[2]), stamp_ms=stamp_ms)

@@ -1,0 +1,261 @@
+"""An ingest from the claim of its number to the commit: rows to segments, and inline the rule applied to them in the same tasks."""
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+
+import pyarrow as pa
+
+from opal_lake import layout
+from opal_lake.data.group import plan_groups
+from opal_lake.data.rejects import EXAMPLES, fewer_reasons
+from opal_lake.data.reported import check_ingested
+from opal_lake.data.segment import DataFile
+from opal_lake.engine.executor import Attempt, Rows
+from opal_lake.engine.open_table import OpenTable
+from opal_lake.errors import FormatError, InvalidInputError, NoRowsError, count_text
+from opal_lake.job.job import JobResult, check_visible
+from opal_lake.job.operations.values import METADATA, ON_BAD_ROWS
+from opal_lake.job.reject_threshold import RejectThreshold, parse_threshold
+from opal_lake.log.claim import claim_number
+from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Commit, SideFile, file_to_json
+from opal_lake.log.commit_log import CommitLog, Draft, Proposal
+from opal_lake.log.sections import encode_section
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.rewrite.fold_files import fold_if_due
+from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
+from opal_lake.rule.slot import Slot, SlotWriter
+from opal_lake.spec.table_spec import TableSpec
+from opal_lake.storage.protocol import Storage
+from opal_lake.storage.spark_path import spark_path
+from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_rows
+from opal_lake.write.inline import InlineOutput, inline_rows
+
+SourceRows = Callable[[TableSpec], Rows]  # a source's rows with the table's columns, for the executor; called once there is work to do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestOptions:
+    """How to ingest. `expected_rows` is what a list says that the source holds."""
+
+    metadata: str = "batch"
+    token: str | None = None
+    application: tuple[str, int] | None = None
+    on_bad_rows: str = "fail"
+    reject_threshold: int | str | None = None
+    refuse_empty: bool = False
+    partition_key: str | None = None
+    expected_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestRun:
+    """An ingest on its way: what it claimed, and what makes repeats harmless."""
+
+    number: int
+    base: Snapshot
+    started_us: int
+    token: str | None = None
+    application: tuple[str, int] | None = None
+    partition_key: str | None = None
+    quarantine: bool = False
+    reject_threshold: RejectThreshold | None = None
+    refuse_empty: bool = False
+    expected_rows: int | None = None
+
+
+def ingest(table: OpenTable, rows: SourceRows, options: IngestOptions) -> JobResult:
+    """Append rows: pending until a MetaGen, or visible at once when their metadata are made inline."""
+    METADATA.check("metadata", options.metadata)
+    threshold = parse_threshold(options.reject_threshold, options.on_bad_rows)
+    run = start_ingest(table, options)
+    if isinstance(run, JobResult):
+        return run if options.metadata == "batch" else check_visible(run)
+    run = replace(run, reject_threshold=threshold)
+    source_rows = rows(run.base.spec)
+    if options.metadata == "batch":
+        return commit_ingest(table.log, run, write_segments(table, source_rows, run))
+    outputs, rule_outputs = write_inline(table, source_rows, run)
+    result = commit_ingest(table.log, run, outputs, rule_outputs)
+    fold_if_due(table.log, run.base, result.version)
+    return result
+
+
+def start_ingest(table: OpenTable, options: IngestOptions) -> IngestRun | JobResult:
+    """Claim a number; or the result, if this was done before."""
+    quarantine, started_us = check_on_bad_rows(options.on_bad_rows), table.log.clock.now_us()
+    base = table.log.head(to_commit=True)
+    if (earlier := table.log.earlier_result(base, "ingest", options.token, options.application)) is not None:
+        return earlier
+    return IngestRun(
+        number=claim_number(table.storage, base.root, "ingest", table.log.clock),
+        base=base,
+        started_us=started_us,
+        token=options.token,
+        application=options.application,
+        partition_key=options.partition_key,
+        quarantine=quarantine,
+        refuse_empty=options.refuse_empty,
+        expected_rows=options.expected_rows,
+    )
+
+
+def write_segments(table: OpenTable, rows: Rows, run: IngestRun) -> list[IngestOutput]:
+    """A task for each partition of the rows."""
+    task = partial(_write, storage=table.storage, spec=run.base.spec, number=run.number, quarantine=run.quarantine)
+    return table.executor.by_partition(rows, run.base, task)
+
+
+def write_inline(table: OpenTable, rows: Rows, run: IngestRun) -> tuple[list[IngestOutput], JobOutputs]:
+    """A task for each range of the key hash."""
+    writer = slot_writer(run.base, run.number, table.cache)
+    slots = table.executor.slots(writer.merged_entries, rows)
+    task = partial(_write_slot, spec=run.base.spec, writer=writer, slots=slots, quarantine=run.quarantine)
+    written = table.executor.by_key_hash(rows, run.base, slots, task)
+    outputs = tuple(output.rule_output for output in written)
+    return [output.ingested for output in written], JobOutputs(writer=writer, outputs=outputs, slots=slots)
+
+
+def _write(
+    batches: Iterable[pa.RecordBatch], attempt: Attempt, *, storage: Storage, spec: TableSpec, number: int, quarantine: bool
+) -> IngestOutput:
+    with attempt.puts(storage) as store:
+        task = IngestTask(storage=store, spec=spec, number=number, task=attempt.part, attempt=attempt.name, quarantine=quarantine)
+        return ingest_rows(batches, task)
+
+
+def _write_slot(
+    batches: Iterable[pa.RecordBatch], attempt: Attempt, *, spec: TableSpec, writer: SlotWriter, slots: int, quarantine: bool
+) -> InlineOutput:
+    slot = Slot(number=attempt.part, count=slots, stem=layout.job_file_name(writer.number, attempt.part, attempt.name))
+    with attempt.puts(writer.storage) as store:
+        task = IngestTask(storage=store, spec=spec, number=writer.number, task=slot.number, attempt=attempt.name, quarantine=quarantine)
+        return inline_rows(batches, task, replace(writer, storage=store), slot)
+
+
+def check_on_bad_rows(on_bad_rows: str) -> bool:
+    """Whether bad rows are put aside."""
+    return bool(ON_BAD_ROWS.check("on_bad_rows", on_bad_rows) == "quarantine")
+
+
+def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput], rule_outputs: JobOutputs | None = None) -> JobResult:
+    """Add the segments, pending unless the rule was applied to them inline.
+
+    Fails before anything is in the log when there were bad rows that nobody wants put aside, or more than may be.
+    """
+    rejected = fewer_reasons(sum((Counter(dict(output.rejected)) for output in outputs), Counter()))
+    examples = tuple(example for output in outputs for example in output.examples)[:EXAMPLES]
+    met = rejected.total() + sum(file.rows for output in outputs for file in output.files)
+    if rejected and not run.quarantine:
+        raise InvalidInputError(_refusal(rejected, examples))
+    if run.reject_threshold is not None and run.reject_threshold.is_exceeded(rejected.total(), met):
+        raise InvalidInputError(_too_many(run.reject_threshold, met, rejected, examples, _where(log, run)))
+    if run.refuse_empty and not rejected and not any(output.files for output in outputs):
+        raise NoRowsError(
+            "the source has no row; nothing was ingested. If that is to be expected: on_empty='accept' (`opal ingest --accept-empty`)"
+        )
+    if run.expected_rows not in (None, met):
+        raise InvalidInputError(
+            f"the source gave {count_text(met, 'row')}, listed were {run.expected_rows:,}: it changed, or was not read whole; "
+            "nothing was ingested"
+        )
+    files = sorted((file for output in outputs for file in output.files), key=lambda file: file.segments)
+    counts = _counts(files, rejected, rule_outputs)
+    tries = count()
+
+    def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
+        if not files and run.token is None and run.application is None and not rejected:
+            return None
+        placed = assign_groups(files, head)
+        actions = _processing(rule_outputs, head, winners, placed) if rule_outputs else Actions()
+        is_side = len(placed) > MAX_FILES_IN_COMMIT
+        side = _write_side(log, run.number, next(tries), placed) if is_side else None
+        actions = replace(actions, ingested=() if is_side else placed, ingested_side=side)
+        notes = [f"rejected {count_text(number, 'row')}: {reason}" for reason, number in rejected.most_common()]
+        notes += [_where(log, run)] if rejected else []
+        notes += [*rule_notes(rule_outputs.counts), *_pending_notes(head)] if rule_outputs else ()
+        result = JobResult(operation="ingest", table=log.storage.uri, counts=counts, notes=tuple(notes), examples=examples)
+        return Draft(actions=actions, result=result, changes_view=bool(actions.processed))
+
+    proposal = Proposal(
+        operation="ingest",
+        number=run.number,
+        build=build,
+        started_us=run.started_us,
+        token=run.token,
+        application=run.application,
+        partition_key=run.partition_key,
+        at_once=rule_outputs is not None,
+    )
+    return log.commit(run.base, proposal)
+
+
+def _counts(files: Sequence[DataFile], rejected: Counter[str], rule_outputs: JobOutputs | None) -> dict[str, int]:
+    counts = {"rows": sum(file.rows for file in files), "files": len(files), "bytes": sum(file.size for file in files)}
+    if rule_outputs is not None and rule_outputs.counts["rows"] != counts["rows"]:
+        raise FormatError(
+            f"the tasks wrote {counts['rows']} rows and applied the rule to {rule_outputs.counts['rows']}; nothing was ingested"
+        )
+    return counts | {"rejected": rejected.total()} | (rule_counts(rule_outputs.counts, len(files)) if rule_outputs else {})
+
+
+def _pending_notes(head: Snapshot) -> list[str]:
+    """What an inline ingest does not take up."""
+    pending = head.root.pending
+    if not pending:
+        return []
+    wait = "waits" if pending == 1 else "wait"
+    return [f"{count_text(pending, 'segment')} of earlier ingests {wait} for a metagen; an inline ingest leaves them"]
+
+
+def _processing(rule_outputs: JobOutputs, head: Snapshot, winners: Sequence[Commit], placed: Sequence[DataFile]) -> Actions:
+    processed = tuple(sorted(segment for file in placed for segment in file.segments))
+    return replace(rule_outputs.actions(head, winners, placed), processed=processed)
+
+
+def assign_groups(files: Sequence[DataFile], head: Snapshot) -> tuple[DataFile, ...]:
+    """Each new segment in a group."""
+    groups = plan_groups(head.root.groups, [file.rows for file in files], head.spec.integer("group_rows"))
+    return tuple(replace(file, group=group) for file, group in zip(files, groups, strict=True))
+
+
+def _write_side(log: CommitLog, number: int, attempt: int, files: Sequence[DataFile]) -> SideFile:
+    check_ingested(files, number)
+    data = encode_section(files, file_to_json)
+    path = layout.side_path(number, attempt)
+    log.storage.put_if_absent(path, data)
+    return SideFile(path=path, size=len(data), crc32=zlib.crc32(data))
+
+
+def _where(log: CommitLog, run: IngestRun) -> str:
+    """Of the rows that were put aside, and how to look at them."""
+    try:
+        root = spark_path(log.storage)
+    except InvalidInputError:  # a place that Spark cannot read
+        root = log.storage.uri
+    path = f"{root}/{layout.rejected_pattern(run.number)}"
+    return f"rows that were put aside, with reason and source: spark.read.parquet({path!r}).show(truncate=False)"
+
+
+def _too_many(threshold: RejectThreshold, met: int, rejected: Counter[str], examples: Sequence[object], where: str) -> str:
+    total = rejected.total()
+    return (
+        f"{total:,} of {count_text(met, 'row')} ({100 * total / met:.3g}%) cannot go into the table, and "
+        f"reject_threshold={str(threshold)!r} allows {threshold.most(met):,}, so nothing was ingested:\n{_reasons(rejected, examples)}\n"
+        f"Correct the source, or raise the threshold. Until a retention deletes them: {where}"
+    )
+
+
+def _reasons(rejected: Counter[str], examples: Sequence[object]) -> str:
+    reasons = "\n".join(f"  {count_text(number, 'row')}: {reason}" for reason, number in rejected.most_common())
+    return "\n".join([reasons, "for example:", *(f"  {example}" for example in examples)])
+
+
+def _refusal(rejected: Counter[str], examples: Sequence[object]) -> str:
+    return (
+        f"{count_text(rejected.total(), 'row')} cannot go into the table, so nothing was ingested:\n{_reasons(rejected, examples)}\n"
+        "Correct the source, or use on_bad_rows='quarantine' (`opal ingest --quarantine`) to let the good rows in and put these aside."
+    )

@@ -1,0 +1,157 @@
+"""Ingest, the part of each task: check rows, give them their row ids, write one file a segment (FORMAT, data files)."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opal_lake import layout
+from opal_lake.data.columns import physical_schema, to_physical
+from opal_lake.data.data_file import encode_file
+from opal_lake.data.rejects import Rejects, split_bad_rows, values_of
+from opal_lake.data.segment import DataFile
+from opal_lake.errors import InvalidInputError
+from opal_lake.ids import segment_id
+from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT
+from opal_lake.spec.table_spec import TableSpec
+from opal_lake.storage.protocol import Storage
+
+OnSegment = Callable[[pa.Table, pa.Table], None]
+FILES_A_TASK = MOST_TASKS = 1 << 16  # their product is what a segment's sequence can number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestTask:
+    """One task of an ingest. `quarantine` lets good rows in beside bad ones; else a bad row ends the writing, not the counting."""
+
+    storage: Storage
+    spec: TableSpec
+    number: int
+    task: int
+    attempt: str
+    quarantine: bool = False
+
+    def stem(self, sequence: int) -> str:
+        return layout.job_file_name(self.number, sequence, self.attempt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestOutput:
+    """What a task wrote, and what it refused."""
+
+    files: tuple[DataFile, ...] = ()
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    examples: tuple[Mapping[str, Any], ...] = ()
+
+
+def ingest_rows(batches: Iterable[pa.RecordBatch], task: IngestTask, on_segment: OnSegment = lambda rows, physical: None) -> IngestOutput:
+    """Rows with the table's logical columns (and `_opal_deleted` when the table knows deletes) to segments.
+
+    `on_segment` is called for each: its rows as read, including columns that the table does not have, and as stored.
+    """
+    if task.task >= MOST_TASKS:
+        raise InvalidInputError(
+            f"an ingest has at most {MOST_TASKS:,} tasks, whose files it can number; coalesce the rows to fewer partitions"
+        )
+    rejects = Rejects(keep=task.quarantine)
+    files: list[DataFile] = []
+    sequence = task.task * FILES_A_TASK
+    for rows in _portions(batches, task.spec):
+        good = split_bad_rows(rows, task.spec, rejects)
+        if rejects.counts and not task.quarantine:
+            continue
+        for part in split_by_partition(good, task.spec):
+            if len(files) == FILES_A_TASK:
+                raise InvalidInputError(
+                    f"one task met more than {FILES_A_TASK:,} files: {[field.name for field in task.spec.partition_by]} "
+                    "have too many values; partition by fewer or coarser columns"
+                )
+            file, physical = write_segment(part, task, sequence + len(files))
+            files.append(file)
+            on_segment(part, physical)
+    if rejects.kept:
+        task.storage.put_if_absent(layout.rejected_path(task.stem(task.task * FILES_A_TASK)), rejects.encode())
+    return IngestOutput(files=tuple(files), rejected=dict(rejects.counts), examples=tuple(rejects.examples))
+
+
+def _portions(batches: Iterable[pa.RecordBatch], spec: TableSpec) -> Iterator[pa.Table]:
+    """Batches joined up to the size of a segment."""
+    most_rows, most_bytes = spec.integer("segment_rows"), spec.integer("segment_bytes")
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        while batch.num_rows:
+            room = most_rows - rows
+            piece, batch = batch.slice(0, room), batch.slice(room)
+            held.append(piece)
+            rows, size = rows + piece.num_rows, size + piece.nbytes
+            if rows >= most_rows or size >= most_bytes:
+                yield pa.Table.from_batches(held)
+                held, rows, size = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def split_by_partition(rows: pa.Table, spec: TableSpec) -> Iterator[pa.Table]:
+    """One table a combination of partition values, in order of first appearance; nothing for no rows."""
+    if not rows.num_rows:
+        return
+    if not spec.partition_by:
+        yield rows
+        return
+    codes = np.zeros(rows.num_rows, np.int64)
+    for column in spec.partition_by:
+        coded = rows[column.name].combine_chunks().dictionary_encode(null_encoding="encode")
+        codes = codes * (len(coded.dictionary) + 1) + np.asarray(coded.indices.to_numpy(), np.int64)
+        codes = np.unique(codes, return_inverse=True)[1]  # dense again: the product of many columns must not overflow
+    for places in _places_by_code(codes):
+        yield rows.take(pa.array(places))
+
+
+def _places_by_code(codes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.intp]]:
+    order = np.argsort(codes, kind="stable")
+    ends = np.flatnonzero(np.diff(codes[order])) + 1
+    return sorted(np.split(order, ends), key=lambda places: int(places[0]))
+
+
+def write_segment(rows: pa.Table, task: IngestTask, sequence: int) -> tuple[DataFile, pa.Table]:
+    """Rows of one partition as one file. The group is decided when it is committed."""
+    spec, segment = task.spec, segment_id(task.number, sequence)
+    physical = _with_row_ids(to_physical(rows, spec), spec, segment)
+    encoded = encode_file(physical, spec)
+    partition = [(column.name, _partition_text(rows[column.name])) for column in spec.partition_by]
+    path = layout.data_path(partition, task.stem(sequence), spec.file_format)
+    task.storage.put_if_absent(path, encoded.data)
+    file = DataFile(
+        path=path,
+        size=len(encoded.data),
+        crc32=encoded.crc32,
+        footer_bytes=encoded.footer_bytes,
+        footer_crc32=encoded.footer_crc32,
+        rows=encoded.rows,
+        group=-1,
+        segments=(segment,),
+        bounds=encoded.bounds,
+    )
+    return file, physical
+
+
+def _with_row_ids(physical: pa.Table, spec: TableSpec, segment: int) -> pa.Table:
+    rows = physical.num_rows
+    columns = {name: physical[name] for name in physical.column_names}
+    columns[SEGMENT] = pa.array(np.full(rows, segment, np.int64))
+    columns[OFFSET] = pa.array(np.arange(rows, dtype=np.int32))
+    if spec.deletes is not None and DELETED not in columns:
+        columns[DELETED] = pa.array(np.zeros(rows, np.bool_))
+    if DELETED in columns:
+        columns[DELETED] = pc.fill_null(columns[DELETED], False)
+    return pa.table({name: columns[name] for name in physical_schema(spec).names})
+
+
+def _partition_text(column: pa.ChunkedArray) -> str | None:
+    [value] = values_of(column.slice(0, 1))
+    return None if value is None else value.hex() if isinstance(value, bytes) else str(value)

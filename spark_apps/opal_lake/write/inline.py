@@ -1,0 +1,34 @@
+"""One task of an ingest that applies the rule as it writes: rows of one range of the key hash in, segments, a log and a run out."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from opal_lake.engine.executor import HASH
+from opal_lake.key_store.entries import Entries, concat_entries, no_entries
+from opal_lake.rule.metagen import entries_of_rows
+from opal_lake.rule.slot import Slot, SlotOutput, SlotWriter, process_slot
+from opal_lake.spec.key_hash import hashes_from_bytes
+from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlineOutput:
+    """Both halves of what a task did."""
+
+    ingested: IngestOutput
+    rule_output: SlotOutput
+
+
+def inline_rows(batches: Iterable[pa.RecordBatch], task: IngestTask, writer: SlotWriter, part: Slot) -> InlineOutput:
+    """Rows may bring the hash of their key as a column `_opal_hash`. Of all rows only what the rule needs is held."""
+    spec = task.spec
+    parts: list[Entries] = [no_entries(len(spec.tie_break))]
+
+    def keep(rows: pa.Table, physical: pa.Table) -> None:
+        hashes = hashes_from_bytes(rows[HASH]) if HASH in rows.column_names else None
+        parts.append(entries_of_rows(physical, spec, hashes))
+
+    ingested = ingest_rows(batches, task, keep)
+    return InlineOutput(ingested=ingested, rule_output=process_slot(concat_entries(parts), writer, part))

@@ -1,0 +1,68 @@
+"""Changes of properties after creation: a commit that conflicts with no other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.job.job import JobResult
+from opal_lake.log.commit import Actions, Commit
+from opal_lake.log.commit_log import CommitLog, Draft, Proposal
+from opal_lake.log.results import find_result, keep_result
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.spec.properties import PROPERTIES, Given, check_properties, plain_properties
+from opal_lake.spec.schema import Atomic
+from opal_lake.spec.table_spec import TableSpec
+
+OPERATION = "set_properties"
+Changes = Mapping[str, Given | None]
+
+
+def set_properties(log: CommitLog, changes: Changes, token: str | None = None) -> JobResult:
+    """Give properties other values, or, with None, their defaults again. What they have already is no change."""
+    started_us, base = log.clock.now_us(), log.head()
+    if (earlier := find_result(log, base, OPERATION, token)) is not None:
+        return earlier
+
+    def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
+        spec = changed_spec(head, changes)
+        names = sorted(name for name in PROPERTIES if spec.properties.get(name) != head.spec.properties.get(name))
+        notes = tuple(f"{name} is {spec.properties.get(name, PROPERTIES[name].kind.default)!r} now" for name in names)
+        result = JobResult(operation=OPERATION, table=log.storage.uri, counts={"properties": len(names)}, notes=notes)
+        return Draft(actions=Actions(spec=spec), result=result) if names else None
+
+    done = log.commit(base, Proposal(operation=OPERATION, number=None, build=build, started_us=started_us, token=token))
+    return keep_result(log.storage, done) if done.version is None else done
+
+
+def changed_spec(head: Snapshot, changes: Changes) -> TableSpec:
+    """The specification with the changes in it; InvalidInputError where one does not fit the table."""
+    given = plain_properties({name: value for name, value in changes.items() if value is not None})
+    check_properties(given, head.spec.schema)
+    if unknown := sorted(set(changes) - set(PROPERTIES)):
+        raise InvalidInputError(f"property {unknown[0]!r} is unknown; known are {', '.join(PROPERTIES)}")
+    kept = {name: value for name, value in head.spec.properties.items() if name not in changes}
+    spec = replace(head.spec, properties={**kept, **given})
+    _check_groups(head, spec)
+    _check_spans(spec)
+    return spec
+
+
+def _check_spans(spec: TableSpec) -> None:
+    """Ages are in the unit of the delta column."""
+    assert isinstance(spec.delta.type, Atomic)
+    has_time = spec.delta.type.name in ("date", "timestamp", "timestamp_ntz")
+    for name in ("look_back", "archive_after"):
+        text = str(spec.properties.get(name, ""))
+        if text and text.isdecimal() == has_time:
+            what = "a time; give a span of time, as '30d'" if has_time else "a number; give a number, as 1000"
+            raise InvalidInputError(f"property {name!r} is {text!r}, and the delta column {spec.delta.name!r} is {what}")
+
+
+def _check_groups(head: Snapshot, spec: TableSpec) -> None:
+    """A group never splits: what holds today must hold by the new limit too."""
+    fullest = max(head.root.groups.values(), default=0)
+    if spec.integer("group_rows") < min(fullest, head.spec.integer("group_rows")):
+        raise InvalidInputError(
+            f"property 'group_rows' is {spec.integer('group_rows')}; a group of {head.storage.uri} holds {fullest:,} rows, "
+            "and groups never split: use at least that"
+        )

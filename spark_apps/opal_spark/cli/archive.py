@@ -1,0 +1,233 @@
+"""The environment archive: what the Python processes of a cluster need, for `spark-submit --archives environment.tar.gz#environment`.
+
+It holds the packages as they are installed here, and `bin/python`: a script that runs the node's own Python of the same minor version with
+them in front. Python itself is left out. A virtual environment, as venv-pack ships it, leads by an absolute link to a Python that has to
+lie at the same place on every node; a copied interpreter brings paths and libraries of another machine along. So any node serves that has
+such a Python on its PATH, or where OPAL_PYTHON says; where there is none, an image is the better way. Spark is left out, too: the cluster
+has its own, and two would not get along.
+
+The same packages give the same bytes, so that caches of the archive, and who compares two of them, can rely on it.
+"""
+
+import gzip
+import importlib.metadata
+import importlib.util
+import io
+import json
+import os
+import platform
+import re
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from opal_lake.cli.progress import Step
+from opal_lake.errors import InvalidInputError
+
+OURS = ("opal_lake", "opal_spark")
+NEEDED = ("numpy", "pandas", "pyarrow", "pyroaring", "sqlglot")
+FOR_S3 = "boto3"
+SPARKS = frozenset({"pyspark", "pyspark-client", "py4j"})
+AIRFLOWS = re.compile(r"apache-airflow(-.*)?$|airflow-provider-opal$")
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+PACKAGES = PurePosixPath(f"lib/python{PYTHON}/site-packages")
+
+# Nothing of a package runs these, and they are a third of its size
+_LEFT_OUT = re.compile(r"(^|/)__pycache__/|\.py[co]$|^(pandas|pyarrow)/tests/|^pyarrow/include/|^opal_lake/testing/")
+# Where and how it was installed
+_RECORDS = re.compile(r"\.dist-info/(RECORD|INSTALLER|REQUESTED|direct_url\.json|uv_cache\.json)$")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+LAUNCHER = """\
+#!/bin/sh
+# Runs the Python {version} of this machine with the packages of this archive.
+home=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 126
+for candidate in "${{OPAL_PYTHON:-python{version}}}" python3 python; do
+  found=$(command -v "$candidate") || continue
+  [ "$found" -ef "$home/bin/python" ] && continue
+  "$found" -c 'import sys; sys.exit(sys.version_info[:2] != {tuple})' >/dev/null 2>&1 || continue
+  PYTHONPATH="$home/{packages}${{PYTHONPATH:+:$PYTHONPATH}}" exec "$found" "$@"
+done
+echo "opal: $home was packed with Python {version}, and $(uname -n) has none on its PATH; install it, or say by OPAL_PYTHON where it is" >&2
+exit 127
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """An archive that was written."""
+
+    path: Path
+    packages: Mapping[str, str]
+    size: int
+
+
+class Packing:
+    """Collects, then writes; `step` says how far it is."""
+
+    def __init__(self, extra: Sequence[str] = (), needed: Sequence[str] = NEEDED) -> None:
+        self._step = Step(name="collecting packages")
+        self.versions, self._files = collect(extra, needed)
+
+    def step(self) -> Step:
+        return self._step
+
+    def write(self, target: Path, *, overwrite: bool = False) -> Packed:
+        """Appears atomically, and replaces an existing file only with `overwrite`."""
+        if not overwrite and target.exists():
+            raise _is_there(target)
+        try:
+            with tempfile.TemporaryDirectory(prefix=".opal-pack-", dir=target.parent) as folder:
+                draft = Path(folder) / "draft"
+                with draft.open("wb") as file:
+                    self._write(file)
+                if overwrite:
+                    draft.replace(target)
+                else:
+                    os.link(draft, target)
+        except FileExistsError as error:
+            raise _is_there(target) from error
+        except OSError as error:
+            raise InvalidInputError(f"{target} cannot be written: {error}; name a place with -o") from error
+        return Packed(path=target, packages=self.versions, size=target.stat().st_size)
+
+    def _write(self, file: io.BufferedWriter) -> None:
+        texts = {"bin/python": launcher(), "opal-pack.json": manifest(self.versions)}
+        with (
+            gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
+        ):
+            for name, text in texts.items():
+                _add(archive, name, io.BytesIO(text.encode()), len(text.encode()), executable=name.startswith("bin/"))
+            for at, (name, source) in enumerate(sorted(self._files.items())):
+                self._step = Step(name="packing", done=at, total=len(self._files), noun="file")
+                with source.open("rb") as content:
+                    _add(archive, name, content, source.stat().st_size, executable=os.access(source, os.X_OK))
+
+
+def _is_there(target: Path) -> InvalidInputError:
+    return InvalidInputError(f"{target} is there already: name another with -o, or add --overwrite")
+
+
+def _add(archive: tarfile.TarFile, name: str, content: Iterable[bytes], size: int, *, executable: bool) -> None:
+    entry = tarfile.TarInfo(name)  # of nobody, and of no time
+    entry.size, entry.mode = size, 0o755 if executable else 0o644
+    archive.addfile(entry, content)  # type: ignore[arg-type]  # a file; typeshed's protocol is private
+
+
+def launcher() -> str:
+    """The archive's `bin/python`."""
+    return LAUNCHER.format(version=PYTHON, tuple=tuple(sys.version_info[:2]), packages=PACKAGES)
+
+
+def manifest(versions: Mapping[str, str]) -> str:
+    """The contents of the archive."""
+    made = {"python": PYTHON, "system": platform.system(), "machine": platform.machine(), "packages": dict(sorted(versions.items()))}
+    return json.dumps(made, indent=2) + "\n"
+
+
+def collect(extra: Sequence[str], needed: Sequence[str]) -> tuple[dict[str, str], dict[str, Path]]:
+    """The distributions with their versions, and the files of the archive by their names in it."""
+    folders = [name for name in extra if _is_path(name)]
+    names = [*needed, *(name for name in extra if not _is_path(name))]
+    distributions = closure(names)
+    files: dict[str, Path] = {}
+    for folder in [*map(_module_folder, OURS), *map(_checked_folder, folders)]:
+        files.update(_files_of_folder(folder))
+    for distribution in distributions.values():
+        files.update(_files_of(distribution))
+    return {name: distribution.version for name, distribution in distributions.items()}, files
+
+
+def usual() -> tuple[str, ...]:
+    """The distributions that are packed by default."""
+    return (*NEEDED, FOR_S3) if _installed(FOR_S3) else NEEDED
+
+
+def closure(names: Iterable[str]) -> dict[str, importlib.metadata.Distribution]:
+    """The distributions and all their requirements."""
+    distributions: dict[str, importlib.metadata.Distribution] = {}
+    waiting = [(name, "") for name in names]
+    while waiting:
+        name, asker = waiting.pop()
+        name = _normal(name)
+        if name in distributions or name in SPARKS:
+            continue
+        if AIRFLOWS.match(name):
+            raise InvalidInputError(f"{name} does not belong on the cluster: leave out {asker or 'it'}")
+        distribution = _installed(name)
+        if distribution is None:
+            why = f", and {asker} needs it" if asker else ""
+            raise InvalidInputError(f"{name} is not installed here{why}: pip install {name}, then pack again")
+        distributions[name] = distribution
+        waiting += [(needed, name) for needed in _requirements(distribution)]
+    return dict(sorted(distributions.items()))
+
+
+def _requirements(distribution: importlib.metadata.Distribution) -> Iterator[str]:
+    """Its unconditional requirements, and the conditional ones that are installed here."""
+    for text in distribution.requires or ():
+        requirement, _, marker = text.partition(";")
+        name = _NAME.match(requirement)
+        if name is not None and "extra" not in marker and (not marker.strip() or _installed(name[0])):
+            yield name[0]
+
+
+def _installed(name: str) -> importlib.metadata.Distribution | None:
+    try:
+        return importlib.metadata.distribution(name)
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _files_of(distribution: importlib.metadata.Distribution) -> Iterator[tuple[str, Path]]:
+    name, listed = distribution.metadata["Name"], distribution.files
+    if '"editable": true' in (distribution.read_text("direct_url.json") or ""):
+        raise InvalidInputError(
+            f"{name} is installed as editable, so that its files lie elsewhere: name its folder instead, as ./src/{name}"
+        )
+    if listed is None:
+        raise InvalidInputError(
+            f"{name} has no list of its files, as packages of the operating system: install it with pip, then pack again"
+        )
+    for file in listed:
+        inside = file.as_posix()
+        if inside.startswith(("..", "/")) or _RECORDS.search(inside) or _LEFT_OUT.search(inside):
+            continue  # scripts lie outside and name this machine's Python
+        source = Path(str(distribution.locate_file(file)))
+        if not source.is_file():
+            raise InvalidInputError(f"{source} of {name} is gone: install {name} again, then pack again")
+        yield str(PACKAGES / inside), source
+
+
+def _files_of_folder(folder: Path) -> Iterator[tuple[str, Path]]:
+    sources = [folder] if folder.is_file() else [source for source in folder.rglob("*") if source.is_file()]
+    for source in sources:
+        inside = source.relative_to(folder.parent).as_posix()
+        if not _LEFT_OUT.search(inside):
+            yield str(PACKAGES / inside), source
+
+
+def _module_folder(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise InvalidInputError(f"the package {name} is not installed; install airflow-provider-opal again")
+    return Path(spec.origin).parent
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or name.endswith(".py") or name.startswith(".")
+
+
+def _checked_folder(name: str) -> Path:
+    path = Path(name).resolve()
+    if (path.suffix == ".py" and path.is_file()) or (path / "__init__.py").is_file():
+        return path
+    raise InvalidInputError(f"{name} is neither a module nor the folder of a package (one with an __init__.py): correct the path")

@@ -1,0 +1,135 @@
+"""A table's story on local Spark: a shop's change stream in three batches, step by step. `python -m opal_spark.cli.demo [FOLDER]`."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from opal_lake.cli.render import Column, Style, text_table
+from opal_spark.cli.launch import launched
+from opal_spark.table import OpalTable
+
+SHOWN = ("order_id", "customer", "total", "status", "updated_at")
+
+MORNING = [
+    ("A-1", "mira", "40.00", "placed", "I", "2026-11-02 09:00"),
+    ("A-2", "jon", "15.50", "placed", "I", "2026-11-02 09:05"),
+    ("A-3", "ada", "99.90", "placed", "I", "2026-11-02 09:10"),
+]
+NOON = [
+    ("A-1", "mira", "40.00", "paid", "U", "2026-11-02 11:30"),
+    ("A-4", "jon", "7.25", "placed", "I", "2026-11-02 11:45"),
+    ("A-3", "ada", "89.90", "placed", "U", "2026-11-02 12:00"),
+]
+EVENING = [
+    ("A-2", "jon", "15.50", "cancelled", "D", "2026-11-02 17:10"),
+    ("A-4", "jon", "7.25", "paid", "U", "2026-11-02 17:20"),
+    ("A-1", "mira", "40.00", "packed", "U", "2026-11-02 10:15"),  # late: older than the payment that is in already
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """The output of the demo: where it goes, and its style."""
+
+    spark: SparkSession
+    path: str
+    style: Style
+
+    def say(self, line: str) -> None:
+        print(f"\n{self.style.strong('>')} {self.style.strong(line)}\n", flush=True)
+
+    def show(self, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+        columns = [Column(key=name, title=name, right=bool(rows) and isinstance(rows[0].get(name), int)) for name in names]
+        for line in text_table(columns, rows, self.style):
+            print(f"    {line}", flush=True)
+
+    def show_rows(self, rows: DataFrame) -> None:
+        lines = [row.asDict() for row in rows.orderBy("order_id").collect()]
+        self.show([row | {"updated_at": row["updated_at"].strftime("%H:%M")} for row in lines], SHOWN)
+
+    def stream(self, changes: Sequence[tuple[str, ...]]) -> DataFrame:
+        rows = self.spark.createDataFrame(changes, "order_id STRING, customer STRING, total STRING, status STRING, op STRING, at STRING")
+        return rows.selectExpr(
+            "order_id", "customer", "CAST(total AS DECIMAL(8,2)) AS total", "status", "op", "CAST(at AS TIMESTAMP) AS updated_at"
+        )
+
+
+def tell(story: Story) -> None:
+    """Create, feed, read now, read then."""
+    table = _create(story)
+    versions = {}
+    for name, changes in (("morning", MORNING), ("noon", NOON), ("evening", EVENING)):
+        _feed(story, table, name, changes)
+        versions[name] = table.table.snapshot_at().version
+    for name in ("morning", "noon"):
+        story.say(f"Read as of the {name}'s batch: table.read(version={versions[name]}). It is what it was.")
+        story.show_rows(table.read(version=versions[name]))
+    story.say('Read as of an event time: table.read(event_time="2026-11-02T11:00:00Z"). The late row now tells what 11:00 really was.')
+    story.show_rows(table.read(event_time="2026-11-02T11:00:00Z"))
+    story.say("History: table.history(). Every batch is an ingest, and a MetaGen that made it visible.")
+    story.show([_commit(row) for row in reversed(table.history())], ("version", "operation", "rows", "updates", "deletes", "late"))
+    problems = table.check()
+    story.say(f"Check: table.check() looked at every file and every row and found {len(problems)} problems.")
+
+
+def _create(story: Story) -> OpalTable:
+    story.say('Create a table: keys=["order_id"], delta="updated_at", deletes="op = \'D\'".')
+    table = OpalTable.create(
+        story.spark, story.path, story.stream(MORNING).schema, keys=["order_id"], delta="updated_at", deletes="op = 'D'"
+    )
+    print(f"    {table.table.uri}")
+    return table
+
+
+def _feed(story: Story, table: OpalTable, name: str, changes: Sequence[tuple[str, ...]]) -> None:
+    ingested = table.ingest(story.stream(changes), token=f"shop-{name}-ingest")
+    made = table.metagen(token=f"shop-{name}-metagen")
+    counts = made.counts
+    story.say(
+        f"The {name}'s changes: {ingested.counts['rows']} rows ingested, then MetaGen found "
+        f"updates: {counts['updates']}, deletes: {counts['deletes']}, late: {counts['late']}. Read now:"
+    )
+    story.show_rows(table.read())
+
+
+def _commit(row: dict[str, Any]) -> dict[str, Any]:
+    counts = row["counts"]
+    return {"version": row["version"], "operation": row["operation"]} | {
+        name: counts.get(name) for name in ("rows", "updates", "deletes", "late")
+    }
+
+
+@contextmanager
+def _folder(asked: str | None) -> Iterator[Path]:
+    if asked is not None:
+        yield Path(asked)
+        return
+    made = Path(tempfile.mkdtemp(prefix="opal-demo-"))
+    try:
+        yield made / "orders"
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def main() -> int:
+    """Run the demo in a new folder, which is deleted afterwards unless it was named."""
+    asked = sys.argv[1] if len(sys.argv) > 1 else None
+    conf = {"spark.master": "local[2]", "spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"}
+    style = Style.of(sys.stdout)
+    print("Starting Spark ...", flush=True)
+    with _folder(asked) as folder, launched("opal-demo", conf, verbose=False) as spark:
+        tell(Story(spark=spark, path=str(folder), style=style))
+    kept = f"The table stays in {asked}: try `opal describe {asked}`." if asked else "Keep the table: python -m opal_spark.cli.demo FOLDER"
+    print(f"\n    {kept}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""The verb `opal pack`. It needs no Spark and no table."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from opal_lake.cli.command import Verbs, exit_code_lines
+from opal_lake.cli.progress import ProgressLine, Step
+from opal_lake.cli.render import Style, size_text
+from opal_spark.cli.archive import PACKAGES, PYTHON, Packed, Packing, usual
+
+GROUP = "Bring it to a cluster"
+EXAMPLE = "opal pack -o environment.tar.gz --with ./shop"
+FOLDER = "environment"
+
+
+def commands(verbs: Verbs) -> None:
+    """Register the verb (an `opal.commands` entry point)."""
+    summary = "build the archive of packages that a cluster needs"
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        "pack", help=summary, description=f"{summary.capitalize()}.", epilog=f"example:\n  {EXAMPLE}\n\n{exit_code_lines()}"
+    )
+    parser.usage = f"{parser.prog} [options]"
+    parser.set_defaults(run=pack, group=GROUP, example=EXAMPLE)
+    parser.add_argument("-o", "--output", default=f"{FOLDER}.tar.gz", metavar="FILE", help="the archive (default: %(default)s)")
+    parser.add_argument(
+        "--with",
+        dest="extra",
+        action="append",
+        default=[],
+        metavar="PACKAGE",
+        help="add an installed package with all that it requires, or a folder or module of your own as ./shop; repeat for more",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the archive if it is there")
+    parser.add_argument("--json", action="store_true", help="for programs: nothing but JSON on standard output")
+    parser.add_argument("--traceback", action="store_true", help="show where an error comes from; also by OPAL_TRACEBACK=1")
+
+
+def pack(args: argparse.Namespace) -> None:
+    with ProgressLine("pack", lambda: Step(name="collecting packages")) as line:
+        packing = Packing(args.extra, usual())
+        line.where = packing.step
+        packed = packing.write(Path(args.output), overwrite=args.overwrite)
+    sys.stdout.write(_json(packed) if args.json else _page(packed))
+
+
+def settings(packed: Packed) -> dict[str, object]:
+    """The arguments to pass to an operator."""
+    return {"archives": f"{packed.path}#{FOLDER}", "conf": {"spark.pyspark.python": f"./{FOLDER}/bin/python"}}
+
+
+def _json(packed: Packed) -> str:
+    description = {"path": str(packed.path), "size": packed.size, "python": PYTHON, "packages": dict(packed.packages), **settings(packed)}
+    return json.dumps(description, indent=2) + "\n"
+
+
+def _page(packed: Packed) -> str:
+    style = Style.of(sys.stdout)
+    names = ", ".join(f"{name} {version}" for name, version in packed.packages.items())
+    given = settings(packed)
+    return "\n".join(
+        [
+            f"{style.strong(str(packed.path))}  {size_text(packed.size)}, for Python {PYTHON}",
+            f"  opal_lake, opal_spark, {names}",
+            "",
+            "Give it to an operator, from a place that the Airflow worker or the cluster can read (a local path, hdfs://, s3a://):",
+            f"  archives={json.dumps(given['archives'])},",
+            f"  conf={json.dumps(given['conf'])},",
+            "",
+            "or to spark-submit, where a driver on this machine keeps its own Python:",
+            f"  --archives '{given['archives']}' --conf spark.pyspark.python=./{FOLDER}/bin/python \\",
+            f"  --conf spark.pyspark.driver.python={sys.executable}      (client mode only)",
+            "",
+            f"Every node needs a Python {PYTHON} on its PATH, or OPAL_PYTHON in the environment of driver and executors.",
+            f"The apps are in it, too: {FOLDER}/{PACKAGES}/opal_spark/submit/apps",
+            "",
+        ]
+    )

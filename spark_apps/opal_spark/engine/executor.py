@@ -1,0 +1,66 @@
+"""Spark as the executor of a table's operations."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from opal_lake.data.segment import DataFile
+from opal_lake.engine.executor import HASH, Attempt, Batches, EntryTask, Ordering, Stage, T, Task, W
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.spec.table_spec import TableSpec
+from opal_lake.table import Table
+from opal_spark.engine.by_key import entries_of_batches, guess_slots, plan_slots, source_by_key, stored_by_key
+from opal_spark.engine.session import parallelism, rough_rows
+from opal_spark.engine.tasks import FIXED_WIDTH_ROWS, collect_outputs, rows_a_batch, run_stages, run_works
+from opal_spark.engine.verify import verify_files
+from opal_spark.engine.zorder import in_order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkExecutor:
+    """Runs tasks on the executors of a session, each call as one action. A source's rows are a DataFrame that fits the table."""
+
+    spark: SparkSession
+
+    def run(self, task: Callable[[W, str], T], works: Sequence[W]) -> list[T]:
+        return run_works(self.spark, task, works)
+
+    def slots(self, entries: int, rows: DataFrame | None = None) -> int:
+        cores = parallelism(self.spark)
+        return plan_slots(entries, cores) if rows is None else guess_slots(rough_rows(rows), entries, cores)
+
+    def by_partition(self, rows: DataFrame, base: Snapshot, task: Task[T]) -> list[T]:
+        return collect_outputs(rows, task, rows_a_batch(rows.schema, base))
+
+    def by_key_hash(self, rows: DataFrame, base: Snapshot, slots: int, task: Task[T]) -> list[T]:
+        placed = source_by_key(rows, base.spec, slots)
+        return collect_outputs(placed, task, rows_a_batch(rows.schema, base), [*rows.columns, HASH])
+
+    def stored_by_key_hash(
+        self, base: Snapshot, files: Sequence[DataFile], slots: int, task: EntryTask[T], *, only: Collection[int] | None = None
+    ) -> list[T]:
+        verify_files(self.spark, base, files)
+        rows = stored_by_key(self.spark, base, files, slots, only)
+        chosen = None if only is None else frozenset(only)
+        collected = collect_outputs(rows, partial(_on_entries, task=task, spec=base.spec, chosen=chosen), FIXED_WIDTH_ROWS)
+        return [result for results in collected for result in results]
+
+    def in_order(self, ordering: Ordering, task: Task[T]) -> list[list[T]]:
+        verify_files(self.spark, ordering.base, [file for files in ordering.bins for file in files])
+        return in_order(self.spark, ordering, task)
+
+    def by_stages(self, stages: Sequence[Stage], slots: int) -> list[Any]:
+        return run_stages(self.spark, stages, slots)
+
+
+def on_spark(spark: SparkSession, table: Table) -> Table:
+    """The table with its tasks on Spark."""
+    return replace(table, executor=SparkExecutor(spark=spark))
+
+
+def _on_entries(batches: Batches, attempt: Attempt, *, task: EntryTask[T], spec: TableSpec, chosen: frozenset[int] | None) -> list[T]:
+    """None for a slot that was not chosen: its partition is empty."""
+    return [task(entries_of_batches(batches, spec), attempt)] if chosen is None or attempt.part in chosen else []

@@ -1,0 +1,130 @@
+"""Maps Spark's errors to ours, so that callers and schedulers can react to them."""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import (
+    AnalysisException,
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    IllegalArgumentException,
+    NumberFormatException,
+    ParseException,
+    PySparkException,
+    PythonException,
+)
+
+import opal_lake.errors
+from opal_lake.errors import InvalidInputError, OpalError, StorageError
+
+_CALLER = (
+    AnalysisException,
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    IllegalArgumentException,
+    NumberFormatException,
+    ParseException,
+)
+_JAVA_CAUSE = re.compile(r"\A(?=An error occurred while calling)[\s\S]*^(?:Caused by)?: ?([\w.$]+: .*)$", re.MULTILINE)
+_GONE = re.compile(r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (\S+?)\.? +File does not exist")
+_OTHER_PYTHON = re.compile(
+    r"No module named '(?:opal_lake|opal_spark|pyarrow|pyroaring|numpy)\b[^']*'|PYTHON_VERSION_MISMATCH|PACKAGE_NOT_INSTALLED\] PyArrow"
+    r'|Cannot run program "[^"]*python[^"]*"'
+)
+_BAD_PATTERN = re.compile(r"PatternSyntaxException: ([^\n]*)")
+_UNWRITABLE = re.compile(
+    r"Mkdirs failed to create \S+|Parent path is not a directory\S*|Read-only file system"
+    r"|(?:Permission denied|AccessControlException|AccessDeniedException)[^\n]{0,200}"
+)
+# The last line of a worker's traceback, up to what the JVM adds
+_RAISED_BY_A_TASK = re.compile(r"opal_lake\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\w+(?:\.\w+)+(?:Exception|Error)\b|\Z)", re.DOTALL)
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Raise our error instead of Spark's."""
+    try:
+        yield
+    except Exception as error:
+        understood = as_opal_error(error)
+        if understood is error:
+            raise
+        raise understood from error
+
+
+def as_opal_error(error: Exception) -> Exception:
+    """The error that a task raised, or what Spark's own failure means; a bug stays what it is."""
+    if isinstance(error, OpalError):
+        return error
+    if (raised := _raised_by_a_task(str(error))) is not None:
+        return raised
+    if (gone := _GONE.search(str(error))) is not None:
+        return StorageError(
+            f"{gone[1]} was deleted while Spark read it. If it is an Opal table's, retention let the version expire: "
+            "run it again, and give the table a longer window; `opal check` tells if the file is missed"
+        )
+    if (problem := python_problem(error)) is not None:
+        return problem
+    if (pattern := _BAD_PATTERN.search(str(error))) is not None:
+        return InvalidInputError(f"a regular expression of a filter, or of the table's delete condition, is none to Java: {pattern[1]}")
+    if "NullPointerException" in str(error) and "OrcFilters" in str(error):
+        return InvalidInputError(
+            "Spark cannot filter ORC files by an IN with a NULL in its list: leave the NULL out, give the filter as read(where=...), "
+            "or set spark.sql.orc.filterPushdown=false"
+        )
+    if isinstance(error, _CALLER):
+        return InvalidInputError(first_words(error))
+    if isinstance(error, PythonException):
+        return error
+    if isinstance(error, PySparkException) or type(error).__module__.startswith(("py4j.", "grpc.")):
+        return StorageError(f"Spark failed: {first_words(error)}; look into Spark's log, then try again")
+    return error
+
+
+def python_problem(error: Exception) -> InvalidInputError | None:
+    """The error for workers with an unsuitable Python: neither Spark's message nor an import error says what to do."""
+    match = _OTHER_PYTHON.search(str(error))
+    if match is None:
+        return None
+    return InvalidInputError(
+        f"Spark's Python workers cannot run this ({match[0]}): they run another Python than {sys.executable}. Set PYSPARK_PYTHON to this "
+        "one, on a cluster to one there that has this package, before the Spark session or the Connect server starts"
+    )
+
+
+@contextmanager
+def own_python() -> Iterator[None]:
+    """Wraps code that runs Python workers: names that problem, and passes all other errors on."""
+    try:
+        yield
+    except Exception as error:
+        if (problem := python_problem(error)) is not None:
+            raise problem from error
+        raise
+
+
+def unwritable(error: Exception, folder: str) -> InvalidInputError | None:
+    """The error for a folder that Spark may not write to."""
+    match = _UNWRITABLE.search(str(error))
+    if match is None:
+        return None
+    return InvalidInputError(f"{folder} cannot be written ({match[0]}): give this user the right to write there, or name another folder")
+
+
+def _raised_by_a_task(text: str) -> OpalError | None:
+    match = _RAISED_BY_A_TASK.search(text)
+    kind = getattr(opal_lake.errors, match[1], None) if match else None
+    if match is None or not isinstance(kind, type) or not issubclass(kind, OpalError):
+        return None
+    return kind(match[2].strip())
+
+
+def first_words(error: Exception) -> str:
+    """The message without Spark's plan and stack; the cause, if PySpark does not know the error."""
+    causes: list[str] = _JAVA_CAUSE.findall(str(error))
+    text = re.split(r";?\n\s*['+:]|\n\s*at |\nDriver stacktrace|\nJVM stacktrace", causes[-1] if causes else str(error), maxsplit=1)[0]
+    return " ".join(text.split())

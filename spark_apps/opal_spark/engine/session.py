@@ -1,0 +1,185 @@
+"""The Spark session and its storage settings. The only module that may use PySpark's internals."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING, Any, cast
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.job.s3a import is_s3, store_options
+from opal_lake.key_store.cache.near_runs import CacheSettings
+from opal_spark.engine.java import ensure_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
+
+_DISCOVERY = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_UNKNOWN_BYTES = 1 << 50  # Spark says 8 EB of a source that it knows nothing of
+_SPARKS_BATCH_BYTES, _UNLIMITED = 64 << 20, 2**31 - 1
+_UNKNOWN_CORES = 8
+_LONG_DIGITS = 18
+_WEIGHTS = {"boolean": 1, "byte": 1, "short": 2, "integer": 4, "float": 4, "date": 4, "string": 20, "binary": 100, "void": 1}
+_lock = Lock()
+_held: dict[tuple[object, str], tuple[str | None, list[int]]] = {}
+
+
+def open_session(name: str) -> "SparkSession":
+    """The session that spark-submit prepared, or a local one. Brings a JRE where there is none but the `java` extra."""
+    import os
+    import sys
+
+    from pyspark.sql import SparkSession
+
+    ensure_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return SparkSession.builder.appName(name).getOrCreate()
+
+
+def use_this_python(spark: "SparkSession") -> None:
+    """Local workers run this process's Python, unless it is configured: `python3` on the PATH may lack Arrow."""
+    import os
+    import sys
+
+    if is_connect(spark) or "PYSPARK_PYTHON" in os.environ or not str(spark.sparkContext.master).startswith("local"):
+        return
+    spark.sparkContext.pythonExec = _conf(spark, "spark.pyspark.python") or sys.executable  # only spark-submit heeds that setting itself
+
+
+def storage_options(spark: "SparkSession", uri: str) -> dict[str, str]:
+    """Storage options from Spark's S3A settings, so that both reach the store in the same way. Empty if there are none."""
+    return store_options(lambda name: _conf(spark, name)) if is_s3(uri) else {}
+
+
+def parallelism(spark: "SparkSession") -> int:
+    """How many tasks run at once, roughly."""
+    if not is_connect(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    splits = re.search(r"splits=(\d+)", _plan_text(spark.range(2), "simple"))  # a Connect server cuts a range for its cores
+    return int(splits[1]) if splits else _UNKNOWN_CORES
+
+
+def rough_rows(rows: "DataFrame") -> int | None:
+    """Spark's own estimate of the row count: from file sizes, or far too high after a join; None if it has none."""
+    if is_connect(rows.sparkSession):
+        size, width = _said_bytes(_plan_text(rows, "cost")), row_bytes(rows.schema)
+    else:
+        plan: Any = rows._jdf.queryExecution().optimizedPlan()  # noqa: SLF001  # statistics have no public face
+        size, width = int(str(plan.stats().sizeInBytes())), int(plan.schema().defaultSize())
+    return None if size >= _UNKNOWN_BYTES else size // max(1, width)
+
+
+def _plan_text(rows: "DataFrame", mode: str) -> str:
+    """What `explain` prints."""
+    untyped: Any = rows
+    return str(untyped._explain_string(mode=mode))  # noqa: SLF001  # a Connect server says it in no other way
+
+
+def _said_bytes(text: str) -> int:
+    """The size of the plan's root."""
+    size = re.search(r"Statistics\(sizeInBytes=([0-9.E+]+) ([KMGTPE]?)i?B", text)
+    return int(float(size[1]) * 1024 ** " KMGTPE".index(size[2] or " ")) if size else _UNKNOWN_BYTES
+
+
+def row_bytes(kind: "DataType") -> int:
+    """The size of a value that Spark assumes in its estimates (DataType.defaultSize)."""
+    match kind.typeName():
+        case "struct":
+            return sum(row_bytes(field.dataType) for field in cast("StructType", kind))
+        case "array":
+            return row_bytes(cast("ArrayType", kind).elementType)
+        case "map":
+            return row_bytes(cast("MapType", kind).keyType) + row_bytes(cast("MapType", kind).valueType)
+        case "decimal":
+            return 8 if cast("DecimalType", kind).precision <= _LONG_DIGITS else 16
+    return _WEIGHTS.get(kind.typeName(), 8)
+
+
+def cache_settings(spark: "SparkSession") -> CacheSettings:
+    """The workers' cache of key-store runs."""
+    given = {name: _conf(spark, f"spark.opal.cache.{name}") for name in ("backend", "folder", "bytes")}
+    most = given["bytes"]
+    if most is not None and not most.isdecimal():
+        raise InvalidInputError(f"spark.opal.cache.bytes={most!r} is no number of bytes; write it in digits")
+    limits = {} if most is None else {"max_bytes": int(most)}
+    return CacheSettings(backend=given["backend"] or "mapped", folder=given["folder"], **limits)
+
+
+def session_zone(spark: "SparkSession") -> str:
+    return spark.conf.get("spark.sql.session.timeZone") or "UTC"
+
+
+@contextmanager
+def few_listing_tasks(spark: "SparkSession") -> Iterator[None]:
+    """Spark starts one task a path to find out about files that it is given by name: 11 s for 5,000, half a second with few tasks.
+
+    Classic Spark does it while a DataFrame is defined; Connect only when it is used, where this does not reach.
+    """
+    with _setting(spark, _DISCOVERY, 8):
+        yield
+
+
+@contextmanager
+def arrow_batches(spark: "SparkSession", rows: int | None) -> Iterator[None]:
+    """Batches for Python cut by rows alone: to cut by bytes Spark measures a batch again after each row, half of an ingest's time.
+
+    Without `rows` they are cut by bytes too, also while another thread of the session wants it otherwise.
+    """
+    most = 2**31 - 1
+    with (
+        _setting(spark, _BATCH_BYTES, _SPARKS_BATCH_BYTES if rows is None else most),
+        _setting(spark, _BATCH_ROWS, rows or most, lowers=True),
+    ):
+        yield
+
+
+@contextmanager
+def _setting(spark: "SparkSession", name: str, value: int, *, lowers: bool = False) -> Iterator[None]:
+    """Of threads that want different values the least counts; the session's own comes back when the last of them is done.
+
+    `lowers`: where the session's own is less, that one stays.
+    """
+    key = (_identity(spark), name)
+    with _lock:
+        before, values = _held.get(key) or (spark.conf.get(name, None), [])
+        own = [int(before)] if lowers and before and int(before) > 0 else []
+        spark.conf.set(name, str(min([*own, *values, value])))
+        _held[key] = (before, [*values, value])
+    try:
+        yield
+    finally:
+        with _lock:
+            before, values = _held.pop(key)
+            values.remove(value)
+            if values:
+                _held[key] = (before, values)
+                spark.conf.set(name, str(min([*own, *values])))
+            elif before is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, before)
+
+
+def _identity(spark: "SparkSession") -> object:
+    """An id of the session, which can have several Python objects."""
+    session: Any = spark
+    return session.session_id if is_connect(spark) else session._jsparkSession.sessionUUID()  # noqa: SLF001  # no public name tells them apart
+
+
+def _conf(spark: "SparkSession", name: str) -> str | None:
+    value: Any = spark.conf.get(name, None)
+    return value or None
+
+
+def is_connect(spark: "SparkSession") -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def task_counts(spark: "SparkSession") -> tuple[int, int]:
+    """Of the stages that run now: how many tasks are done, and how many there are. Classic Spark only; Connect reports by itself."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = [stage for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage is not None]
+    return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)

@@ -1,0 +1,1 @@
+"""The check of a large table: Spark's tasks check the rows."""

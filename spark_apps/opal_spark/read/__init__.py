@@ -1,0 +1,1 @@
+"""Views as DataFrames, filters that skip files, and `format("opal")`."""

@@ -1,0 +1,138 @@
+"""`spark.read.format("opal")`: for SQL and convenience. Rows pass through Python workers, so `OpalTable.read` is the fast way.
+
+It takes no filters from Spark (`pushFilters`): 4.1.3 keeps what the last query of a DataFrame or view has pushed for the next one, and
+for other uses in the same query, which then lack rows: `v.where("id = 3").union(v.where("id = 4"))` has one.
+"""
+
+import importlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.read.read import FileRead, event_time_of, file_reads, plan_read, read_fields
+from opal_lake.spec.schema import Field
+from opal_lake.table import Table
+from opal_spark.engine.columns import spark_schema
+from opal_spark.engine.failures import own_python
+from opal_spark.engine.session import is_connect, use_this_python
+from opal_spark.engine.tasks import forget_archives
+from opal_spark.read.predicate import check_columns, parse_predicate
+from opal_spark.read.requested_schema import refuse_nulls, requested_fields
+
+_OPTIONS = {"path", "version", "timestamp", "event_time", "files_where"}
+_OF_A_CATALOG = {"owner", "provider"}  # what Spark adds to the options of a table of its catalog
+_NO_CATALOG = "Spark does not hand its path on to readers; write CREATE TEMPORARY VIEW name USING opal OPTIONS (path '{path}')"
+_NO_ZONE = "none"  # the session's is not known here: times without a zone prune nothing
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("opal")` known to a session."""
+    use_this_python(spark)
+    if is_connect(spark):  # where the server has decided which Python runs, and fails in words that help nobody
+        with own_python():
+            spark.range(1).mapInArrow(_imported, "id long").collect()
+    spark.dataSource.register(OpalDataSource)
+
+
+def _imported(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    importlib.import_module("opal_spark.read.data_source")
+    yield from batches
+
+
+class OpalDataSource(DataSource):
+    """Options: `path`, and `version` or `timestamp` and `event_time` as for OpalTable.read, as text.
+
+    `files_where` is a condition: files that cannot hold a row that fulfils it are left out. Rows of the others are for the query to filter.
+    With a schema (`.schema(...)`, `CREATE TEMPORARY VIEW v (...) USING opal`) only its columns are read.
+    It runs in a process of its own, which sees no session: settings of a store are given as `storage.*`, or stand in the environment.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "opal"
+
+    def _snapshot(self) -> Snapshot:
+        path = self.options.get("path")
+        if {name.casefold() for name in self.options} >= _OF_A_CATALOG:
+            raise InvalidInputError(f"CREATE TABLE ... USING opal cannot be: {_NO_CATALOG.format(path=self.options.get('location', path))}")
+        if path is None:
+            raise InvalidInputError(
+                f"format('opal') needs the table's path: .load(path). If this is a table of CREATE TABLE: {_NO_CATALOG.format(path='...')}"
+            )
+        if unknown := sorted(name for name in self.options if name.casefold() not in _OPTIONS and not name.startswith("storage.")):
+            raise InvalidInputError(
+                f"format('opal') has no option {', '.join(unknown)}; known are {', '.join(sorted(_OPTIONS))}, storage.*"
+            )
+        version = self.options.get("version")
+        if version is not None and not version.isdecimal():
+            raise InvalidInputError(f"option version={version!r} is no version; give a whole number, as `opal history` lists them")
+        storage = {name.removeprefix("storage."): value for name, value in self.options.items() if name.startswith("storage.")}
+        return Table.open(path, storage).snapshot_at(int(version) if version is not None else None, self.options.get("timestamp"))
+
+    def schema(self) -> StructType:
+        return spark_schema(self._snapshot().spec, physical=False)
+
+    def reader(self, schema: StructType) -> "OpalReader":
+        """`schema` is the table's, or what the query gave: columns by name, any of them."""
+        snapshot, where = self._snapshot(), self.options.get("files_where")
+        predicate = None
+        if where is not None:
+            check_columns(where, snapshot.spec)
+            predicate = parse_predicate(where, snapshot.spec, session_zone=_NO_ZONE)
+        plan = plan_read(snapshot, event_time_of(snapshot, self.options.get("event_time")), predicate)
+        return OpalReader(file_reads(plan), requested_fields(schema, snapshot.spec), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """INSERT INTO and saveAsTable end here, too."""
+        raise InvalidInputError(
+            f"format('opal') only reads: append and update by {self._table}.ingest(rows) and .metagen(), or by .ingest(rows, "
+            "metadata='inline'); make a new table by OpalTable.create(spark, path, rows.schema, keys=[...], delta='...')"
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802  # Spark's name
+        raise InvalidInputError(
+            f"format('opal') only reads: write a stream by writeStream.foreachBatch(lambda rows, batch: {self._table}.ingest(rows, "
+            "metadata='inline', application=('the query', batch)))"
+        )
+
+    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802  # Spark's name
+        raise InvalidInputError(
+            f"format('opal') reads no streams: read what became visible since a version by {self._table}.read(after=version), or let "
+            "Airflow do so by a ConsumeOperator(by='version')"
+        )
+
+    @property
+    def _table(self) -> str:
+        return f"OpalTable.for_path(spark, {self.options.get('path', '...')!r})"
+
+
+@dataclass(frozen=True)
+class FilePartition(InputPartition):
+    """One file."""
+
+    part: FileRead
+
+
+class OpalReader(DataSourceReader):
+    """A partition a file, with the bits that its rows need."""
+
+    def __init__(self, parts: list[FileRead], fields: Sequence[Field], schema: StructType) -> None:
+        self.parts, self.fields, self.schema = parts, fields, schema
+
+    def partitions(self) -> list[InputPartition]:
+        return [FilePartition(part) for part in self.parts]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Without partitions, Spark still runs one task, for None."""
+        if isinstance(partition, FilePartition):
+            rows = read_fields(partition.part, self.fields)
+            refuse_nulls(rows, self.schema)
+            yield from rows.to_batches()
+        forget_archives()

@@ -1,0 +1,1 @@
+"""CSV and JSON: text that becomes a column's type exactly or not at all."""

@@ -1,0 +1,1 @@
+"""The jobs of `opal_lake` that write, carried out by Spark's tasks."""

@@ -1,0 +1,133 @@
+"""A lake, and what a user does in Airflow with it: the buttons of the UI go through the same API."""
+
+import json
+import shutil
+import time
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_opal.demo.local_airflow import LocalAirflow
+from opal_lake.table import Table
+from tests.airflow_provider_opal.guide import write_examples
+
+ROOT = Path(__file__).parents[3]
+FOLDERS = (Path(__file__).parent / "lake_dags", ROOT / "dags")
+HEADS = ("orders", "orders.copy", "orders.follow", "tell_again", "ticks", "ticks.follow", "burst")
+EXAMPLES = ("shop_users", "shop_report", "shop_upkeep", "guide_python", "guide_python.revenue", "guide_yaml", "guide_yaml.revenue")
+DONE = ("success", "failed")
+
+
+class Lake:
+    """The folders that all tests share, and what is in them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source, self.root, self.out, self.dags = folder / "source", folder / "lake", folder / "out", folder / "dags"
+        for made in (self.source, self.root, self.out, self.dags):
+            made.mkdir()
+        for path in (path for folder in FOLDERS for path in folder.iterdir() if path.is_file()):
+            shutil.copy(path, self.dags)
+        write_examples(
+            self.dags, {"s3a://in/orders": str(self.source / "guide"), "shop_jobs:": "guide_jobs:", "/reports/": f"{self.out}/reports/"}
+        )
+
+    def put(self, key: str, *rows: tuple[int, int, str, str]) -> None:
+        """The source of a partition key: rows of (id, at, name, op)."""
+        folder = self.source / key
+        folder.mkdir(exist_ok=True)
+        lines = [json.dumps(dict(zip(("id", "at", "name", "op"), row, strict=True))) for row in rows]
+        (folder / "rows.json").write_text("\n".join(lines) + "\n")
+
+    def table(self, name: str = "orders", folder: str = "lake") -> Table:
+        return Table.open(str(self.root / folder / name))
+
+    def names(self) -> dict[int, str]:
+        return {row["id"]: row["name"] for row in self.table().read().to_pylist()}
+
+    def notes(self, consumer: str) -> list[dict[str, Any]]:
+        """What a consumer's calls wrote down, oldest first."""
+        found = sorted(self.out.glob(f"{consumer}-*.json"), key=lambda path: path.stat().st_mtime_ns)
+        return [json.loads(path.read_text()) for path in found]
+
+    def report(self, key: str) -> dict[str, int]:
+        """The guide's revenue of a day by country; empty while it is not written."""
+        folder = self.out / "reports" / key
+        rows = [json.loads(line) for path in folder.glob("*.json") for line in path.read_text().splitlines()]
+        return {row["country"]: row["sum(total)"] for row in rows} if (folder / "_SUCCESS").exists() else {}
+
+    def expect_no_gap(self, consumer: str, name: str, *, up_to: int | None = None) -> None:
+        """The ranges of a consumer by version follow on from each other, and reach the newest version that changed anything."""
+        ranges = sorted({(note["from"], note["to"]) for note in self.notes(consumer)})
+        assert ranges[0][0] == 0
+        assert [begin for begin, _ in ranges[1:]] == [end for _, end in ranges[:-1]], ranges
+        changed = [commit.version for commit in self.table(name).history() if commit.changes_view]
+        assert ranges[-1][1] == (up_to or changed[0])
+
+
+def pause(airflow: LocalAirflow, dag_id: str, *, paused: bool) -> None:
+    airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": paused})
+
+
+def backfill(airflow: LocalAirflow, first: str, last: str, dag_id: str = "orders", *more: str) -> None:
+    """As the Airflow guide says it, once the scheduler has seen the end of the one before."""
+
+    def is_created() -> bool:
+        try:
+            airflow.cli("backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last, *more)
+        except RuntimeError as error:
+            if "Another backfill is running" in str(error):
+                return False
+            raise
+        return True
+
+    airflow.wait_until(is_created, 180)
+
+
+def trigger(airflow: LocalAirflow, dag_id: str, **body: Any) -> str:
+    return str(airflow.api("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, **body})["dag_run_id"])
+
+
+def keyed(airflow: LocalAirflow, dag_id: str) -> list[tuple[str, str]]:
+    """Key and state of a DAG's runs, oldest first."""
+    return [(run["partition_key"], run["state"]) for run in airflow.runs(dag_id) if run["partition_key"]]
+
+
+def ended(airflow: LocalAirflow, dag_id: str, run_id: str) -> str:
+    """The state that a run ends in. Why it failed is printed, for a test that fails of it."""
+    state: list[str] = []
+
+    def is_over() -> bool:
+        state[:] = [run["state"] for run in airflow.runs(dag_id) if run["dag_run_id"] == run_id]
+        return bool(state) and state[0] in DONE
+
+    airflow.wait_until(is_over)
+    for task in airflow.tasks(dag_id, run_id) if state[0] == "failed" else []:
+        print(dag_id, run_id, task["task_id"], task["state"])
+        if task["state"] == "failed":
+            print(log_of(airflow, dag_id, task["task_id"], run_id)[-4000:])
+    return state[0]
+
+
+def settle(airflow: LocalAirflow, *dag_ids: str) -> None:
+    """Until nothing of these DAGs runs or waits any more; a cascade needs a moment to begin."""
+    quiet: list[float] = []
+
+    def is_quiet() -> bool:
+        states = [run["state"] for dag_id in dag_ids for run in airflow.runs(dag_id)]
+        quiet[:] = [*quiet, time.monotonic()] if all(state in DONE for state in states) else []
+        return bool(quiet) and quiet[-1] - quiet[0] > 8
+
+    airflow.wait_until(is_quiet)
+
+
+def log_of(airflow: LocalAirflow, dag_id: str, task_id: str, run_id: str = "*") -> str:
+    files = (airflow.home / "logs" / f"dag_id={dag_id}").glob(f"run_id={run_id}/task_id={task_id}/**/*.log")
+    return "\n".join(path.read_text(errors="replace") for path in files)
+
+
+def days(first: int, last: int) -> list[str]:
+    return [str(date(2026, 11, 1) + timedelta(days=day - 1)) for day in range(first, last + 1)]
+
+
+def succeeded(airflow: LocalAirflow, dag_id: str) -> set[str]:
+    return {key for key, state in keyed(airflow, dag_id) if state == "success"}

@@ -1,0 +1,241 @@
+"""OpalSparkOperator without a scheduler: what it submits, what it shows, what it makes of an end."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider_opal import Files, IngestOperator, MetaGenOperator, Table
+from airflow_provider_opal.hooks.submit import OpalSubmitHook, end_left_over, process_identity, properties_file
+from airflow_provider_opal.operators.spark import app_path, token_of
+from opal_lake.job.exit_codes import INPUT
+from opal_lake.job.job import JobSpec
+from opal_lake.job.operations.table import NewTable
+from opal_lake.storage.open import open_storage
+from tests.airflow_provider_opal.stand_ins import Commands, Store, commands, context
+from tests.opal_lake.shop import create, rows
+
+__all__ = ["commands"]
+
+
+@pytest.fixture(autouse=True)
+def connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)}))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+
+
+def ingest(**more: Any) -> IngestOperator:
+    source = Files(paths=("/in/{{ partition_key }}/*.json",))
+    return IngestOperator(task_id="ingest", table="shop.users", source=source, create=Table(keys=["id"], delta="at"), **more)
+
+
+def test_retries_share_a_token_and_a_clear_has_another() -> None:
+    task = ingest(retries=3)
+    assert token_of(context(task)) == token_of(context(task)) == "d/r/ingest/-1/0"
+    assert token_of(context(task, clears=1)) == "d/r/ingest/-1/1"
+
+
+def test_a_keyed_task_without_a_key_says_how_to_give_one() -> None:
+    """When it is executed: the UI folds away what was logged before. Until then nothing is rendered."""
+    source = "/in/{{ partition_key[:7] }}/*.json"
+    task = IngestOperator(task_id="ingest", table="shop.users", source=Files(source))
+    task.render_template_fields(context(task))
+    assert task.arguments["source"]["files"]["paths"] == [source]
+    with pytest.raises(AirflowFailException, match="airflow dags clear DAG_ID --partition-key KEY"):
+        task.execute(context(task))
+    task = ingest()
+    task.render_template_fields({**context(task, partition_key="2026-11-01"), "dag": SimpleNamespace(dag_id="d")})
+    assert task.arguments["source"]["files"]["paths"] == ["/in/2026-11-01/*.json"]
+
+
+def test_a_keyed_task_in_a_dag_that_takes_no_keys_is_told_of_the_schedule() -> None:
+    with pytest.raises(AirflowFailException, match=r"schedule=keyed_schedule\('@daily'\)"):
+        ingest().execute({**context(ingest()), "dag": DAG("plain", schedule=None)})
+
+
+@pytest.mark.parametrize(
+    "connection, said",
+    [({"conn_type": "opal", "host": "data/lake"}, "neither an absolute path nor a URI"), (None, "there is no Opal connection")],
+)
+def test_a_lake_that_cannot_be_found_fails_at_once(monkeypatch: pytest.MonkeyPatch, connection: dict[str, str] | None, said: str) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_OPAL_DEFAULT")
+    if connection is not None:
+        monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps(connection))
+    task = MetaGenOperator(task_id="m", table="t")
+    with pytest.raises(AirflowFailException, match=said):
+        task.execute(context(task))
+
+
+def test_the_job_is_json_and_says_all() -> None:
+    task = ingest()
+    spec = JobSpec.from_json(task.job(context(task)).to_json())
+    assert (spec.operation.name, spec.token) == ("ingest", "d/r/ingest/-1/0")
+    assert spec.table.endswith("/shop/users")
+    assert spec.operation.create == NewTable(keys=["id"], delta="at", file_format="parquet")
+    assert Path(app_path("ingest")).name == "ingest.py"
+
+
+def test_what_cannot_succeed_by_trying_again_fails_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "spark-submit"
+    script.write_text(f"#!/bin/sh\necho noise\necho 'opal: the table is not there'\nexit {INPUT}\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    task = MetaGenOperator(task_id="m", table="t")
+    with pytest.raises(AirflowFailException, match="opal: the table is not there"):
+        task.execute(context(task))
+
+
+def test_a_job_without_a_result_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "spark-submit"
+    script.write_text("#!/bin/sh\nexit 0\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    task = MetaGenOperator(task_id="m", table="t")
+    with pytest.raises(AirflowException, match="the table has no result"):
+        task.execute(context(task))
+
+
+def test_what_was_done_is_not_submitted_again(tmp_path: Path) -> None:
+    table = create(open_storage(str(tmp_path / "shop" / "users")))
+    task = ingest()
+    found = context(task, partition_key="2026-11-01")
+    table.ingest(*rows([("a", 1, 1)]), token=token_of(found))
+    told = task.execute(found)
+    assert told["version"] == 1
+    assert told["repeated"]
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_a_first_run_is_no_repeat_and_what_a_clear_submits_is_none_either(tmp_path: Path, commands: Commands) -> None:
+    table, task, store = create(open_storage(str(tmp_path / "shop" / "users"))), ingest(), Store()
+    commands.spark_submit(works=True)
+    told = [task.execute(context(task, clears=clears, store=store, partition_key="2026-11-01")) for clears in (0, 0, 1)]
+    assert [(one["version"], one["repeated"]) for one in told] == [(1, False), (1, True), (2, False)]
+    assert table.snapshot_at().version == 2
+
+
+def test_a_missing_spark_connection_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's own hook would take it for YARN."""
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
+    task = MetaGenOperator(task_id="m", table="t", spark_conn_id="spark_nowhere")
+    with pytest.raises(AirflowFailException, match="there is no Spark connection 'spark_nowhere'"):
+        task.execute(context(task))
+
+
+def test_the_driver_that_a_killed_worker_left_behind_is_ended() -> None:
+    """With all that it started; another process of that number, or on another machine, is left alone."""
+    script = "import subprocess, sys, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+    time.sleep(0.5)
+    known = process_identity(process.pid)
+    assert not end_left_over({**known, "host": "elsewhere"})
+    assert not end_left_over({**known, "started": "1"})
+    assert process.poll() is None
+    assert end_left_over(known)
+    assert process.wait(10) != 0
+    assert not end_left_over(known)
+
+
+def test_properties_keep_what_the_user_s_file_says(tmp_path: Path) -> None:
+    own = tmp_path / "own.properties"
+    own.write_text("spark.x=1")
+    with properties_file({"spark.secret": "a\\b"}, str(own)) as path:
+        assert path is not None
+        assert Path(path).read_text().splitlines() == ["spark.x=1", "spark.secret=a\\\\b"]
+    assert not Path(path).exists()
+    with properties_file({}, str(own)) as path:
+        assert path == str(own)
+
+
+@pytest.mark.parametrize(
+    "connection,expected",
+    [
+        ({"host": "spark://master:7077"}, ["--master", "spark://master:7077"]),
+        (
+            {"host": "yarn", "extra": {"deploy-mode": "cluster", "queue": "lake"}},
+            ["--master", "yarn", "--queue", "lake", "--deploy-mode", "cluster"],
+        ),
+    ],
+)
+def test_the_command_for_a_cluster(connection: dict[str, Any], expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
+    task = MetaGenOperator(task_id="m", table="t", archives="env.tar.gz#environment", executor_memory="4g")
+    hook = task._watched_hook(context(task))
+    assert isinstance(hook, OpalSubmitHook)
+    command = hook._build_spark_submit_command(app_path("metagen"))
+    for word in [*expected, "--archives", "env.tar.gz#environment", "--executor-memory", "4g"]:
+        assert word in command
+    assert hook.is_client == ("cluster" not in expected)
+
+
+NO_MASTER = (
+    "26/11/23 03:05:52 ERROR StandaloneSchedulerBackend: Application has been killed. Reason: All masters are unresponsive! Giving up."
+)
+
+
+@pytest.mark.parametrize(
+    "script, said",
+    [
+        (f"echo '{NO_MASTER}'; echo 'opal: Spark failed: a stopped SparkContext'; exit 3", "no Spark master answers at local[2]"),
+        ("echo 'java.lang.OutOfMemoryError: Java heap space'; exit 3", "Spark ran out of memory: give it more (driver_memory="),
+        ("kill -9 $$", "was killed by SIGKILL, as the kernel does when memory runs out"),
+        ("exit 137", "was killed by SIGKILL, as the kernel does when memory runs out"),
+        ("kill -15 $$", "was ended by SIGTERM"),
+    ],
+)
+def test_the_last_line_of_a_failure_names_its_cause_and_its_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
+    submit = tmp_path / "spark-submit"
+    submit.write_text(f"#!/bin/sh\n{script}\n")
+    submit.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    task = MetaGenOperator(task_id="m", table="t")
+    with pytest.raises(AirflowException) as failed:
+        task.execute(context(task))
+    assert said in str(failed.value).splitlines()[-1]
+
+
+def test_a_worker_without_spark_submit_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "python").symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))  # nothing beside it
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", "/")
+    task = MetaGenOperator(task_id="m", table="t")
+    with pytest.raises(
+        AirflowFailException, match=r"spark-submit is not on the PATH of the Airflow worker on .*airflow-provider-opal\[spark\]"
+    ):
+        task.execute(context(task))
+
+
+def test_an_ingest_into_a_table_that_is_not_there_says_how_to_make_it(commands: Commands) -> None:
+    commands.spark_submit("opal: no table", status=INPUT)
+    task = IngestOperator(task_id="i", table="shop.users", source="/in/*.json")
+    with pytest.raises(AirflowFailException) as failed:
+        task.execute(context(task))
+    assert "there is no table 'shop.users'" in str(failed.value).splitlines()[-1]
+    assert "add create=Table(keys=['id'], delta='updated_at')" in str(failed.value).splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "name, connection, said",
+    [
+        ("OPAL", {"conn_type": "fs", "host": "/lake"}, "'opal_default' is of type 'fs', and a lake's is of type 'opal'"),
+        ("SPARK", {"conn_type": "http", "host": "h"}, "'spark_default' is of type 'http', and Spark jobs need one of type 'spark'"),
+        ("SPARK", {"conn_type": "spark"}, "'spark_default' has no host; write"),
+        ("SPARK", {"conn_type": "spark", "host": "http://h"}, "which Spark does not know"),
+    ],
+)
+def test_a_wrong_connection_is_named(monkeypatch: pytest.MonkeyPatch, name: str, connection: dict[str, str], said: str) -> None:
+    monkeypatch.setenv(f"AIRFLOW_CONN_{name}_DEFAULT", json.dumps(connection))
+    task = MetaGenOperator(task_id="m", table="t")
+    with pytest.raises(AirflowFailException, match=said):
+        task.execute(context(task))

@@ -1,0 +1,279 @@
+"""The operators that tend a table: what they submit, what they refuse when the DAG is read, and that they need neither key nor commit."""
+
+import json
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_provider_opal import (
+    CompactionOperator,
+    Files,
+    MaintenanceOperator,
+    RetentionOperator,
+    ZOrderOperator,
+    keyed_schedule,
+    opal_dag,
+)
+from airflow_provider_opal.operators.approval import RetentionApproval, listing
+from airflow_provider_opal.operators.reconcile import ReconcileOperator
+from airflow_provider_opal.operators.spark import app_path, token_of
+from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from opal_lake.clock import ManualClock
+from opal_lake.job.job import JobResult, JobSpec
+from opal_lake.job.operations import operation_named
+from opal_lake.job.operations.values import span_text
+from opal_lake.log.results import RESULT_KEPT_APART, keep_result
+from opal_lake.spec.table_spec import TableLayout, plan_spec
+from opal_lake.storage.open import open_storage
+from opal_lake.table import Table, create_on
+from opal_lake.testing.clocks import past_store
+from opal_lake.upkeep.compaction import CompactOptions, compact
+from tests.airflow_provider_opal.stand_ins import Commands, commands, context
+from tests.opal_lake.shop import SCHEMA, create, rows
+
+__all__ = ["commands"]
+
+KINDS = (CompactionOperator, ZOrderOperator, RetentionOperator, MaintenanceOperator)
+
+
+@pytest.fixture(autouse=True)
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path / "lake")}))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    create(open_storage(str(tmp_path / "lake" / "t")))
+    return tmp_path / "lake"
+
+
+def made(kind: type[UpkeepOperator], **given: Any) -> Any:
+    needed = {"columns": ["a"]} if kind is ZOrderOperator else {}
+    return kind(**{"task_id": "t", "table": "t", **needed, **given})
+
+
+@pytest.mark.parametrize(
+    "kind, given, expected",
+    [
+        (CompactionOperator, {"only_if_due": False}, {"mode": "minor", "only_if_due": False}),
+        (
+            CompactionOperator,
+            {"mode": "major", "look_back": "30d", "target_mb": None, "only_if_due": False},
+            {"mode": "major", "look_back": "30d", "only_if_due": False},
+        ),
+        (CompactionOperator, {"mode": "major", "look_back": 5}, {"mode": "major", "look_back": 5, "only_if_due": True}),
+        (CompactionOperator, {}, {"mode": "minor", "only_if_due": True}),
+        (CompactionOperator, {"mode": "major", "look_back": "2w"}, {"mode": "major", "look_back": "2w", "only_if_due": True}),
+        (
+            CompactionOperator,
+            {"archive_after": timedelta(weeks=52), "archive_codec": "zstd:22"},
+            {"mode": "minor", "archive_after": "364d", "archive_codec": "zstd:22", "only_if_due": True},
+        ),
+        (CompactionOperator, {"archive_after": 5}, {"mode": "minor", "archive_after": 5, "only_if_due": True}),
+        (ZOrderOperator, {"columns": ("a", "b")}, {"columns": ["a", "b"], "only_if_due": True}),
+        (RetentionOperator, {}, {"dry_run": False}),
+        (RetentionOperator, {"window": timedelta(days=7), "grace": "1d"}, {"window": "7d", "grace": "1d", "dry_run": False}),
+        (MaintenanceOperator, {}, {"delete": True, "dry_run": False}),
+        (
+            MaintenanceOperator,
+            {"zorder": ["a"], "window": "1h30m", "look_back": "90d", "target_mb": 64, "small_files": 8, "dead_share": 20}
+            | {"unclustered_share": 0.5, "archive_after": "365d", "archive_codec": "zstd:19", "delete": False},
+            {"zorder": ["a"], "window": "1h30m", "look_back": "90d", "target_mb": 64, "small_files": 8, "dead_share": 20}
+            | {"unclustered_share": 50, "archive_after": "365d", "archive_codec": "zstd:19", "delete": False, "dry_run": False},
+        ),
+    ],
+)
+def test_the_job_that_is_submitted_says_what_was_given_and_no_more(
+    kind: type[UpkeepOperator], given: dict[str, Any], expected: dict[str, Any], commands: Commands
+) -> None:
+    commands.spark_submit(works=True)
+    task = made(kind, **given)
+    told = task.execute(context(task))
+    argv = commands.notes()[0]["argv"]
+    spec = JobSpec.from_json(argv[argv.index("--spec") + 1])
+    assert (spec.operation, spec.token) == (operation_named(task.operation).of(expected), "d/r/t/-1/0")
+    assert task.arguments == expected
+    assert task.operation == kind.operation
+    assert argv[argv.index("--spec") - 1].endswith(f"opal_spark/submit/apps/{task.operation}.py")
+    assert (told["counts"], told["version"]) == ({"files": 3}, None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_without_a_commit_is_found_first_and_nothing_is_submitted_again(
+    kind: type[UpkeepOperator], commands: Commands, lake: Path
+) -> None:
+    commands.spark_submit(works=True)
+    assert kind.operation in RESULT_KEPT_APART
+    task = made(kind)
+    done = JobResult(operation=task.operation, table=str(lake / "t"), token=token_of(context(task)), notes=("done before",))
+    keep_result(open_storage(str(lake / "t")), done)
+    told = task.execute(context(task))
+    assert (told["repeated"], told["notes"]) == (True, ["done before"])
+    assert not commands.notes()
+    assert task.execute(context(task, clears=1))["notes"] == []
+    assert len(commands.notes()) == 1, "a clear really runs again"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_wake_nobody_and_run_with_or_without_a_partition_key(kind: type[UpkeepOperator]) -> None:
+    with DAG("keyed", schedule=keyed_schedule("@daily")) as dag:
+        task = made(kind)
+    assert task.outlets == []
+    for key in (None, "2026-11-01"):
+        task.render_template_fields({"partition_key": key, "dag": dag, "task": task})
+    DagSerialization.to_dict(dag)
+
+
+@pytest.mark.parametrize(
+    "kind, given, said",
+    [
+        (CompactionOperator, {"mode": "middle"}, "use one of minor, major"),
+        (CompactionOperator, {"look_back": "30d"}, "add mode='major'"),
+        (CompactionOperator, {"mode": "major"}, "nothing says how much stays; add look_back='90d'"),
+        (CompactionOperator, {"mode": "major", "look_back": "30 days"}, "look_back='30 days' is no duration; write it as '12h', '30d'"),
+        (CompactionOperator, {"mode": "major", "look_back": -1}, "reaches into the future"),
+        (CompactionOperator, {"target_mb": 0}, "target_mb=0; write a whole number of at least 1"),
+        (ZOrderOperator, {"columns": "customer_id"}, r"columns='customer_id' is no list of columns; write columns=\['customer_id'"),
+        (ZOrderOperator, {"columns": 5}, "columns=5 is no list of columns"),
+        (ZOrderOperator, {"columns": []}, "columns has 0 columns; give 1 to 8"),
+        (ZOrderOperator, {"columns": list("abcdefghi")}, "columns has 9 columns; give 1 to 8"),
+        (ZOrderOperator, {"columns": ["a", "b", "a"]}, "names a twice"),
+        (RetentionOperator, {"window": "30"}, "window='30' is no duration"),
+        (RetentionOperator, {"window": 30}, "window=30 is no duration"),
+        (RetentionOperator, {"grace": timedelta(days=-1)}, "is no duration"),
+        (MaintenanceOperator, {"dead_share": 1.5}, "dead_share=1.5 is no percentage; write a whole number from 1 to 100"),
+        (MaintenanceOperator, {"zorder": "a"}, r"write zorder=\['customer_id'"),
+        (MaintenanceOperator, {"archive_after": "1y"}, "archive_after='1y' is no duration"),
+        (CompactionOperator, {"archive_codec": "zstd:19"}, "nothing says what is old; add archive_after='365d'"),
+        (CompactionOperator, {"archive_after": "1d", "archive_codec": "gzip"}, "archive_codec='gzip' is no codec"),
+        (ReconcileOperator, {"consumer": "c", "look_back": "a week"}, "look_back='a week' is no duration"),
+        (RetentionApproval, {"listed_by": "x", "answer_within": "20"}, "answer_within='20' is no duration"),
+        (MaintenanceOperator, {"archive_codec": "gzip"}, "archive_codec='gzip' is no codec; write 'zstd:1' to 'zstd:22'"),
+        (MaintenanceOperator, {"small_files": 2.5}, "small_files=2.5; write a whole number"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_the_dag_is_read(kind: type[Any], given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        made(kind, **given)
+
+
+@pytest.mark.parametrize(
+    "given, text",
+    [("2w", "2w"), ("1h30m", "1h30m"), (timedelta(hours=36), "36h"), (timedelta(minutes=90), "90m"), (timedelta(0), "0d")],
+)
+def test_a_duration_is_told_as_it_was_written_or_in_one_unit(given: str | timedelta, text: str) -> None:
+    assert span_text("window", given) == text
+
+
+def test_airflow_s_own_spans_are_written_alike() -> None:
+    told = ReconcileOperator(task_id="t", table="t", consumer="c", look_back="2w", grace="1h30m", again=timedelta(hours=1))
+    assert (told.look_back, told.grace, told.again) == (timedelta(days=14), timedelta(minutes=90), timedelta(hours=1))
+    assert RetentionApproval(task_id="a", table="t", listed_by="x", answer_within="1h30m").response_timeout == timedelta(minutes=90)
+    dag = opal_dag(
+        "orders", table="t", source=Files("/in"), schedule=None, start_date=datetime(2026, 11, 1), deadline="1h30m", reconcile_grace="2h"
+    )
+    assert dag.deadline is not None
+
+
+def test_a_duration_may_be_a_template() -> None:
+    task = made(RetentionOperator, window="{{ var.value.window }}")
+    assert task.arguments["window"] == "{{ var.value.window }}"
+
+
+def old_table(root: Path) -> Table:
+    """Ten days old, with four small files that are one since."""
+    clock = ManualClock(at_us=time.time_ns() // 1000 - 10 * 86_400_000_000)
+    layout = TableLayout(keys=["sku"], delta="at", deletes="price IS NULL")
+    table = create_on(past_store(str(root / "old"), clock), plan_spec(SCHEMA, layout), clock)
+    for number in range(4):
+        table.ingest(*rows([(f"sku {number}", number, 1)]))
+        table.metagen()
+    clock.at_us += 86_400_000_000
+    compact(table, CompactOptions())
+    table.ingest(*rows([("new", 9, 1)]))
+    table.metagen()
+    return table
+
+
+def test_a_dry_run_of_retention_needs_no_spark_deletes_nothing_and_lists_what_would_go(commands: Commands, lake: Path) -> None:
+    commands.spark_submit()
+    table = old_table(lake)
+    found = list(table.storage.list(""))
+    task = RetentionOperator(task_id="would_go", table="old", window="1d", dry_run=True)
+    told = task.execute(context(task))
+    assert (told["operation"], told["version"], commands.notes()) == ("retain", None, [])
+    assert list(table.storage.list("")) == found
+    assert told["counts"]["versions"] == table.snapshot_at().version, "all but the newest are older than a day"
+    assert len([one for one in told["examples"] if one["path"].startswith("data/")]) == 4
+    assert f"| `{told['examples'][0]['path']}` |" in "\n".join(listing(told))
+
+
+def test_a_dry_run_of_maintenance_says_what_is_due_and_why(commands: Commands, lake: Path) -> None:
+    commands.spark_submit()
+    old_table(lake)
+    task = MaintenanceOperator(task_id="m", table="old", small_files=1, zorder=["price"], window="1d", dry_run=True)
+    told = task.execute(context(task))
+    assert (told["counts"], commands.notes()) == ({"due": 3}, [])
+    assert [note.partition(":")[0] for note in told["notes"]] == ["compact is due", "zorder is due", "retain is due"]
+    quiet = MaintenanceOperator(task_id="m", table="old", dry_run=True, delete=False)
+    assert quiet.execute(context(quiet))["notes"] == ["nothing is due"]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        RetentionOperator(task_id="t", table="nowhere", dry_run=True),
+        MaintenanceOperator(task_id="t", table="t", zorder=["colour"], dry_run=True),
+    ],
+)
+def test_a_dry_run_that_cannot_be_fails_at_once(task: UpkeepOperator) -> None:
+    with pytest.raises(AirflowFailException, match=r"nowhere|colour"):
+        task.execute(context(task))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_operation_has_its_app(kind: type[UpkeepOperator]) -> None:
+    assert Path(app_path(kind.operation)).is_file()
+
+
+def test_maintenance_of_a_table_that_is_not_there_yet_is_skipped(commands: Commands) -> None:
+    commands.spark_submit()
+    task = MaintenanceOperator(task_id="m", table="not.yet")
+    with pytest.raises(AirflowSkipException, match=r"not\.yet is not there yet"):
+        task.execute(context(task))
+    assert not commands.notes()
+
+
+def test_default_args_reach_them_as_any_task() -> None:
+    given = {"retries": 7, "spark_conn_id": "prod", "opal_conn_id": "other"}
+    with DAG("own", schedule=None, default_args=given) as dag:
+        for kind in KINDS:
+            made(kind, task_id=kind.operation)
+    assert {(task.retries, task.spark_conn_id, task.opal_conn_id) for task in dag.tasks} == {(7, "prod", "other")}
+
+
+def approval(found: JobResult | None) -> Any:
+    """An approval, and its context: what Airflow hands on of the dry run before it."""
+    task = RetentionApproval(task_id="approve", table="shop.orders", listed_by="would_go")
+    told = {"would_go": None if found is None else json.loads(found.to_json())}
+    return task, {"ti": SimpleNamespace(xcom_pull=lambda task_ids: told[task_ids])}
+
+
+@pytest.mark.parametrize("found", [None, JobResult(operation="retain", table="/lake/t", notes=("readable are the versions 0 to 3",))])
+def test_nobody_is_asked_when_nothing_can_be_deleted(found: JobResult | None) -> None:
+    task, given = approval(found)
+    with pytest.raises(AirflowSkipException, match="can be deleted"):
+        task.execute(given)
+
+
+def test_who_is_asked_sees_how_much_would_go_and_the_first_of_the_files() -> None:
+    examples = [{"path": f"data/{number}.parquet", "size": 2_000 - number, "why": "no version needs it"} for number in range(30)]
+    counts = {"versions": 4, "data_files": 30, "bytes": 59_565, "abandoned": 0}
+    body = list(listing(JobResult(operation="retain", table="/lake/t", counts=counts, examples=examples, notes=("a dry run",)).to_dict()))
+    assert body[:6] == ["`/lake/t`", "", "- versions: 4", "- data files: 30", "- bytes: 59,565", "- a dry run"]
+    assert body[9] == "| `data/0.parquet` | 2,000 | no version needs it |"
+    assert len(body) == 9 + 20

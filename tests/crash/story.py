@@ -1,0 +1,199 @@
+"""A table's life under kills: each job is killed once at a random moment and run again, and then the table is looked at from all sides.
+
+All follows from a seed: the jobs, their rows, and where they are killed; but for kills from outside, whose moment is a time.
+"""
+
+import random
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
+from typing import Any
+
+from opal_lake.errors import NotFoundError
+from opal_lake.inspect.check import check_table
+from opal_lake.table import Table
+from tests.crash.left_overs import left_overs
+from tests.crash.place import Place
+from tests.crash.worker import JOBS, Job, Kill, work
+from tests.soak.model import Ledger, difference
+from tests.soak.rows import Batch, columns_from
+
+KINDS = ("outside", "store", "file")
+_TICKS_A_BATCH = 90
+_TRIES = 4
+_JOB_S = 120
+_FIRST_JOBS = ("inline", "ingest", "metagen", "inline")
+_WEIGHTS = {"ingest": 3, "inline": 3, "metagen": 2, "compact": 2, "major": 1, "zorder": 2, "retain": 2, "rebuild": 1}
+
+
+def processes() -> ForkServerContext:
+    """New processes come from one that has loaded everything, and has opened nothing."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["tests.crash.worker", "opal_lake.storage.s3"])
+    return context
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What all stories of a run came to. `lengths` says how long each kind of job last took: seconds, calls to the store and to files."""
+
+    kills: dict[tuple[str, str], int] = field(default_factory=dict)
+    survived: int = 0
+    reruns: int = 0
+    lengths: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Story:
+    """One table, from its first row to its last retention."""
+
+    place: Place
+    store: str
+    name: str
+    dice: random.Random
+    tally: Tally
+    context: ForkServerContext
+    operations: Sequence[str] = tuple(JOBS)
+    turn: int = 0
+    table: Table = field(init=False)
+    ledger: Ledger = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.table = self.place.create()
+        self.ledger = Ledger(log=self.table.log)
+
+    def tell(self, jobs: int) -> None:
+        """So many jobs that are killed, behind some that are not."""
+        for operation in _FIRST_JOBS:
+            self._through(self._job(operation))
+        self._follow()
+        for _ in range(jobs):
+            self.live_through(self.dice.choices(self.operations, [_WEIGHTS[name] for name in self.operations])[0])
+        self._through(self._job("retain"))
+        self._judge("after the last retention")
+        if found := left_overs(self.table, self.place.root):
+            self._fail("left-overs", f"{len(found)}: {found[:4]}")
+
+    def _through(self, job: Job) -> None:
+        told = self._run(job, None)
+        if told is None or "error" in told:
+            self._fail(job.operation, f"does not come through, though nobody killed it: {told}")
+            raise StoryEndedError
+
+    def live_through(self, operation: str) -> None:
+        """The job is killed, run again until it is done, and once more: that changes nothing."""
+        job, killed = self._job(operation), False
+        kill = self._kill(operation)
+        where = f"{operation} killed by {kill}"
+        told = self._run(job, kill)
+        if told is None:
+            killed = True
+            self.tally.kills[self.store, operation] = self.tally.kills.get((self.store, operation), 0) + 1
+        else:
+            self.tally.survived += 1
+        for _ in range(_TRIES if killed else 0):
+            self.tally.reruns += 1
+            told = self._run(job, None)
+            if told is not None and "error" not in told:
+                break
+        if told is None or "error" in told:
+            self._fail(where, f"does not come through: {told}")
+            raise StoryEndedError
+        self._measure(operation, told)
+        version = self.table.snapshot_at().version
+        again = self._run(job, None)
+        if operation in ("ingest", "inline") and (again is None or "error" in again or self.table.snapshot_at().version != version):
+            self._fail(where, f"a third run with the same token is not what it should be: {again}")
+        self._judge(where)
+
+    def _job(self, operation: str) -> Job:
+        self.turn += 1
+        batch = Batch(writer=1, turn=self.turn, tick=self.turn * _TICKS_A_BATCH)
+        return Job(operation=operation, token=batch.token if operation in ("ingest", "inline") else f"{operation} {self.turn}")
+
+    def _kill(self, operation: str) -> "Kill | Outside":
+        """A moment anywhere in the job, by the length of the last of its kind."""
+        length = self.tally.lengths.get((self.store, operation), {"seconds": 0.1, "store": 12, "file": 20})
+        kind = self.dice.choice(KINDS if self.place.root is not None else KINDS[:2])
+        share, after = self.dice.random(), self.dice.random() < 0.5
+        if kind == "outside":
+            return Outside(seconds=share * length["seconds"])
+        return Kill(kind=kind, at=1 + int(share * length[kind]), after=after)
+
+    def _measure(self, operation: str, told: dict[str, Any]) -> None:
+        if not told["repeated"]:
+            self.tally.lengths[self.store, operation] = {name: told[name] for name in ("seconds", "store", "file")}
+
+    def _run(self, job: Job, kill: "Kill | Outside | None") -> dict[str, Any] | None:
+        """What the process said in the end; None when it was killed."""
+        ours, theirs = self.context.Pipe(duplex=False)
+        own_kill = kill if isinstance(kill, Kill) else None
+        process = self.context.Process(target=work, args=(self.place, job, own_kill, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        try:
+            if not ours.poll(_JOB_S):
+                return {"error": f"did not begin within {_JOB_S} s"}
+            ours.recv()
+            if isinstance(kill, Outside):
+                time.sleep(kill.seconds)
+                process.kill()
+            told: dict[str, Any] | None = ours.recv() if ours.poll(_JOB_S) else {"error": f"took more than {_JOB_S} s"}
+        except EOFError:
+            told = None
+        finally:
+            if told_is_late(process):
+                process.kill()
+            process.join()
+            ours.close()
+        if told is None and process.exitcode != -signal.SIGKILL:
+            return {"error": f"ended with {process.exitcode} and without a word"}
+        return told
+
+    def _judge(self, where: str) -> None:
+        """The model at the newest version, at older ones, and at event times; every invariant."""
+        self._follow()
+        root = self.table.snapshot_at().root
+        versions = [root.version, *(self.dice.randint(root.oldest_version, root.version) for _ in range(2))]
+        for version in dict.fromkeys(versions):
+            floor = self.table.snapshot_at(version).root.floor
+            times = [None, *(self.ledger.model.parts[0]["at"][[0, len(self.ledger.model.parts[0]["at"]) // 2]].tolist())]
+            for event_time in (moment for moment in times if moment is None or floor is None or moment >= floor):
+                found = columns_from(self.table.read(version=version, event_time=event_time))
+                if said := difference(found, self.ledger.model.visible(version, event_time)):
+                    self._fail(where, f"version {version}, event time {event_time}: {said}")
+        if findings := check_table(self.table):
+            self._fail(where, f"check finds {len(findings)}: {findings[:2]}")
+
+    def _follow(self) -> None:
+        """What retention took from the log before it was seen brought no rows."""
+        head = self.table.snapshot_at().version
+        while self.ledger.version < head:
+            try:
+                self.ledger.follow(self.ledger.version + 1)
+            except NotFoundError:
+                self.ledger.version += 1
+
+    def _fail(self, where: str, what: str) -> None:
+        self.tally.failures.append(f"{self.name}, job {self.turn}, {where}: {what}")
+
+
+class StoryEndedError(Exception):
+    """A job does not come through, so that the story cannot go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """Killed by another process, so long after it began."""
+
+    seconds: float
+
+
+def told_is_late(process: Any) -> bool:
+    """Whether the process does not end by itself."""
+    process.join(5)
+    return bool(process.is_alive())

@@ -1,0 +1,37 @@
+"""A share of `make crash`: jobs that are killed are run again, and the table is what the model says, sound, and without left-overs."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.crash.__main__ import crash, report
+from tests.crash.place import STORES
+from tests.crash.spark_bootstrap import crash_bootstraps
+from tests.crash.story import Tally
+
+SEED = os.environ.get("OPAL_SEED") or str(random.SystemRandom().randrange(1, 1 << 32))
+
+
+def test_upserts_that_are_killed_come_through(tmp_path: Path) -> None:
+    tally = crash(tmp_path, 2, "7", ["local"], ["inline", "metagen"])
+    assert sum(tally.kills.values()) == 2
+    assert tally.failures == []
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+def test_any_job_that_is_killed_anywhere_comes_through(tmp_path: Path) -> None:
+    print(f"OPAL_SEED={SEED}")
+    tally = crash(tmp_path, 16, SEED, STORES)
+    print(report(tally, STORES))
+    assert tally.failures == []
+
+
+@pytest.mark.slow
+def test_a_bootstrap_whose_driver_is_killed_comes_through(tmp_path: Path) -> None:
+    print(f"OPAL_SEED={SEED}")
+    tally = Tally()
+    crash_bootstraps(tmp_path, 1, ["no-links"], random.Random(SEED), tally)
+    assert tally.failures == []

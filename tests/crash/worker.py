@@ -1,0 +1,161 @@
+"""A job in a process of its own, which may be killed: by itself at a call to the store or to the file system, or from outside."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from opal_lake.data.z_value import z_fields
+from opal_lake.engine.in_process import InProcess
+from opal_lake.job.job import JobResult
+from opal_lake.log.results import run_once
+from opal_lake.storage.left_overs import KeepsLeftOvers, LeftOver
+from opal_lake.storage.protocol import Storage, StoredObject
+from opal_lake.table import Table
+from opal_lake.upkeep.compaction import CompactOptions, compact
+from opal_lake.upkeep.zorder import zorder
+from opal_lake.upkeep.zorder_plan import ZOrderOptions
+from tests.crash.place import Place
+from tests.soak.rows import TICK, arrow_of, batch_of, columns_of
+
+TARGET_BYTES = 24 << 10
+LOOK_BACK = 400 * TICK
+_FILE_CALLS = {"open", "os.link", "os.rename", "os.remove", "os.mkdir", "os.scandir"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a scheduler would start again with the same token; of an ingest the token is the batch."""
+
+    operation: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """Before or after the `at`-th call (from 1) to the store, or to the file system below its root."""
+
+    kind: str
+    at: int
+    after: bool = False
+
+
+def _ingest(table: Table, token: str, metadata: str) -> JobResult:
+    return table.ingest(*arrow_of(columns_of(batch_of(token))), token=token, metadata=metadata)
+
+
+def _rewrite(table: Table, token: str, options: CompactOptions) -> JobResult:
+    return run_once(table.log, "compact", token, lambda: compact(table, options))
+
+
+def _zorder(table: Table, token: str) -> JobResult:
+    fields = z_fields(table.snapshot_at().spec, ["x", "y"])
+    options = ZOrderOptions(columns=tuple(column.id for column in fields), target_bytes=TARGET_BYTES)
+    return run_once(table.log, "zorder", token, lambda: zorder(table, fields, options))
+
+
+JOBS: dict[str, Callable[[Table, str], JobResult]] = {
+    "ingest": lambda table, token: _ingest(table, token, "batch"),
+    "inline": lambda table, token: _ingest(table, token, "inline"),
+    "metagen": lambda table, token: table.metagen(token=token),
+    "compact": lambda table, token: _rewrite(table, token, CompactOptions(target_bytes=TARGET_BYTES)),
+    "major": lambda table, token: _rewrite(table, token, CompactOptions(mode="major", look_back=LOOK_BACK, target_bytes=TARGET_BYTES)),
+    "zorder": _zorder,
+    "retain": lambda table, token: table.retain(window="0s", grace="0s", token=token),
+    "rebuild": lambda table, token: replace(table, executor=InProcess(tasks=4)).rebuild_key_store(token=token),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Reaper:
+    """Counts calls, and ends this process without a word at the one that is meant."""
+
+    kill: Kill | None
+    calls: dict[str, int] = field(default_factory=lambda: {"store": 0, "file": 0})
+
+    def count(self, kind: str) -> bool:
+        """Whether to die after this call."""
+        self.calls[kind] += 1
+        meant = self.kill is not None and self.kill.kind == kind and self.kill.at == self.calls[kind]
+        if meant and self.kill is not None and not self.kill.after:
+            die()
+        return meant
+
+    def watch_files(self, root: Path) -> None:
+        """The calls to the file system as Python is about to make them."""
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            if event in _FILE_CALLS and str(arguments[0]).startswith(str(root)) and self.count("file"):
+                die()
+
+        sys.addaudithook(hook)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReapedStore:
+    """A store whose calls are counted; a deletion of n paths is n calls."""
+
+    inner: Storage
+    reaper: Reaper
+
+    @property
+    def uri(self) -> str:
+        return self.inner.uri
+
+    def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        return self._done(self.reaper.count("store"), self.inner.get(path, start, length))
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+        return self._done(self.reaper.count("store"), self.inner.put_if_absent(path, data))
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
+        return self._done(self.reaper.count("store"), self.inner.list(prefix, start_after))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            dies = self.reaper.count("store")
+            self._done(dies, self.inner.delete([path]))
+
+    def now_us(self) -> int | None:
+        return self._done(self.reaper.count("store"), self.inner.now_us())
+
+    def _done(self, dies: bool, result: Any) -> Any:
+        if dies:
+            die()
+        return result
+
+
+class ReapedFolder(ReapedStore):
+    """One that can have left-overs, which retention takes."""
+
+    def left_overs(self) -> Iterator[LeftOver]:
+        assert isinstance(self.inner, KeepsLeftOvers)
+        return self._done(self.reaper.count("store"), self.inner.left_overs())
+
+    def remove_left_overs(self, paths: Iterable[str]) -> None:
+        assert isinstance(self.inner, KeepsLeftOvers)
+        self._done(self.reaper.count("store"), self.inner.remove_left_overs(paths))
+
+
+def work(place: Place, job: Job, kill: Kill | None, told: Connection) -> None:
+    """All of a process: says that it begins, and in the end what came of it, if it is still there."""
+    reaper, inner = Reaper(kill=kill), place.store()
+    store = (ReapedFolder if isinstance(inner, KeepsLeftOvers) else ReapedStore)(inner=inner, reaper=reaper)
+    if place.root is not None:
+        reaper.watch_files(place.root)
+    told.send("begun")
+    began = time.monotonic()
+    try:
+        result = JOBS[job.operation](place.table(store), job.token)
+        told.send({"version": result.version, "repeated": result.repeated, "seconds": time.monotonic() - began, **reaper.calls})
+    except Exception as error:  # noqa: BLE001  # the story says what it thinks of it
+        told.send({"error": f"{type(error).__name__}: {error}"})

@@ -1,0 +1,161 @@
+"""README's and the docs' Python and `opal`, run as they stand but for where the tables lie; what they print is what the docs show."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from opal_lake.cli import main
+from opal_lake.job.exit_codes import OK
+from opal_spark import OpalTable
+from tests.docs.examples import ROOT, example_with, examples, with_places
+from tests.fixtures_cli import SOURCES, metadata, opal_commands
+from tests.fixtures_postgres import USER, Postgres
+from tests.opal_spark.conftest import spark
+
+__all__ = ["metadata", "opal_commands", "spark"]
+
+pytestmark = pytest.mark.spark
+
+JDBC = "Jdbc(url="
+DRIVER = "org.postgresql:postgresql:42.7.8"
+
+
+@pytest.fixture(autouse=True)
+def own_time_zone(spark: SparkSession) -> Any:
+    """The tutorial sets the session's, which the tests share."""
+    yield
+    spark.conf.unset("spark.sql.session.timeZone")
+
+
+def run_page(page: str, places: dict[str, str], names: dict[str, Any], *, left_out: str | None = None) -> dict[str, Any]:
+    """Every Python block in its order, in one namespace; a text block says what the one before it prints."""
+    printed = ""
+    for example in examples(page, "python", "text"):
+        if left_out is not None and left_out in example.text:
+            continue
+        if example.language == "text":
+            assert printed.strip() == example.text.strip(), example
+            continue
+        with redirect_stdout(StringIO()) as output:
+            exec(compile(example.with_places(places), str(example), "exec"), names)
+        printed = output.getvalue()
+    return names
+
+
+def run_console(page: str, places: dict[str, str]) -> None:
+    for example in examples(page, "console"):
+        for command in example.commands:
+            if command.startswith("opal "):
+                assert main(shlex.split(with_places(command, places))[1:]) == OK, f"{example}: {command}"
+
+
+def changes(spark: SparkSession) -> Any:
+    return spark.sql("SELECT 1L AS order_id, 150D AS total, 'I' AS op, TIMESTAMP '2026-10-01 09:00:00Z' AS updated_at, 'NL' AS country")
+
+
+def readme(spark: SparkSession, folder: Path) -> None:
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    run_page("README.md", {"/lake/": f"{folder}/", "2026-11-02T09:00:00Z": later}, {"spark": spark, "df": changes(spark)})
+    assert [row["order_id"] for row in OpalTable.for_path(spark, str(folder / "orders")).read().collect()] == [1]
+    run_console("README.md", {"/lake/": f"{folder}/"})
+
+
+def tutorial(spark: SparkSession, folder: Path) -> None:
+    names = run_page("docs/tutorial.md", {"/lake/": f"{folder}/"}, {})
+    assert names["spark"].sql("SELECT count(*) FROM orders").first()[0] == 3
+    run_console("docs/tutorial.md", {"/lake/": f"{folder}/"})
+
+
+def table_api(spark: SparkSession, folder: Path) -> None:
+    (folder / "in" / "orders").mkdir(parents=True)
+    (folder / "in" / "orders" / "1.csv").write_text(
+        "order_id,country,total,op,updated_at\n1,NL,150,I,2026-10-01T09:00:00Z\n2,DE,ten,I,2026-10-01T09:00:00Z\n"
+    )
+    OpalTable.create(spark, str(folder / "orders"), changes(spark).schema, keys=["order_id"], delta="updated_at").ingest(
+        changes(spark), metadata="inline"
+    )
+    names = run_page("docs/table-api.md", {"/lake/": f"{folder}/", "/in/": f"{folder}/in/"}, {"spark": spark}, left_out=JDBC)
+    assert [row["order_id"] for row in names["orders"].read().collect()] == [1]
+    assert spark.sql("SELECT * FROM totals").first() == spark.sql("SELECT * FROM same_totals").first() == (150.0, 1)
+    old_table(spark)
+    run_console("docs/table-api.md", {})
+
+
+def old_table(spark: SparkSession) -> None:
+    spark.sql("SELECT id, id AS at, 'NL' AS country FROM range(10)").write.parquet(f"{Path.cwd()}/old/users")
+
+
+def maintenance(spark: SparkSession, folder: Path) -> None:
+    rows = spark.sql("SELECT id AS customer_id, now() AS created_at FROM range(10)")
+    orders = OpalTable.create(spark, str(folder / "orders"), rows.schema, keys=["customer_id"], delta="created_at")
+    for _ in range(2):
+        orders.ingest(rows, metadata="inline")
+    names = run_page("docs/maintenance.md", {}, {"orders": orders})
+    orders.ingest(rows, metadata="inline")  # a single file is in order by itself
+    exec(example_with("docs/maintenance.md", "zorder(").text, names)
+    assert {"compact", "zorder"} <= {commit["operation"] for commit in orders.history()}
+    old_table(spark)
+    assert main(shlex.split("bootstrap lake/users old/users --format parquet --key id --delta at")) == OK
+    run_console("docs/maintenance.md", {})
+
+
+# Every page with Python, and every page with `opal` on a table
+SCRIPTS: dict[str, Callable[[SparkSession, Path], None]] = {
+    "README.md": readme,
+    "docs/tutorial.md": tutorial,
+    "docs/table-api.md": table_api,
+    "docs/maintenance.md": maintenance,
+}
+CONSOLES = ("docs/maintenance.md", "docs/table-api.md", "docs/tutorial.md")
+
+
+@pytest.mark.usefixtures("opal_commands")
+@pytest.mark.parametrize("page", SCRIPTS)
+def test_examples_run_and_print_what_the_page_shows(
+    page: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    SCRIPTS[page](spark, tmp_path)
+
+
+@pytest.mark.postgres
+def test_the_example_of_a_database_runs(spark: SparkSession, tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark.sql(f"ADD JAR ivy://{DRIVER}?transitive=false")
+    monkeypatch.setenv("DB_USER", USER)
+    monkeypatch.setenv("DB_PASSWORD", postgres.password)
+    postgres.execute("DROP TABLE IF EXISTS orders", "CREATE TABLE orders (id bigint, at bigint)", "INSERT INTO orders VALUES (1, 1)")
+    orders = OpalTable.create(spark, str(tmp_path / "t"), spark.range(1).selectExpr("id", "id AS at").schema, keys=["id"], delta="at")
+    example = example_with("docs/table-api.md", JDBC)
+    names = {"orders": orders}
+    exec(compile(example.with_places({"jdbc:postgresql://db/shop": postgres.url}), str(example), "exec"), names)
+    orders.metagen()
+    assert [row["id"] for row in orders.read().collect()] == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("opal_commands")
+def test_the_commands_for_a_cluster_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archive is packed, and the app submitted; tests/opal_spark/cli/test_pack.py runs jobs with such an archive."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    table = OpalTable.create(spark, str(tmp_path / "orders"), changes(spark).schema, keys=["order_id"], delta="updated_at")
+    table.ingest(changes(spark))
+    run_console("docs/clusters-and-s3.md", {})
+    assert (tmp_path / "environment.tar.gz").is_file()
+    [command] = [line for example in examples("docs/clusters-and-s3.md", "console") for line in example.commands if "spark-submit" in line]
+    program, *words = shlex.split(command.replace("s3a://lake/orders", str(tmp_path / "orders")))
+    environment = os.environ | {"PYTHONPATH": str(SOURCES), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run([Path(sys.executable).with_name(program), *words], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == OK, done.stderr[-2000:]
+    assert table.read().count() == 1

@@ -1,0 +1,110 @@
+"""The generated parts of the docs hold everything that they are generated from."""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from docs.hooks import command_line, lists, rooms, yaml_reference
+from docs.hooks.site import GENERATED, MARKER, PAGES, ROOT, generate, site_links
+from opal_lake.cli import build_parser
+from opal_lake.spec.condition import FUNCTIONS
+from opal_lake.spec.properties import PROPERTIES
+from tests.docs.examples import PAGES as SOURCES
+from tests.docs.examples import page_text
+from tests.fixtures_cli import metadata, opal_commands
+
+__all__ = ["metadata", "opal_commands"]
+
+LINTED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action.choices, dict):
+            for inner in action.choices.values():
+                yield from parsers(inner)
+
+
+@pytest.mark.usefixtures("opal_commands")
+def test_the_command_line_page_has_every_command_and_option() -> None:
+    page = command_line.page()
+    for parser in parsers(build_parser()):
+        assert parser.prog == "opal" or f" {parser.prog}\n" in page
+        for action in parser._actions:
+            for option in action.option_strings:
+                assert option in ("-h", "--help", "--version") or option in page, f"{parser.prog} {option}"
+    assert "%(default)s" not in page
+
+
+def test_the_yaml_page_has_every_key_of_the_published_schema() -> None:
+    page, schema = yaml_reference.page(), json.loads(yaml_reference.SCHEMA.read_text(encoding="utf-8"))
+    sections = {section.partition("\n")[0].strip("`"): section for section in page.split("### ")[1:]}
+    places = yaml_reference.paths(schema)
+    assert places.keys() == schema["$defs"].keys()
+    models = {"Top level": schema} | {places[name]: schema["$defs"][name] for name in places}
+    for name, model in models.items():
+        assert not [key for key in model["properties"] if f"`{key}`" not in sections[name]], name
+    anchors = {yaml_reference.anchor(title) for title in sections}
+    assert set(re.findall(r"\]\(#([^)]*)\)", page)) <= anchors
+
+
+def test_the_lists_are_whole() -> None:
+    assert set(re.findall(r"^\| `(\w+)`", lists.properties(), re.MULTILINE)) == set(PROPERTIES)
+    assert set(re.findall(r"`(\w+)`", lists.functions())) == FUNCTIONS
+
+
+def test_the_picture_has_the_floors_that_imports_are_checked_by() -> None:
+    houses = rooms.houses()
+    assert list(houses) == LINTED["root_packages"]
+    for contract in LINTED["contracts"]:
+        if "containers" in contract:
+            [package] = contract["containers"]
+            assert [" | ".join(floor) for floor in houses[package].floors] == contract["layers"]
+    svg = rooms.picture()
+    for house in houses.values():
+        for room in (room for floor in house.floors for room in floor):
+            path = rooms.SOURCES[house.name] / house.name / room
+            assert path.is_dir() or path.with_suffix(".py").is_file(), path
+            assert f">{room}</text>" in svg
+    assert "\n\n" not in svg
+
+
+def test_the_tree_has_every_package() -> None:
+    packages = [path.parent for name, folder in rooms.SOURCES.items() for path in (folder / name).rglob("__init__.py")]
+    assert sorted(re.findall(r"^ *- `(\w+)`: \S", rooms.tree(), re.MULTILINE)) == sorted(path.name for path in packages)
+
+
+@pytest.mark.usefixtures("opal_commands")
+def test_every_marker_is_known_and_every_part_is_in_a_page() -> None:
+    named = [name for page in SOURCES for name in MARKER.findall(page_text(page))]
+    assert sorted(named) == sorted(GENERATED)
+    assert not [page for page in SOURCES if "<!-- generated" in generate(page_text(page))]
+
+
+def test_links_that_work_in_the_repository_work_in_the_site() -> None:
+    pages = {*(page.removeprefix("docs/") for page in SOURCES if page.startswith("docs/")), *PAGES}
+    for page in SOURCES:
+        for target in re.findall(r"\]\(([^)#\s]+)[)#]", site_links(page_text(page), page.removeprefix("docs/"))):
+            assert target in pages or (target.endswith(".png") and (ROOT / target).is_file()), f"{page}: {target}"
+
+
+def test_the_site_is_built_strictly_and_names_no_other_host(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    built = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "site").glob("*.html")}
+    loaded = {
+        name: re.findall(r"<(?:script|link|img|iframe)\b[^>]*(?:src|href)=\"?((?:https?:)?//[^\s\">]+)", text)
+        for name, text in built.items()
+    }
+    assert not {name: found for name, found in loaded.items() if found}
+    assert "OpalTable" in built["table-api.html"]
+    assert "<svg" in built["architecture.html"]

@@ -1,0 +1,83 @@
+"""The verbs that keep a table: properties, savepoints, retention."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opal_lake.cli import main
+from opal_lake.clock import SystemClock
+from opal_lake.job.exit_codes import FINDINGS, INPUT, OK
+from opal_lake.storage import open_storage
+from opal_lake.table import table_on
+from opal_lake.testing.clocks import SilentStore, SkewedClock
+from tests.fixtures_cli import metadata, opal_commands
+from tests.opal_lake.shop import content, create, reopen, rows
+
+__all__ = ["metadata", "opal_commands"]
+pytestmark = pytest.mark.usefixtures("opal_commands")
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    uri = str(tmp_path / "shop")
+    table = create(open_storage(uri))
+    for number in range(3):
+        table.ingest(*rows([("ax", number, number)]), metadata="inline")
+    return uri
+
+
+def test_set_changes_and_lists_properties(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["set", uri, "window=3d", "small_files=4", "--json"]) == OK
+    assert json.loads(capsys.readouterr().out)["version"] == 4
+    assert main(["set", uri]) == OK
+    shown = capsys.readouterr().out
+    assert "window" in shown
+    assert "3d" in shown
+    assert main(["set", uri, "--default", "window"]) == OK
+    assert "window is '7d' now" in capsys.readouterr().out
+    assert main(["set", uri, "window"]) == INPUT
+    assert "write window=VALUE" in capsys.readouterr().err
+
+
+def test_a_savepoint_is_set_listed_and_released(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["savepoint", uri, "first", "--version", "1"]) == OK
+    assert main(["retain", uri, "--window", "0s", "--grace", "0s"]) == OK
+    assert main(["describe", uri]) == OK
+    assert "savepoints first (1)" in capsys.readouterr().out
+    assert content(reopen(open_storage(uri)), version=1) == [("ax", 0, 0)]
+    assert main(["savepoint", uri, "first", "--release"]) == OK
+    assert "version 1 is first no longer" in capsys.readouterr().out
+
+
+def test_a_dry_run_lists_what_would_go(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["retain", uri, "--window", "0s", "--grace", "0s", "--dry-run"]) == OK
+    shown = capsys.readouterr().out
+    assert "would delete" in shown
+    assert "_opal/log/00000000000000000000.json" in shown
+    assert main(["retain", uri, "--window", "0s", "--grace", "0s"]) == OK
+    assert "deleted" in capsys.readouterr().out
+    assert main(["retain", uri]) == OK
+    assert "nothing to do" in capsys.readouterr().out
+    assert main(["check", uri]) == OK
+    assert main(["history", uri]) == OK
+    assert "older versions" not in capsys.readouterr().out
+
+
+def test_a_clock_is_repaired_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a file system, whose time is this machine's: a year ahead was whoever did not ask it."""
+    uri = str(tmp_path / "table")
+    table = create(open_storage(uri))
+    wrong = SilentStore(inner=table.storage)
+    table_on(wrong, SkewedClock(true=SystemClock(), ahead_us=365 * 86_400_000_000)).set_properties({"window": "8d"})
+    assert main(["check", uri]) == FINDINGS
+    assert "opal repair-clock" in capsys.readouterr().out
+    assert main(["repair-clock", uri, "--dry-run"]) == OK
+    shown = capsys.readouterr().out
+    assert "would correct 1 version" in shown
+    assert "1 version, 1 to 1, are of" in shown
+    assert main(["repair-clock", uri]) == OK
+    assert "corrected 1 version" in capsys.readouterr().out
+    assert main(["repair-clock", uri]) == OK
+    assert "nothing to do" in capsys.readouterr().out
+    assert main(["check", uri]) == OK

@@ -1,0 +1,68 @@
+"""Flags of the command line, as they follow from a declaration."""
+
+import argparse
+from typing import Annotated, ClassVar
+
+import pytest
+
+from opal_lake.cli.flags import add_flags, add_token, operation_of
+from opal_lake.errors import InvalidInputError
+from opal_lake.job.operations.declared import Operation, declaration
+from opal_lake.job.operations.values import Columns, Count, Help, Span, one_of
+
+
+@declaration
+class Paint(Operation):
+    """Has an argument of each kind."""
+
+    name: ClassVar[str] = "paint"
+
+    wall: Annotated[str, Help("which one", "WALL")]
+    colours: Annotated[Columns | None, Help("no flag repeats this one")] = None
+    coats: Annotated[Count, Help("how many, at least 50% of them white")] = 2
+    brush: Annotated[str, one_of("wide", "thin"), Help("which one")] = "wide"
+    dry_for: Annotated[Span | None, Help("between two coats")] = None
+    twice: Annotated[bool, Help("do it again")] = False
+    quietly: bool = False
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_flags(parser, Paint, but=("colours",))
+    add_token(parser, "paints")
+    return parser.parse_args(words)
+
+
+def test_what_is_given_becomes_the_operation_and_the_rest_has_its_default() -> None:
+    args = parsed("--wall", "north", "--coats", "3", "--dry-for", "1h30m", "--twice")
+    assert operation_of(args, Paint) == Paint(wall="north", coats=3, dry_for="1h30m", twice=True)
+    assert operation_of(parsed("--wall", "east"), Paint) == Paint(wall="east")
+    assert operation_of(args, Paint, colours=["red"], coats=1).to_arguments() == {
+        "wall": "north", "colours": ["red"], "coats": 1, "dry_for": "1h30m", "twice": True,
+    }  # fmt: skip
+
+
+def test_help_names_values_and_defaults_and_what_has_no_help_is_no_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed("--help")
+    shown = " ".join(capsys.readouterr().out.split())
+    for said in ("--wall WALL which one", "--coats N how many, at least 50% of them white (default: 2)", "--brush {wide,thin}"):
+        assert said in shown
+    assert "--dry-for SPAN between two coats" in shown
+    assert "the same token twice paints once" in shown
+    assert "quietly" not in shown
+    assert "colours" not in shown
+
+
+def test_a_required_argument_and_a_choice_are_argparse_s_affair_and_values_the_declaration_s() -> None:
+    with pytest.raises((SystemExit, argparse.ArgumentError)):
+        parsed()
+    with pytest.raises(argparse.ArgumentError, match="invalid choice"):
+        parsed("--wall", "north", "--brush", "round")
+    with pytest.raises(InvalidInputError, match="dry_for='a while' is no duration"):
+        operation_of(parsed("--wall", "north", "--dry-for", "a while"), Paint)
+
+
+def test_arguments_may_be_called_as_the_parameters_of_the_function() -> None:
+    with pytest.raises(InvalidInputError, match="paint has no argument args, declared"):
+        operation_of(parsed("--wall", "north"), Paint, args=1, declared=2)

@@ -1,0 +1,103 @@
+"""Of a large Parquet file a read of some columns fetches these columns, and trusts no byte that nothing vouches for."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from opal_lake.errors import FormatError, StorageError
+from opal_lake.spec.table_spec import TableLayout, plan_spec
+from opal_lake.storage import open_storage
+from opal_lake.storage.protocol import Storage
+from opal_lake.table import Table, create_on, table_on
+from opal_lake.testing.failing_store import FailingStore
+
+ROWS = 50_000
+COLUMNS = ["note", "at", "id"]  # not in the table's order
+
+
+class CountedStore(FailingStore):
+    """How many bytes of data files were fetched."""
+
+    fetched = 0
+
+    def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        data = super().get(path, start, length)
+        self.fetched += len(data) if path.startswith("data/") else 0
+        return data
+
+
+def wide_rows() -> pa.Table:
+    """Texts that do not compress make 3 MB."""
+    random = np.random.default_rng(7)
+    ids = np.arange(ROWS)
+    texts = [random.bytes(30).hex() for _ in ids]
+    return pa.table({"id": ids, "at": ids + 1, "text": texts, "note": pa.array([f"n{one % 9}" for one in range(ROWS)])})
+
+
+def made(storage: Storage, file_format: str) -> Table:
+    layout = TableLayout(keys=["id"], delta="at", tie_break=(), deletes=None, partition_by=(), file_format=file_format, properties={})
+    rows = wide_rows()
+    table = create_on(storage, plan_spec(rows.schema, layout))
+    table.ingest(rows, None)
+    table.ingest(rows.slice(5, 1).set_column(1, "at", pa.array([10**6])), None)
+    table.metagen()
+    return table
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made(open_storage(str(tmp_path)), "parquet")
+    return tmp_path
+
+
+def large_file(folder: Path) -> Path:
+    return max((folder / "data").rglob("*.parquet"), key=lambda file: file.stat().st_size)
+
+
+def fetched(folder: Path, **view: object) -> tuple[int, pa.Table]:
+    store = CountedStore(open_storage(str(folder)))
+    rows = table_on(store).read(**view)  # type: ignore[arg-type]  # the views are the test's own
+    return store.fetched, rows
+
+
+def test_only_the_columns_that_are_read_are_fetched(folder: Path) -> None:
+    size = large_file(folder).stat().st_size
+    whole, rows = fetched(folder)
+    assert whole >= size > 1_500_000
+    part, some = fetched(folder, columns=COLUMNS)
+    assert part < size / 4
+    assert some == rows.select(COLUMNS)
+    assert fetched(folder, columns=["note"], event_time=ROWS)[1].num_rows == ROWS, "the delta column is fetched where a moment needs it"
+
+
+def test_orc_is_read_whole_and_gives_the_same(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("orc")
+    made(open_storage(str(other)), "orc")
+    assert fetched(other, columns=COLUMNS)[1] == fetched(folder, columns=COLUMNS)[1]
+
+
+def test_damage_and_loss_are_named(folder: Path) -> None:
+    file = large_file(folder)
+    data = file.read_bytes()
+    for place in (40, len(data) - 20):  # a page of the first column, the footer
+        file.write_bytes(data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :])
+        with pytest.raises(FormatError, match=file.name):
+            fetched(folder, columns=["id"])
+    file.write_bytes(data[:-1])
+    with pytest.raises(FormatError, match=file.name):
+        fetched(folder, columns=["id"])
+    file.unlink()
+    with pytest.raises(FormatError, match=f"{file.name} is missing"):
+        fetched(folder, columns=["id"])
+
+
+def test_a_store_that_fails_is_no_damage(folder: Path) -> None:
+    """The error of a read within a file is the store's own."""
+    dry = CountedStore(open_storage(str(folder)))
+    table_on(dry).read(columns=["id"])
+    reads = [place for place, call in enumerate(dry.trace, start=1) if call.path.endswith(".parquet")]
+    for place in reads[:3]:
+        with pytest.raises(StorageError):
+            table_on(FailingStore(open_storage(str(folder)), place, "failed")).read(columns=["id"])

@@ -1,0 +1,30 @@
+"""A check by tasks finds what the check of one process finds, on sound tables and on forged ones, however many tasks there are."""
+
+from functools import partial
+
+import pytest
+
+from opal_lake.engine.in_process import InProcess
+from opal_lake.inspect.check import CheckOptions, check
+from opal_lake.inspect.check.content.by_tasks import look_by_tasks
+from opal_lake.storage import open_storage
+from opal_lake.table import table_on
+from tests.opal_lake.inspect.test_check_bounded import told
+from tests.opal_lake.inspect.test_check_forged import FORGERIES, Forger, forger
+
+__all__ = ["forger"]
+
+
+@pytest.mark.parametrize("what", ["nothing", *FORGERIES])
+@pytest.mark.parametrize("slots", [1, 3])
+def test_forgeries_are_found_as_the_local_check_finds_them(what: str, slots: int, forger: Forger, request: pytest.FixtureRequest) -> None:
+    if what in FORGERIES:
+        FORGERIES[what][1](forger)
+    storage = open_storage(f"memory://{request.node.name}")
+    for path, data in forger.files.items():
+        storage.put_if_absent(path, data)
+    table = table_on(storage)
+    here = check(table, CheckOptions())
+    by_tasks = check(table, CheckOptions(), partial(look_by_tasks, executor=InProcess(), slots=slots))
+    assert told([*by_tasks.findings]) == told([*here.findings])
+    assert bool(here.findings) == (what in FORGERIES)

@@ -1,0 +1,175 @@
+"""A check by many slots, which wait on disk, finds what one slot finds; a sample looks at some keys wholly, and says what it left out."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.inspect.check import CheckOptions, Finding, check, check_table, shelf
+from opal_lake.inspect.check.content import in_process as content
+from opal_lake.inspect.check.sample import plan_sample
+from opal_lake.key_store.entries import Entries, sorted_entries
+from opal_lake.storage.memory import MemoryStorage
+from opal_lake.table import Table
+from opal_lake.upkeep.compaction import CompactOptions, compact
+from tests.opal_lake.inspect.test_check_forged import FORGERIES, Forger, forger
+from tests.opal_lake.shop import Row, create, rows
+
+__all__ = ["forger"]
+
+Many = Callable[[], None]
+
+
+@pytest.fixture
+def many_slots(monkeypatch: pytest.MonkeyPatch) -> Many:
+    """From its call on a slot has room for one or two rows, and nothing is kept in memory."""
+
+    def change() -> None:
+        monkeypatch.setattr(content, "_SLOT_BYTES", 1 << 29)
+        monkeypatch.setattr(shelf, "_FLUSH_ROWS", 3)
+        monkeypatch.setattr(content, "Shelf", partial(shelf.Shelf, held_bytes=0))
+
+    return change
+
+
+def told(found: list[Finding]) -> list[tuple[str, str, str]]:
+    return sorted((finding.invariant, finding.path, finding.message) for finding in found)
+
+
+def moved(place: int) -> Callable[[Entries], Entries]:
+    """An entry under a key that its row does not have, in another slot."""
+
+    def change(there: Entries) -> Entries:
+        high = there.high.copy()
+        high[place] ^= np.uint64(1 << 63)
+        return sorted_entries(replace(there, high=high))
+
+    return change
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_many_slots_find_what_one_finds(what: str, forger: Forger, many_slots: Many) -> None:
+    FORGERIES[what][1](forger)
+    table = forger.table()
+    by_one = told(check_table(table))
+    many_slots()
+    assert told(check_table(table)) == by_one != []
+
+
+def test_an_entry_in_the_slot_of_another_key_is_found(forger: Forger, many_slots: Many) -> None:
+    path = forger.run(4, moved(0))
+    by_one = told(check_table(forger.table()))
+    assert ("I20", path) in {finding[:2] for finding in by_one}
+    many_slots()
+    assert told(check_table(forger.table())) == by_one
+
+
+def table_with_a_floor() -> MemoryStorage:
+    """Of the versions up to 5 only the newest are left; `a` has later ones. The last commit rewrote the runs into one."""
+    storage = MemoryStorage()
+    table = create(storage)
+    batches: list[list[Row]] = [[(key, at, at) for key in "abcdefgh"] for at in (1, 3, 5)] + [[("a", 9, 9), ("b", 7, None), ("i", 2, 2)]]
+    for batch in batches:
+        table.ingest(*rows(batch), metadata="inline")
+    compact(table, CompactOptions(mode="major", floor=5))
+    return storage
+
+
+def test_with_a_floor_an_entry_of_another_key_s_row_is_found_wherever_its_slot_is(many_slots: Many) -> None:
+    """Up to the floor rows may be gone, so that an entry without a row of its key is no finding by itself."""
+    storage = table_with_a_floor()
+    forger = Forger({found.path: storage.get(found.path) for found in storage.list("")})
+    assert check_table(forger.table()) == []
+    version = max(commit.version for commit in forger.table().history() if commit.actions.add_runs)
+    path = forger.run(version, moved(1))
+    by_one = told(check_table(forger.table()))
+    assert ("I20", path) in {finding[:2] for finding in by_one}
+    many_slots()
+    assert told(check_table(forger.table())) == by_one
+
+
+def test_a_table_with_a_floor_is_sound_by_many_slots(many_slots: Many) -> None:
+    table = Forger({found.path: found_bytes for found, found_bytes in _files(table_with_a_floor())}).table()
+    many_slots()
+    assert check_table(table) == []
+
+
+def _files(storage: MemoryStorage) -> list[tuple[Any, bytes]]:
+    return [(found, storage.get(found.path)) for found in storage.list("")]
+
+
+def table_of(keys: int) -> tuple[MemoryStorage, Table]:
+    storage = MemoryStorage()
+    table = create(storage)
+    for turn in (1, 2):
+        table.ingest(*rows([(f"k{key}", turn, key) for key in range(0, keys, turn)]), metadata="inline")
+    return storage, table
+
+
+@pytest.mark.parametrize("sample", ["100%", "37.5%", "10%", "0.01%", "25"])
+def test_a_sample_of_a_sound_table_finds_nothing_and_says_what_it_left_out(sample: str) -> None:
+    _, table = table_of(200)
+    checked = check(table, CheckOptions(sample=sample))
+    assert checked.findings == ()
+    assert bool(checked.left_out) is (sample != "100%")
+
+
+def test_each_key_is_looked_at_wholly_or_not_at_all_and_later_versions_look_at_others() -> None:
+    """Every event is gone: a sample names as many rows as it has keys that were updated."""
+    storage, _ = table_of(400)
+    forger = Forger({found.path: storage.get(found.path) for found in storage.list("")})
+    forger.log(2, lambda there: there.take(np.array([0])))
+    whole = {finding.message.split()[0] for finding in check_table(forger.table()) if finding.invariant == "I18"}
+    assert whole == {"199"}
+    found = [finding for finding in check_table(forger.table(), sample="30%") if finding.invariant == "I18"]
+    assert [*check_table(forger.table(), sample="30%")] == [*check_table(forger.table(), sample="30%")]
+    assert 30 < int(found[0].message.split()[0]) < 90
+    table = forger.table()
+    before = plan_sample("30%", table.snapshot_at())
+    table.ingest(*rows([("new", 1, 1)]))
+    assert plan_sample("30%", table.snapshot_at()).start != before.start
+
+
+def test_a_share_of_the_circle_that_passes_its_end_is_looked_at_on_both_sides() -> None:
+    _, table = table_of(300)
+    keys = replace(plan_sample("50%", table.snapshot_at()), start=(1 << 32) - (1 << 30))
+    high = np.random.default_rng(3).integers(0, 1 << 64, 10_000, dtype=np.uint64)
+    inside = keys.slot_of(high, 7) < 7
+    spans = [(np.uint64(low), np.uint64(top)) for low, top in keys.spans()]
+    assert len(spans) == 2
+    assert np.array_equal(inside, np.any([(high >= low) & (high <= top) for low, top in spans], axis=0))
+    assert np.bincount(keys.slot_of(high[inside], 7), minlength=7).min() > 500
+
+
+@pytest.mark.parametrize("stop_at", ["file", "slot", "range of rows"])
+def test_a_check_that_is_stopped_leaves_nothing_on_disk(
+    stop_at: str, many_slots: Many, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, table = table_of(20)  # whose cache of runs is where temporary files are, too
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    many_slots()
+    seen = []
+
+    def stop(noun: str, done: int, total: int) -> None:
+        seen.append(os.listdir(tmp_path))
+        if noun == stop_at and done == total - 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check(table, CheckOptions(at_step=stop))
+    assert seen
+    assert not any(seen)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("options", [{"memory": "10"}, {"memory": "100m"}, {"sample": "0%"}, {"sample": "101%"}, {"sample": "ten"}])
+def test_what_is_no_bound_and_no_share_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidInputError, match=r"memory|sample"):
+        CheckOptions(**options)  # type: ignore[arg-type]  # some of them

@@ -1,0 +1,259 @@
+"""Tables whose checksums all hold and whose content is wrong: each invariant is found out by its number, and at its file."""
+
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from opal_lake import layout
+from opal_lake.clock import ManualClock
+from opal_lake.data.data_file import decode_file, encode_file
+from opal_lake.events.bitmap import decode_base, encode_base
+from opal_lake.events.segment_log import Events, decode_events, encode_events
+from opal_lake.inspect.check import check_table
+from opal_lake.key_store.entries import Entries, concat_entries, sorted_entries
+from opal_lake.key_store.run import decode_run, encode_run
+from opal_lake.log import visibility
+from opal_lake.log.checkpoint import decode_root, encode_root
+from opal_lake.log.commit import Actions, Commit, decode_commit, encode_commit
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.sections import InlinePart, Sections, decode_section, encode_section
+from opal_lake.spec.schema import OFFSET, SEGMENT
+from opal_lake.storage.memory import MemoryStorage
+from opal_lake.table import Table
+from opal_lake.testing.ids import CountingIds
+from opal_lake.testing.runs import MemoryRuns
+from tests.opal_lake.shop import create, rows
+
+
+@dataclass(slots=True)
+class Forger:
+    """A table as a dictionary of files, to be written over as no table allows."""
+
+    files: dict[str, bytes]
+
+    def table(self) -> Table:
+        storage = MemoryStorage()
+        for path, data in self.files.items():
+            storage.put_if_absent(path, data)
+        log = CommitLog(storage=storage, clock=ManualClock(), ids=CountingIds())
+        return Table(log=log, cache=MemoryRuns(storage=storage))
+
+    def commit(self, version: int, change: Callable[[Commit], Commit]) -> str:
+        path = layout.commit_path(version)
+        self.files[path] = encode_commit(change(decode_commit(self.files[path], path)))
+        return path
+
+    def actions(self, version: int, change: Callable[[Actions], Actions]) -> str:
+        return self.commit(version, lambda commit: replace(commit, actions=change(commit.actions)))
+
+    def log(self, version: int, change: Callable[[Events], Events], **claims: Any) -> str:
+        def rewrite(actions: Actions) -> Actions:
+            log = actions.add_logs[0]
+            events = change(decode_events(self.files[log.path], log.path))
+            data = self.files[log.path] = encode_events(events)
+            least, greatest = int(events.until.min()), int(events.until.max())
+            told = {"events": len(events), "least_until": least, "greatest_until": greatest} | claims
+            return replace(actions, add_logs=(replace(log, size=len(data), crc32=zlib.crc32(data), **told),))
+
+        return decode_commit(self.files[self.actions(version, rewrite)], "").actions.add_logs[0].path
+
+    def run(self, version: int, change: Callable[[Entries], Entries], **claims: Any) -> str:
+        def rewrite(actions: Actions) -> Actions:
+            run = actions.add_runs[0]
+            entries = change(decode_run(self.files[run.path], run.path))
+            data = self.files[run.path] = encode_run(entries)
+            told = {"entries": len(entries), "hash_low": int(entries.high[0]), "hash_high": int(entries.high[-1])} | claims
+            return replace(actions, add_runs=(replace(run, size=len(data), crc32=zlib.crc32(data), **told),))
+
+        return decode_commit(self.files[self.actions(version, rewrite)], "").actions.add_runs[0].path
+
+    def data(self, version: int, change: Callable[[pa.Table], pa.Table], **claims: Any) -> str:
+        spec = decode_commit(self.files[layout.commit_path(0)], "").actions.spec
+        assert spec is not None
+
+        def rewrite(actions: Actions) -> Actions:
+            file = actions.ingested[0]
+            encoded = encode_file(change(decode_file(self.files[file.path], spec, None, file.path)), spec)
+            data = self.files[file.path] = bytes(encoded.data)
+            told = {"rows": encoded.rows, "bounds": encoded.bounds} | claims
+            return replace(actions, ingested=(replace(file, size=len(data), crc32=zlib.crc32(data), **told), *actions.ingested[1:]))
+
+        return decode_commit(self.files[self.actions(version, rewrite)], "").actions.ingested[0].path
+
+    def root(self, change: Callable[[Any, Sections], Any]) -> str:
+        path = next(path for path in self.files if layout.checkpoint_version(path) is not None)
+        root, sections = decode_root(self.files[path], path)
+        self.files[path] = encode_root(change(root, sections), sections)
+        return path
+
+    def section(self, sections: Sections, name: str, change: Callable[[list[Any]], list[Any]]) -> None:
+        """Small lists are in the root, each in one part."""
+        (part,) = sections[name]
+        assert isinstance(part, InlinePart)
+        assert isinstance(sections, dict)
+        data = encode_section(change(decode_section(part.data, name, lambda item: item)), lambda item: item)
+        sections[name] = (replace(part, data=data),)
+
+
+@pytest.fixture
+def forger(monkeypatch: pytest.MonkeyPatch) -> Forger:
+    """Versions 1, 3, 5 ingest and 2, 4 process; version 5 is pending, 4 has a checkpoint."""
+    monkeypatch.setattr(visibility, "FOLD_AT_LOGS", 1)
+    storage = MemoryStorage()
+    table = create(storage, checkpoint_commits=4, group_rows=20)
+    for batch in ([("a", 1, 1), ("b", 1, 1), ("a", 2, 2), ("c", 5, 5)], [("b", 2, None), ("a", 2, 3), ("c", 4, 4), ("d", 1, 1)]):
+        table.ingest(*rows(batch), token=f"batch {len(batch)}{batch[0]}")
+        table.metagen()
+    table.ingest(*rows([("e", 1, 1)]))
+    return Forger({found.path: storage.get(found.path) for found in storage.list("")})
+
+
+def events(*extra: tuple[int, int, int]) -> Callable[[Events], Events]:
+    """The events with more of them, sorted by row."""
+
+    def change(there: Events) -> Events:
+        all_rows = sorted({*zip(there.segment.tolist(), there.offset.tolist(), there.until.tolist(), strict=True), *extra})
+        segment, offset, until = zip(*all_rows, strict=True)
+        return Events(segment=np.array(segment, np.int64), offset=np.array(offset, np.int32), until=np.array(until, np.int64))
+
+    return change
+
+
+def column(name: str, values: Callable[[np.ndarray[Any, Any]], Any]) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        place = table.schema.get_field_index(name)
+        return table.set_column(place, table.schema.field(name), pa.array(values(table[name].to_numpy()), table.schema.field(name).type))
+
+    return change
+
+
+SEGMENT_1, SEGMENT_3, SEGMENT_5 = 1 << 32, 3 << 32, 5 << 32
+
+
+def forged_section(name: str, change: Callable[[list[Any]], list[Any]]) -> Callable[[Forger], str]:
+    def forge(forger: Forger) -> str:
+        def rewrite(root: Any, sections: Sections) -> Any:
+            forger.section(sections, name, change)
+            return root
+
+        return forger.root(rewrite)
+
+    return forge
+
+
+def forged_base(forger: Forger) -> str:
+    path = next(path for path in forger.files if path.startswith(layout.BITMAPS))
+    marked = decode_base(forger.files[path], path)
+    marked[min(marked)].add(77)
+    data = forger.files[path] = encode_base(marked, {})
+    forged_section("bases", lambda items: [[items[0][0], path, len(data), zlib.crc32(data), *items[0][4:]]])(forger)
+    return path
+
+
+def forged_result(change: dict[str, Any]) -> Callable[[Forger], str]:
+    def forge(forger: Forger) -> str:
+        path = next(path for path in forger.files if path.startswith(layout.RESULTS))
+        forger.files[path] = json.dumps(json.loads(forger.files[path]) | change).encode()
+        return path
+
+    return forge
+
+
+def older_write(path: str, invariant_of: Callable[[Commit], Commit], version: int) -> Callable[[Forger], str]:
+    def forge(forger: Forger) -> str:
+        forger.commit(version, invariant_of)
+        return path
+
+    return forge
+
+
+def at(version: int, **changes: Any) -> Callable[[Forger], str]:
+    return lambda forger: forger.commit(version, lambda commit: replace(commit, **changes))
+
+
+def on_log(change: Callable[[Events], Events], place: str | None = None, **claims: Any) -> Callable[[Forger], str]:
+    def forge(forger: Forger) -> str:
+        path = forger.log(4, change, **claims)
+        return next((found for found in forger.files if place and found.startswith(layout.DATA) and place in found), path)
+
+    return forge
+
+
+DATA_1, DATA_3 = "/0000000001-", "/0000000003-"
+FORGERIES: dict[str, tuple[str, Callable[[Forger], str]]] = {
+    "the end of the log lost": ("I1", lambda forger: [forger.files.pop(layout.commit_path(version)) for version in (4, 5)]
+                                and layout.commit_path(4)),
+    "another predecessor": ("I2", at(3, previous_write_id="nobody")),
+    "another table": ("I2", at(3, table_id="another")),
+    "an older epoch": ("I2", at(3, epoch=-1)),
+    "time stands still": ("I3", at(3, timestamp_us=0)),
+    "result of a version that is lost": ("I4", forged_result({"version": 9})),
+    "another result": ("I4", forged_result({"counts": {"rows": 99}})),
+    "a number twice": ("I5", at(5, number=3)),
+    "a number that nobody claimed": ("I5", lambda forger: (forger.commit(5, lambda c: replace(c, number=9)), layout.claim_path(9))[1]),
+    "a root that counts wrong": ("I6", lambda forger: forger.root(lambda root, _: replace(root, rows=root.rows + 1))),
+    "a section that lacks an item": ("I7", forged_section("files", lambda items: items[1:])),
+    "a section with a pending segment": ("I7", forged_section("pending", lambda items: [*items, SEGMENT_1])),
+    "a token forgotten": ("I7", forged_section("tokens", lambda items: items[:1])),
+    "a base that marks a row too many": ("I8", forged_base),
+    "rows out of order": ("I11", lambda forger: forger.data(3, lambda table: table.take([1, 0, 2, 3]))),
+    "a row gone": ("I11", lambda forger: forger.data(3, lambda table: table.slice(0, 3), rows=4)),
+    "rows of another segment": ("I11", lambda forger: forger.data(3, column(SEGMENT, lambda values: values + 1))),
+    "offsets twice": ("I11", lambda forger: forger.data(3, column(OFFSET, lambda values: values * 0))),
+    "narrow bounds": ("I12", lambda forger: forger.data(3, column("at", lambda values: values - 9), bounds=bounds_of(forger, 3))),
+    "wrong count of nulls": ("I12", lambda forger: forger.data(3, lambda table: table, bounds=bounds_of(forger, 3, nulls=1))),
+    "a group that is too full": ("I13", lambda forger: forger.actions(3, lambda a: replace(a, ingested=(replace(a.ingested[0], rows=90),)))
+                                 and layout.commit_path(5)),
+    "a key that is null": ("I14", lambda forger: forger.data(3, column("sku", lambda values: [None, *values[1:]]))),
+    "a delta that is null": ("I14", lambda forger: forger.data(3, column("at", lambda values: [None, *values[1:].tolist()]))),
+    "processed twice": ("I15", lambda forger: forger.actions(4, lambda a: replace(a, processed=(*a.processed, SEGMENT_1)))),
+    "an unsorted log": ("I16", on_log(lambda there: there.take(np.arange(len(there))[::-1]))),
+    "a log that lies about its times": ("I16", on_log(events(), least_until=-5)),
+    "a log that lies about its groups": ("I16", on_log(events(), groups=(0, 4))),
+    "an event of no row": ("I17", on_log(events((SEGMENT_1, 99, 3)))),
+    "an event of no segment": ("I17", on_log(events((77, 0, 3)))),
+    "an event of a pending row": ("I17", on_log(events((SEGMENT_5, 0, 3)))),
+    "an event missing": ("I18", on_log(lambda there: there.take(there.segment != SEGMENT_3), DATA_3)),
+    "an event too many": ("I18", on_log(events((SEGMENT_3, 3, 7)), DATA_3)),
+    "an event too early": ("I18", on_log(lambda there: replace(there, until=there.until - 1), DATA_3)),
+    "an event too late": ("I18", on_log(lambda there: replace(there, until=there.until + 1), DATA_3)),
+    "an unsorted run": ("I19", lambda forger: forger.run(4, lambda there: there.take(np.arange(len(there))[::-1]))),
+    "an entry twice": ("I19", lambda forger: forger.run(4, lambda there: sorted_entries(concat_entries([there, there])))),
+    "a run that lies about its hashes": ("I19", lambda forger: forger.run(4, lambda there: there, hash_low=0)),
+    "an entry with another delta": ("I20", lambda forger: forger.run(4, lambda there: replace(there, delta=there.delta + 1))),
+    "an entry that is no delete": ("I20", lambda forger: forger.run(4, lambda there: replace(there, deleted=there.deleted & False))),
+    "an entry of no row": ("I20", lambda forger: forger.run(4, lambda there: replace(there, offset=there.offset + 50))),
+    "an entry missing": ("I21", lambda forger: (forger.run(4, lambda there: there.take(slice(1, None))), data_of(forger, DATA_3))[1]),
+}  # fmt: skip
+
+
+def bounds_of(forger: Forger, version: int, nulls: int = 0) -> Any:
+    found = decode_commit(forger.files[layout.commit_path(version)], "").actions.ingested[0].bounds
+    return {number: replace(bounds, nulls=bounds.nulls + nulls) for number, bounds in found.items()}
+
+
+def data_of(forger: Forger, part: str) -> str:
+    return next(path for path in forger.files if path.startswith(layout.DATA) and part in path)
+
+
+def test_unforged_table_is_clean(forger: Forger) -> None:
+    assert check_table(forger.table()) == []
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_forgery_is_found_by_its_number_and_at_its_file(what: str, forger: Forger) -> None:
+    invariant, forge = FORGERIES[what]
+    path = forge(forger)
+    found = check_table(forger.table())
+    assert (invariant, path) in {(finding.invariant, finding.path) for finding in found}, "\n".join(map(str, found))
+
+
+def test_every_invariant_of_content_has_a_forgery() -> None:
+    """I9 and I10 are broken by damage, which tests/opal_lake/inspect/test_check.py does to every file."""
+    assert {invariant for invariant, _ in FORGERIES.values()} == {f"I{number}" for number in range(1, 22)} - {"I9", "I10"}

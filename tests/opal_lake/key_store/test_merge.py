@@ -1,0 +1,61 @@
+"""When runs are merged: few layers for every probe, few rewrites of every entry, whatever the batches are."""
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from opal_lake.data.segment import RunFile
+from opal_lake.key_store.cache.protocol import GREATEST_WORD
+from opal_lake.key_store.merge import NARROWEST, TIER_FROM, hash_range, plan_merge, share_of, tier_of
+
+FAN_IN = 8
+
+
+def run_of(name: str, entries: int, low: int = 0, high: int = GREATEST_WORD) -> RunFile:
+    return RunFile(path=name, size=1, crc32=0, entries=entries, hash_low=low, hash_high=high)
+
+
+def job(runs: dict[str, RunFile], number: int, rows: int) -> int:
+    """What a job of so many rows makes of the runs; how many entries it writes."""
+    merged = plan_merge(runs.values(), FAN_IN)
+    entries = rows + sum(run.entries for run in merged)
+    slots = 1 << max(0, (entries - 1) // 1_000_000).bit_length()
+    for run in merged:
+        del runs[run.path]
+    for slot in range(slots):
+        runs[f"{number}-{slot}"] = run_of(f"{number}-{slot}", max(1, entries // slots), *hash_range(slot, slots))
+    return entries
+
+
+def layers(runs: dict[str, RunFile]) -> float:
+    return sum(share_of(run) for run in runs.values())
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1,), (1000,), (100_000,), pytest.param((10_000_000,), marks=pytest.mark.slow), (1, 1000, 100_000, 3_000_000)]
+)
+def test_layers_and_rewrites_grow_with_the_logarithm(sizes: tuple[int, ...]) -> None:
+    dice, runs, written, rows = random.Random(1), {"0": run_of("0", 10_000_000)}, 0, 0
+    tiers: set[int] = set()
+    for number in range(1, 1001):
+        size = dice.choice(sizes)
+        written, rows = written + job(runs, number, size), rows + size
+        tiers |= {tier_of(run, FAN_IN) for run in runs.values()}
+        assert layers(runs) <= FAN_IN * (len(tiers) + 1), number
+    assert written <= rows * (len(tiers) + 2) + 1000 * TIER_FROM / (FAN_IN - 1)  # the lowest tier is merged into itself
+
+
+def test_a_run_of_few_keys_counts_as_a_layer_like_others() -> None:
+    hot = [run_of(str(number), 10_000, 77, 77) for number in range(FAN_IN - 1)]
+    assert share_of(hot[0]) == 1.0
+    assert plan_merge(hot, FAN_IN) == tuple(hot)
+    assert share_of(run_of("slot", TIER_FROM, 0, int(2 * NARROWEST * GREATEST_WORD))) == pytest.approx(2 * NARROWEST)
+
+
+def test_ranges_cover_all_hashes_once() -> None:
+    for slots in (1, 2, 3, 8, 1000):
+        ranges = [hash_range(slot, slots) for slot in range(slots)]
+        assert ranges[0][0] == 0
+        assert ranges[-1][1] == GREATEST_WORD
+        assert all(after[0] == before[1] + 1 for before, after in pairwise(ranges))

@@ -1,0 +1,57 @@
+"""What an upsert of one row, and the read after, ask of S3: bounds that hold however old the table is."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from opal_lake.table import Table
+from tests.bench.requests import SCHEMA, Hours
+from tests.s3_requests import Requests, counted
+
+DATA = {"data", "_opal/segment_logs", "_opal/key_store"}
+
+
+def asked(options: dict[str, str], hours: Hours, job: Callable[[Table], object]) -> Requests:
+    table = hours.table
+    with counted(options, hours.storage.uri) as requests:
+        job(table)
+    return requests
+
+
+@pytest.mark.s3
+def test_an_upsert_asks_for_ten_things_beside_its_data_and_for_one_listing(s3_options: dict[str, str]) -> None:
+    hours = Hours("s3://lake/requests/upserts", s3_options, fold_files=0).upsert(18)
+    found = []
+    for turn in range(8):
+        batch = pa.table([["k0001"], [10**6 + turn], [turn]], schema=SCHEMA)
+        table, version = hours.table, hours.table.snapshot_at().version
+        requests = asked(s3_options, hours, lambda table, batch=batch: table.ingest(batch, metadata="inline"))  # type: ignore[misc]
+        assert table.snapshot_at().version == version + 1
+        beside = sum(count for (_, part), count in requests.parts.items() if part not in DATA)
+        assert requests.verbs["LIST"] <= 1, requests
+        assert requests.verbs["GET"] <= 7 + 8 * (not (version + 1) % 4), requests  # with a checkpoint: logs since the last bitmap base
+        found.append(beside)
+    assert sorted(found)[len(found) // 2] <= 10, found
+    assert max(found) <= 14, found
+
+
+@pytest.mark.s3
+def test_folding_small_files_costs_an_upsert_few_requests_in_the_mean(s3_options: dict[str, str]) -> None:
+    plain, folding = (Hours(f"s3://lake/requests/fold{fan_in}", s3_options, fold_files=fan_in) for fan_in in (0, 16))
+    means = []
+    for hours in (plain, folding):
+        with counted(s3_options, hours.storage.uri) as requests:
+            hours.upsert(40)
+        means.append(requests.total / 40)
+    assert means[0] <= 17, means
+    assert means[1] <= means[0] + 3, means
+
+
+@pytest.mark.s3
+def test_a_read_after_22_upserts_asks_for_a_file_a_tier_and_what_came_since_the_last_checkpoint(s3_options: dict[str, str]) -> None:
+    hours = Hours("s3://lake/requests/read", s3_options).upsert(22)
+    requests = asked(s3_options, hours, lambda table: table.read())
+    assert requests.total <= 25, requests
+    assert requests.verbs["LIST"] <= 1, requests
+    assert not requests.repeated, requests

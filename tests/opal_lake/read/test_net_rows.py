@@ -1,0 +1,85 @@
+"""What a partition key brought: the same in whatever order the keys came, however many at once, and at every version since."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.storage.memory import MemoryStorage
+from opal_lake.table import Table
+from opal_lake.upkeep.compaction import CompactOptions, compact
+from tests.opal_lake.shop import Row, content, create, latest, rows
+
+DAYS = ("1", "2", "3", "4")
+SKUS = st.sampled_from("abcde")
+FILES = st.lists(
+    st.lists(st.tuples(SKUS, st.integers(0, 6), st.none() | st.integers(0, 99)), min_size=1, max_size=6), min_size=4, max_size=4
+)
+
+
+def put(table: Table, key: str, values: list[Row]) -> None:
+    table.ingest(*rows(values), partition_key=key)
+
+
+def net(table: Table, key: str, version: int | None = None) -> list[Row]:
+    return content(table, partition_key=key, net=True, version=version)
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(files=FILES, order=st.permutations(DAYS), at_once=st.integers(1, 4), cleared=st.sampled_from(DAYS))
+def test_a_key_s_net_rows_follow_from_its_own_files_alone(
+    file_format: str, files: list[list[Row]], order: list[str], at_once: int, cleared: str
+) -> None:
+    """In any order, one by one or many at once, with compactions between, and after one of them was ingested again."""
+    table, model = create(MemoryStorage(), file_format=file_format), {day: latest([files[place]]) for place, day in enumerate(DAYS)}
+    for place, day in enumerate(order, start=1):
+        put(table, day, files[DAYS.index(day)])
+        if place % at_once == 0:
+            table.metagen()
+    table.metagen()
+    visible = table.snapshot_at().version
+    compact(table, CompactOptions())
+    put(table, cleared, files[DAYS.index(cleared)])
+    assert {day: net(table, day) for day in DAYS} == model, "what is pending does not count"
+    table.metagen()
+    for version in range(visible, table.snapshot_at().version + 1):
+        assert {day: net(table, day, version) for day in DAYS} == model
+    everything = [row for day in DAYS for row in content(table, partition_key=day)]
+    assert sorted(everything) == content(table)
+    for day in DAYS:
+        assert set(content(table, partition_key=day)) <= set(net(table, day))
+
+
+def test_a_correction_of_the_key_counts_from_its_version_on() -> None:
+    table = create(MemoryStorage())
+    for key, values in (("mon", [("a", 1, 1), ("b", 1, 2)]), ("tue", [("a", 2, 3)]), ("mon", [("a", 1, 4), ("b", 5, None)])):
+        put(table, key, values)  # type: ignore[arg-type]  # lists are invariant
+        table.metagen()
+    assert [net(table, "mon", version) for version in (2, 4, 6)] == [[("a", 1, 1), ("b", 1, 2)]] * 2 + [[("a", 1, 4)]]
+    assert content(table, partition_key="mon", net=True, event_time=2) == [("a", 1, 4), ("b", 1, 2)]
+
+
+def test_net_rows_that_a_major_compaction_dropped_are_missed_aloud() -> None:
+    table = create(MemoryStorage())
+    for key, values in (("mon", [("a", 1, 1), ("b", 1, 2)]), ("tue", [("a", 2, 3)])):
+        put(table, key, values)  # type: ignore[arg-type]  # lists are invariant
+        table.metagen()
+    before = table.snapshot_at().version
+    compact(table, CompactOptions(mode="major", floor=3))
+    with pytest.raises(NotFoundError, match=r"dropped rows of partition key 'mon'.*as of an older version.*change\.valid_rows.*look_back"):
+        net(table, "mon")
+    assert net(table, "tue") == [("a", 2, 3)]
+    assert content(table, partition_key="mon") == [("b", 1, 2)]
+    assert net(table, "mon", before) == [("a", 1, 1), ("b", 1, 2)]
+    for number in range(120):  # past a checkpoint, which carries it too
+        put(table, "wed", [("c", number, 0)])
+    with pytest.raises(NotFoundError, match="dropped rows of partition key 'mon'"):
+        net(table, "mon")
+
+
+def test_net_is_about_one_partition_key() -> None:
+    table = create(MemoryStorage())
+    for view in ({}, {"after": 0}, {"partition_key": "mon", "after": 0}):
+        with pytest.raises(InvalidInputError, match="give partition_key=, without after="):
+            table.read(net=True, **view)  # type: ignore[arg-type]  # the views are the tests' own

@@ -1,0 +1,94 @@
+"""Random histories with savepoints and retention among them: what may be read is the model's, and the rest is gone."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from opal_lake.errors import ConflictError, NotFoundError
+from opal_lake.inspect.check import check_table
+from opal_lake.log import sections
+from opal_lake.log.results import read_result
+from opal_lake.log.version_window import is_readable
+from opal_lake.testing.replay import Replay
+from opal_lake.testing.strategies import History, Step, histories
+from tests.opal_lake.test_histories import HISTORIES, SEED, new_table
+
+_SECONDS = st.integers(0, 60)
+
+
+@pytest.fixture(autouse=True)
+def _lists_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a large table."""
+    monkeypatch.setattr(sections, "INLINE_BYTES", 0)
+
+
+@pytest.fixture(autouse=True)
+def _digests_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every retention leaves a digest of the log, and begins with one."""
+    monkeypatch.setattr("opal_lake.retention.retention.NEW_COMMITS", 1)
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_what_may_be_read_equals_the_model_whatever_retention_did(file_format: str) -> None:
+    @seed(SEED)
+    @settings(
+        max_examples=max(1, HISTORIES // 4),
+        deadline=None,
+        database=None,
+        print_blob=True,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(history=histories((file_format,)), draw=st.data())
+    def run(history: History, draw: st.DataObject) -> None:
+        replay = Replay(open_table=new_table(history.shape), shape=history.shape)
+        for place, step in enumerate([*history.steps, Step(verb="reopen")]):
+            with suppress(ConflictError):  # it was given up: its rows are not there, or still pending
+                replay.play(step)
+            see_versions(replay)
+            keep_or_retain(replay, place, draw)
+        compare(replay)
+
+    run()
+
+
+def keep_or_retain(replay: Replay, place: int, draw: st.DataObject) -> None:
+    table, dice = replay.table, draw.draw(st.integers(0, 7))
+    root = table.snapshot_at().root
+    readable = [version for version in range(root.version + 1) if is_readable(root, version)]
+    if dice == 0:
+        table.savepoint(f"s{place}", draw.draw(st.sampled_from(readable)))
+    elif dice == 1 and root.savepoints:
+        table.release(draw.draw(st.sampled_from(sorted(root.savepoints))))
+    elif dice in (2, 3):
+        table.retain(window=f"{draw.draw(_SECONDS)}s", grace=f"{draw.draw(_SECONDS)}s")
+        forget_results(replay)
+        see_versions(replay)
+        assert table.retain(window="30d", grace="30d").version is None
+        if dice == 2:
+            compare(replay)
+    see_versions(replay)
+
+
+def forget_results(replay: Replay) -> None:
+    """Results that are kept apart from commits go with the window too: their jobs run again, and find nothing to do again."""
+    replay.idle = {token: version for token, version in replay.idle.items() if read_result(replay.table.log.storage, token) is not None}
+
+
+def see_versions(replay: Replay) -> None:
+    """Retention and savepoints are versions too."""
+    replay.versions += range(replay.versions[-1] + 1, replay.table.log.head().version + 1)
+
+
+def compare(replay: Replay) -> None:
+    root = replay.table.snapshot_at().root
+    for version in replay.versions:
+        if not is_readable(root, version):
+            with pytest.raises(NotFoundError, match=f"lost version {version}, which has expired"):
+                replay.table.snapshot_at(version)
+    replay.versions = [version for version in replay.versions if is_readable(root, version)]
+    replay.compare_everywhere()
+    replay.compare_read(None, None)
+    assert check_table(replay.table) == []

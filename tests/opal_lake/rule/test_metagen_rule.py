@@ -1,0 +1,129 @@
+"""The rule on bare arrays against brute force, where hashes collide in their first word and rows are in many runs at once."""
+
+import random
+
+import numpy as np
+import pytest
+
+from opal_lake.events.segment_log import Events
+from opal_lake.key_store import run as run_module
+from opal_lake.key_store.entries import Entries, greatest_of_equal, no_entries, sorted_entries
+from opal_lake.key_store.probe import neighbours
+from opal_lake.key_store.run import decode_run, encode_run
+from opal_lake.rule import metagen
+from opal_lake.rule.metagen import apply_rule, rule_between
+from opal_lake.testing.model import ModelRow, RowId, untils
+
+ROUNDS = 600
+
+
+def random_rows(rng: random.Random, start: int, most: int) -> list[ModelRow]:
+    """Rows whose keys are (high, low) hash words from a tiny space; some share the first word only, some nothing."""
+    rows = []
+    for serial in range(start, start + rng.randint(0, most)):
+        tie = rng.choice([None, -1, 0, 5])
+        rows.append(
+            ModelRow(
+                key=(rng.choice([0, 7, (1 << 64) - 1]), rng.choice([0, 1 << 63])),
+                delta=rng.choice([-(1 << 63), -1, 0, 3, (1 << 63) - 1]),
+                ties=(tie,),
+                row_id=(serial >> 2, serial & 3),
+                deleted=rng.random() < 0.25,
+                processed=0,
+            )
+        )
+    return rows
+
+
+def entries_of(rows: list[ModelRow]) -> Entries:
+    if not rows:
+        return no_entries(1)
+    return Entries(
+        high=np.array([row.key[0] for row in rows], np.uint64),
+        low=np.array([row.key[1] for row in rows], np.uint64),
+        delta=np.array([row.delta for row in rows], np.int64),
+        ties=(
+            np.array([row.ties[0] is not None for row in rows], np.int64),
+            np.array([row.ties[0] or 0 for row in rows], np.int64),
+        ),
+        segment=np.array([row.row_id[0] for row in rows], np.int64),
+        offset=np.array([row.row_id[1] for row in rows], np.int32),
+        deleted=np.array([row.deleted for row in rows], np.bool_),
+    )
+
+
+def run_of(entries: Entries) -> Entries:
+    """As a reader of the stored run has them."""
+    return decode_run(encode_run(entries), "a run")
+
+
+def merge(found: dict[RowId, int], events: Events, wanted: dict[RowId, int]) -> None:
+    """Add events; not one may be earlier than the truth of the rows that are there."""
+    for segment, offset, until in zip(events.segment.tolist(), events.offset.tolist(), events.until.tolist(), strict=True):
+        assert (segment, offset) in wanted, f"{segment, offset} is valid for ever, yet ends at {until}"
+        assert until >= wanted[segment, offset], f"{segment, offset} ends at {until}, before its {wanted[segment, offset]}"
+        found[segment, offset] = min(until, found.get((segment, offset), until))
+
+
+@pytest.mark.parametrize("block, piece", [(1, metagen.PIECE_ROWS), (2, 1), (3, 2), (16_384, 5)])
+def test_batches_one_after_the_other_give_every_until(block: int, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "BLOCK", block)
+    monkeypatch.setattr(metagen, "PIECE_ROWS", piece)
+    for seed in range(ROUNDS):
+        rng = random.Random(seed)
+        rows: list[ModelRow] = []
+        runs: list[Entries] = []
+        found: dict[RowId, int] = {}
+        for _ in range(rng.randint(1, 5)):
+            batch = random_rows(rng, len(rows), 12)
+            rows += batch
+            new = entries_of(rng.sample(batch, len(batch)))
+            ruling = apply_rule(new, [neighbours(run, new) for run in runs])
+            merge(found, ruling.events, untils(rows))
+            assert found == untils(rows), f"seed {seed}"
+            if len(ruling.entries):
+                runs.append(run_of(ruling.entries))
+            if runs and rng.random() < 0.3:
+                runs.append(rng.choice(runs))  # the same rows in two runs
+
+
+@pytest.mark.parametrize("piece", [1, 4, metagen.PIECE_ROWS])
+def test_jobs_side_by_side_find_the_rest_between_them(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs rule from one base, on sets that overlap; the second to commit compares its rows with the first one's."""
+    monkeypatch.setattr(metagen, "PIECE_ROWS", piece)
+    for seed in range(ROUNDS):
+        rng = random.Random(seed)
+        base = random_rows(rng, 0, 10)
+        pending = random_rows(rng, len(base), 14)
+        mine = [row for row in pending if rng.random() < 0.6]
+        theirs = [row for row in pending if row not in mine or rng.random() < 0.4]
+        stored = greatest_of_equal(sorted_entries(entries_of(base)))
+        store = [run_of(stored)] if len(stored) else []
+        found: dict[RowId, int] = {}
+        wanted = untils(base + pending)
+        merge(found, apply_rule(entries_of(base), []).events, wanted)
+        runs = []
+        for rows in (mine, theirs):
+            new = entries_of(rows)
+            ruling = apply_rule(new, [neighbours(run, new) for run in store])
+            merge(found, ruling.events, wanted)
+            runs.append(run_of(ruling.entries) if len(ruling.entries) else None)
+        if runs[0] and runs[1]:
+            merge(found, rule_between(runs[1], [neighbours(runs[0], runs[1])]), wanted)
+        assert found == wanted, f"seed {seed}"
+
+
+def test_the_pieces_say_together_what_the_whole_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts too, and whatever the order in which stored rows are handed over."""
+    for seed in range(ROUNDS):
+        rng = random.Random(seed)
+        stored, fresh = random_rows(rng, 0, 20), random_rows(rng, 20, 30)
+        handed = [entries_of(rng.sample(stored, len(stored)))]
+        said = []
+        for piece in (1 << 15, 1, 7):
+            monkeypatch.setattr(metagen, "PIECE_ROWS", piece)
+            ruling = apply_rule(entries_of(fresh), handed)
+            arrays = [ruling.events.segment, ruling.events.offset, ruling.events.until, *ruling.entries.order_columns]
+            counts = (ruling.rows, ruling.updates, ruling.deletes, ruling.late, ruling.ambiguous)
+            said.append((counts, [array.tolist() for array in arrays]))
+        assert said[0] == said[1] == said[2], f"seed {seed}"

@@ -1,0 +1,150 @@
+"""What an ingest refuses, and what it must take."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from opal_lake import layout
+from opal_lake.errors import CommitUnknownError, FormatError, InvalidInputError, StorageError
+from opal_lake.log.visibility import FOLD_AT_LOGS
+from opal_lake.spec.table_spec import MAX_KEY_BYTES, TableLayout, plan_spec
+from opal_lake.storage.local.store import LocalStorage
+from opal_lake.storage.memory import MemoryStorage
+from opal_lake.table import create_on
+from opal_lake.write.ingest_job import IngestOptions, start_ingest
+from opal_lake.write.ingest_task import MOST_TASKS, IngestTask, ingest_rows
+from tests.opal_lake.shop import content, create, reopen, rows
+
+SCHEMA = pa.schema([("k", pa.string()), ("d", pa.int64()), ("p", pa.string())])
+NO_UTF8 = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")])
+
+
+def keyed(**more: object) -> TableLayout:
+    return TableLayout(keys=["k"], delta="d", **more)  # type: ignore[arg-type]  # the tests' own
+
+
+def test_a_task_whose_files_cannot_be_numbered_is_refused() -> None:
+    """Its segments would take the numbers of another job's."""
+    spec = plan_spec(SCHEMA, keyed())
+    task = IngestTask(storage=MemoryStorage(), spec=spec, number=2, task=MOST_TASKS, attempt="0")
+    with pytest.raises(InvalidInputError, match="coalesce the rows to fewer partitions"):
+        ingest_rows(SCHEMA.empty_table().to_batches(), task)
+
+
+@pytest.mark.parametrize("on_bad_rows", ["fail", "quarantine"])
+def test_a_bad_row_whose_text_is_no_utf8_is_told_and_put_aside(on_bad_rows: str) -> None:
+    table = create_on(MemoryStorage(), plan_spec(SCHEMA, keyed()))
+    bad = pa.table({"k": pa.array([None], pa.string()), "d": pa.array([1], pa.int64()), "p": NO_UTF8})
+    if on_bad_rows == "fail":
+        with pytest.raises(InvalidInputError, match="key column 'k' is null"):
+            table.ingest(bad)
+    else:
+        assert table.ingest(bad, on_bad_rows="quarantine").counts["rejected"] == 1
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_a_long_key_is_refused_whatever_arrow_calls_its_type(kind: pa.DataType) -> None:
+    table = create_on(MemoryStorage(), plan_spec(SCHEMA, keyed()))
+    long = pa.table({"k": pa.array(["x" * (MAX_KEY_BYTES + 1)], kind), "d": pa.array([1], pa.int64()), "p": pa.array(["p"])})
+    with pytest.raises(InvalidInputError, match="key is longer than"):
+        table.ingest(long)
+
+
+@pytest.mark.parametrize("value", ["日本" * 100, "\U0001f600" * 60, "a%" * 90, "", "."])
+def test_partition_values_of_any_script_and_length_have_a_folder(value: str, tmp_path: object) -> None:
+    table = create_on(LocalStorage.open(f"{tmp_path}/t"), plan_spec(SCHEMA, keyed(partition_by=["p"])))
+    table.ingest(pa.table({"k": ["a", "b"], "d": [1, 1], "p": [value, "other"]}, schema=SCHEMA))
+    table.metagen()
+    assert sorted(table.read()["p"].to_pylist()) == sorted([value, "other"])
+
+
+def test_a_partition_value_that_is_no_utf8_has_a_folder(tmp_path: object) -> None:
+    table = create_on(LocalStorage.open(f"{tmp_path}/t"), plan_spec(SCHEMA, keyed(partition_by=["p"])))
+    assert table.ingest(pa.table({"k": pa.array(["a"]), "d": pa.array([1], pa.int64()), "p": NO_UTF8})).counts["rows"] == 1
+
+
+def test_an_empty_token_is_refused() -> None:
+    """It would be forgotten, and a rerun apply twice."""
+    table = create(MemoryStorage())
+    for job in (lambda: table.ingest(*rows([("a", 1, 1)]), token=""), lambda: table.metagen(token="")):
+        with pytest.raises(InvalidInputError, match="empty text"):
+            job()
+    assert content(table) == []
+
+
+def test_an_application_counts_from_nought() -> None:
+    table = create(MemoryStorage())
+    with pytest.raises(InvalidInputError, match="count from 0"):
+        start_ingest(table, IngestOptions(application=("stream", -1)))
+
+
+class OvertakenStore:
+    """Right after the first commit that is put, another writer commits too, and reading that one, and what vouches for ours, times out."""
+
+    def __init__(self, inner: MemoryStorage) -> None:
+        self.inner = inner
+        self.after_put: Callable[[], object] | None = None
+        self.lost: set[str] = set()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inner, name)
+
+    def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        if path in self.lost:
+            raise StorageError(f"{path}: timed out")
+        return self.inner.get(path, start, length)
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+        done = self.inner.put_if_absent(path, data)
+        version = layout.commit_version(path)
+        if self.after_put is not None and version is not None:
+            work, self.after_put = self.after_put, None
+            work()
+            self.lost = {layout.commit_path(version + 1), layout.commit_path(layout.vouching_version(version) or 0)}
+        return done
+
+
+def test_a_commit_that_cannot_be_confirmed_is_not_reported_as_failed() -> None:
+    """A caller who is told to try again would apply the rows twice."""
+    storage = OvertakenStore(MemoryStorage())
+    create(storage.inner)
+    table, other = (reopen(store, name) for store, name in ((storage, "one"), (storage.inner, "other")))  # type: ignore[arg-type]  # a store
+    storage.after_put = lambda: other.ingest(*rows([("b", 1, 2)]))
+    with pytest.raises(CommitUnknownError, match="run again with the same token"):
+        table.ingest(*rows([("a", 1, 1)]), token="t")
+    storage.lost = set()
+    assert table.ingest(*rows([("a", 1, 1)]), token="t").repeated
+    other.metagen()
+    assert content(other) == [("a", 1, 1), ("b", 1, 2)]
+    assert other.snapshot_at().root.rows == 2
+
+
+def test_who_may_not_write_is_told_so() -> None:
+    """Not that the outcome is unknown."""
+
+    class ClosedStore(MemoryStorage):
+        def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+            raise StorageError(f"the file system failed at {path!r}") from PermissionError(13, "Permission denied")
+
+    with pytest.raises(StorageError, match="the file system failed"):
+        create(ClosedStore())
+
+
+def test_a_checkpoint_that_cannot_be_written_fails_no_commit() -> None:
+    """The table is committed; what is derived can be had again."""
+    storage, upserts = MemoryStorage(), FOLD_AT_LOGS + 2
+    table = create(storage, checkpoint_commits=2 * upserts + 1)
+    for number in range(upserts):
+        table.ingest(*rows([("a", number, 1)]))
+        table.metagen()
+    log = next(found.path for found in storage.list(layout.SEGMENT_LOGS))
+    data = storage.get(log)
+    storage.delete([log])
+    storage.put_if_absent(log, data[:-1] + bytes([data[-1] ^ 1]))
+    told: list[Exception] = []
+    watched = replace(table, log=replace(table.log, on_derived_failure=told.append))
+    assert watched.ingest(*rows([("b", 1, 1)])).version == 2 * upserts + 1
+    assert [type(error) for error in told] == [FormatError]

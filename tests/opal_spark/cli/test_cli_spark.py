@@ -1,0 +1,158 @@
+"""The verbs of `opal` that run on Spark: what a person sees, and what a program gets."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opal_lake.cli import main
+from opal_lake.cli.render import Style
+from opal_lake.job.exit_codes import INPUT, OK, RETRY
+from opal_lake.job.job import JobResult
+from opal_spark.cli.pages import cell_text, result_page, rows_page
+from tests.fixtures_cli import SOURCES, metadata, opal_commands
+
+__all__ = ["metadata", "opal_commands"]
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("opal_commands", "spark")]
+
+CREATE = ["--schema", "id BIGINT, name STRING, op STRING, at TIMESTAMP", "--key", "id", "--delta", "at", "--deletes", "op = 'D'"]
+FIRST = "id,name,op,at\n1,Ann,U,2026-01-01T10:00:00Z\n2,Bob,U,2026-01-01T10:00:00Z\n"
+SECOND = "id,name,op,at\n2,,D,2026-01-02T10:00:00Z\n"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    for name, text in (("1.csv", FIRST), ("2.csv", SECOND)):
+        (tmp_path / name).write_text(text)
+    return [str(tmp_path / "1.csv"), str(tmp_path / "2.csv")]
+
+
+@pytest.fixture
+def table(tmp_path: Path, files: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """A key that was put, and one that was put and deleted a day later."""
+    uri = str(tmp_path / "users")
+    assert main(["create", uri, *CREATE]) == OK
+    for file in files:
+        assert main(["ingest", uri, file, "--metagen"]) == OK
+    capsys.readouterr()
+    return uri
+
+
+def test_a_table_s_life_as_a_person_sees_it(tmp_path: Path, files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    uri = str(tmp_path / "users")
+    assert main(["create", uri, *CREATE, "--property", "segment_rows=100", "--property", "read_verify=footer"]) == OK
+    assert capsys.readouterr().out.startswith(f"created version 0 of {uri}")
+    assert main(["ingest", uri, "--format", "csv", *files, "--token", "run 1"]) == OK
+    shown = capsys.readouterr().out
+    assert shown.startswith("ingested 3 rows, ")
+    assert f"next: opal metagen {uri}" in shown
+    assert main(["ingest", uri, *files, "--token", "run 1"]) == OK
+    assert capsys.readouterr().out.startswith("done before: ingested 3 rows, ")
+    assert main(["metagen", uri]) == OK
+    assert "processed 3 rows, 1 update, 1 delete, " in capsys.readouterr().out
+    assert main(["read", uri]) == OK
+    header, row, summary = capsys.readouterr().out.splitlines()
+    assert header.split() == ["id", "name", "op", "at"]
+    assert row.split()[:3] == ["1", "Ann", "U"]
+    assert summary == "1 row, version 2"
+
+
+def test_ingest_with_metagen_makes_rows_visible_and_json_lists_both(
+    table: str, files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ingest", table, files[0], "--metagen", "--json", "--token", "t"]) == OK
+    assert [result["operation"] for result in json.loads(capsys.readouterr().out)] == ["ingest", "metagen"]
+    assert main(["ingest", table, files[0], "--metagen", "--json", "--token", "t"]) == OK
+    assert [result["repeated"] for result in json.loads(capsys.readouterr().out)] == [True, True]
+
+
+def test_past_moments(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def ids(*words: str) -> list[int]:
+        assert main(["read", table, "--columns", "id", "--json", *words]) == OK
+        return sorted(row["id"] for row in json.loads(capsys.readouterr().out))
+
+    assert ids() == [1]
+    assert ids("--version", "2") == [1, 2]
+    assert ids("--event-time", "2026-01-01T12:00:00+00:00") == [1, 2]
+    assert ids("--version", "0") == []
+    assert ids("--where", "id > 1", "--version", "2") == [2]
+
+
+def test_a_limit_says_that_there_is_more(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["read", table, "--version", "2", "--limit", "1"]) == OK
+    assert "1 row, version 2; there are more rows" in capsys.readouterr().out
+
+
+def test_export(table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out")
+    words = ["read", table, "--to", out, "--format", "csv", "--columns", "`id`, name"]
+    assert main(words) == OK
+    assert "read 1 row, version 4 of" in capsys.readouterr().out
+    (part,) = Path(out).glob("*.csv")
+    assert part.read_text() == "id,name\n1,Ann\n"
+    assert main(words) == INPUT
+    assert main([*words, "--overwrite"]) == OK
+
+
+def test_bad_rows_are_shown_and_may_be_put_aside(table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bad.csv"
+    file.write_text("id,name,op,at\n7,Good,U,2026-01-03T00:00:00Z\n,NoKey,U,2026-01-03T00:00:00Z\n")
+    assert main(["ingest", table, str(file)]) == INPUT
+    shown = capsys.readouterr()
+    assert "1 row cannot go into the table" in shown.err
+    assert shown.out == ""
+    assert main(["ingest", table, str(file), "--quarantine"]) == OK
+    assert "NoKey" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [["read", "{table}", "--where", "nope = 1"], ["ingest", "{table}", "/nowhere/x.csv"], ["metagen", "/nowhere"]]
+)
+def test_wrong_input_is_told_without_a_stack(words: list[str], table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word.format(table=table) for word in words]) == INPUT
+    shown = capsys.readouterr()
+    assert shown.err.splitlines()[-1].startswith("opal: ")
+    assert "Traceback" not in shown.err
+    assert shown.out == ""
+
+
+def opal(metadata: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    known = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCES), str(metadata)]), "SPARK_LOCAL_IP": "127.0.0.1"}
+    return subprocess.run([sys.executable, "-m", "opal_lake.cli", *words], env=known | environment, capture_output=True, text=True)
+
+
+def test_a_process_of_its_own_is_quiet_and_keeps_standard_output_for_json(table: str, metadata: Path) -> None:
+    done = opal(metadata, "read", table, "--json", "--conf", "spark.sql.session.timeZone=Asia/Tokyo")
+    assert done.returncode == OK, done.stderr
+    assert json.loads(done.stdout)[0]["at"] == "2026-01-01T10:00:00+00:00"
+    assert all(line.startswith("read: ") for line in done.stderr.splitlines())
+
+
+def test_a_spark_that_does_not_start_leaves_its_log(table: str, metadata: Path, tmp_path: Path) -> None:
+    done = opal(metadata, "read", table, "--conf", "spark.driver.memory=nonsense", TMPDIR=str(tmp_path))
+    assert done.returncode == RETRY
+    assert "Spark failed" in done.stderr
+    (log,) = tmp_path.glob("opal-spark-*.log")
+    assert str(log) in done.stderr
+    assert "nonsense" in log.read_text()
+
+
+def test_values_are_shown_as_they_are() -> None:
+    shown = [cell_text(value) for value in (None, 1234567, True, "a\nb", {"a": [1, None]}, "NaN")]
+    assert shown == ["NULL", "1234567", "true", "a\\nb", '{"a": [1, null]}', "NaN"]
+
+
+def test_many_columns_on_a_narrow_terminal_are_shown_below_each_other() -> None:
+    result = JobResult(operation="read", table="t", version=3, examples=[{f"column_{number}": "some text" for number in range(20)}])
+    lines = list(rows_page(result, Style(), 80))
+    assert lines[0] == "row 1"
+    assert lines[1] == "  column_0   some text"
+    assert len(list(rows_page(result, Style(), None))) == 3
+
+
+def test_nothing_to_do_is_said() -> None:
+    assert list(result_page(JobResult(operation="ingest", table="lake/t"), Style(), None)) == ["nothing to do in lake/t"]

@@ -1,0 +1,70 @@
+"""A worker with another version of opal_lake refuses the work before it opens any of it."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import opal_lake
+import opal_lake.duration
+from opal_lake.engine.executor import Stage
+from opal_lake.errors import InvalidInputError
+from opal_spark.engine.executor import SparkExecutor
+from opal_spark.engine.failures import spark_errors
+from tests.opal_spark.test_table import create, frame
+
+pytestmark = pytest.mark.spark
+
+SAID = r"the driver has airflow-provider-opal 99\.9, and a Python worker of Spark has 0\.1\.0 \(.*opal_lake\): give both the same"
+SLOTS = pa.schema([pa.field("slot", pa.int32(), False)])
+
+
+@pytest.fixture
+def newer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opal_lake, "__version__", "99.9")
+
+
+def only_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A function that this process's opal_lake has, and a worker's has not: to open work with it would fail there."""
+
+    def task(*_: Any) -> Any:
+        raise AssertionError("it ran")
+
+    task.__module__, task.__qualname__ = "opal_lake.duration", "newest_function"
+    monkeypatch.setattr(opal_lake.duration, "newest_function", task, raising=False)
+    return task
+
+
+def test_a_task_for_each_work_is_refused_before_it_is_opened(spark: SparkSession, newer: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidInputError, match=SAID), spark_errors():
+        SparkExecutor(spark=spark).run(only_here(monkeypatch), [1, 2])
+
+
+def test_stages_are_refused_before_they_are_opened(spark: SparkSession, newer: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(works=[1], size=1, read=only_here(monkeypatch), schema=SLOTS, task=only_here(monkeypatch))
+    with pytest.raises(InvalidInputError, match=SAID), spark_errors():
+        SparkExecutor(spark=spark).by_stages([stage, stage], 1)
+
+
+def test_an_ingest_is_refused_and_commits_nothing(spark: SparkSession, tmp_path: Path, newer: None) -> None:
+    table = create(spark, tmp_path / "t")
+    with pytest.raises(InvalidInputError, match=SAID), spark_errors():
+        table.ingest(frame(spark, [("a", 1, 1)], 1))
+    assert table.table.snapshot_at().version == 0
+
+
+def test_work_of_one_version_is_done(spark: SparkSession) -> None:
+    def read(works: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"slot": [work % 2 for work in works]}, SLOTS)
+
+    def number(batches: Iterable[pa.RecordBatch]) -> int:
+        return sum(batch.num_rows for batch in batches)
+
+    def attempted(work: int, attempt: str) -> int:
+        return work
+
+    assert SparkExecutor(spark=spark).by_stages([Stage(works=[1, 2, 3], size=1, read=read, schema=SLOTS, task=number)], 2) == [1, 2]
+    assert SparkExecutor(spark=spark).run(attempted, [3, 1]) == [3, 1]

@@ -1,0 +1,94 @@
+"""A check by Spark's tasks finds what the local one finds, on sound tables and on forged ones."""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from opal_lake.cli import main
+from opal_lake.inspect.check import CheckOptions, check, check_table
+from opal_lake.inspect.check.content.by_tasks import look_by_tasks
+from opal_lake.job.exit_codes import FINDINGS, OK
+from opal_lake.job.job import JobSpec
+from opal_lake.storage import open_storage
+from opal_lake.table import Table, table_on
+from opal_spark import OpalTable
+from opal_spark.engine import by_key
+from opal_spark.engine.executor import SparkExecutor
+from opal_spark.submit.app import run_app
+from opal_spark.submit.operations import check as check_operation
+from tests.opal_lake.inspect.test_check_bounded import moved, table_with_a_floor, told
+from tests.opal_lake.inspect.test_check_forged import FORGERIES, Forger, forger
+
+__all__ = ["forger"]
+FAST = {
+    "a row gone",
+    "narrow bounds",
+    "an event of no row",
+    "an event too late",
+    "an unsorted run",
+    "an entry with another delta",
+    "an entry missing",
+}
+
+
+def stored(files: Mapping[str, bytes], folder: Path) -> Table:
+    storage = open_storage(str(folder))
+    for path, data in files.items():
+        storage.put_if_absent(path, data)
+    return table_on(storage)
+
+
+def assert_same(spark: SparkSession, table: Table, sample: str | None = None, slots: int = 3) -> int:
+    options = CheckOptions(sample=sample)
+    by_tasks = check(table, options, partial(look_by_tasks, executor=SparkExecutor(spark=spark), slots=slots))
+    here = check(table, options)
+    assert told([*by_tasks.findings]) == told([*here.findings])
+    assert by_tasks.left_out == here.left_out
+    return len(here.findings)
+
+
+@pytest.mark.parametrize("what", [what if what in FAST else pytest.param(what, marks=pytest.mark.slow) for what in FORGERIES])
+def test_forgeries_are_found_as_the_local_check_finds_them(what: str, forger: Forger, spark: SparkSession, tmp_path: Path) -> None:
+    FORGERIES[what][1](forger)
+    assert assert_same(spark, stored(forger.files, tmp_path / "table"))
+
+
+def test_a_sound_table_a_sample_of_it_and_one_that_lacks_a_file(forger: Forger, spark: SparkSession, tmp_path: Path) -> None:
+    table = stored(forger.files, tmp_path / "table")
+    assert assert_same(spark, table) == 0
+    assert assert_same(spark, table, sample="40%", slots=2) == 0
+    table.storage.delete([next(iter(table.snapshot_at().files))])
+    assert assert_same(spark, table)
+
+
+def test_with_a_floor_an_entry_of_another_key_s_row_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    storage = table_with_a_floor()
+    forger = Forger({found.path: storage.get(found.path) for found in storage.list("")})
+    assert assert_same(spark, stored(forger.files, tmp_path / "sound")) == 0
+    forger.run(max(commit.version for commit in forger.table().history() if commit.actions.add_runs), moved(1))
+    assert assert_same(spark, stored(forger.files, tmp_path / "forged"))
+
+
+def test_app_and_command_tell_findings_and_what_they_left_out(
+    forger: Forger, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(by_key, "SMALL_SLOT_ROWS", 1)
+    sound = str(tmp_path / "sound")
+    stored(forger.files, tmp_path / "sound")
+    spec = JobSpec.of("check", sound, {"sample": "50%"})
+    assert run_app("check", check_operation, ["--spec", spec.to_json()]) == OK
+    assert "not looked at: 50% of the keys" in json.loads(capsys.readouterr().out.splitlines()[-1])["notes"][0]
+    assert main(["check", sound, "--spark"]) == OK
+    assert "every invariant holds" in capsys.readouterr().out
+    assert OpalTable.for_path(spark, sound).check() == []
+    FORGERIES["an event missing"][1](forger)
+    table = stored(forger.files, tmp_path / "forged")
+    assert OpalTable.for_path(spark, table.uri).check() == check_table(table)
+    assert main(["check", table.uri, "--spark", "--json"]) == FINDINGS
+    assert [found["invariant"] for found in json.loads(capsys.readouterr().out)] == [found.invariant for found in check_table(table)]
+    spec = JobSpec.of("check", table.uri)
+    assert run_app("check", check_operation, ["--spec", spec.to_json()]) == FINDINGS

@@ -1,0 +1,224 @@
+"""`format("opal")` leaves files out when it is told to, and no row that a query asks for, however often a view is used."""
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
+
+import opal_spark
+from opal_lake.errors import InvalidInputError
+from opal_lake.spec.table_spec import TableLayout, plan_spec
+from opal_spark import OpalTable
+from opal_spark.engine.columns import arrow_of_spark
+from opal_spark.read.requested_schema import refuse_nulls, requested_fields
+
+
+@pytest.fixture
+def path(spark: SparkSession, tmp_path: Path) -> str:
+    """A file a row."""
+    opal_spark.register(spark)
+    rows = spark.range(0, 8, 1, 1).selectExpr("id", "id AS at", "concat('n', id) AS name", "timestamp_seconds(id * 86400) AS day")
+    table = OpalTable.create(spark, str(tmp_path / "t"), rows.schema, keys=["id"], delta="at", properties={"segment_rows": 1})
+    table.ingest(rows, metadata="inline")
+    return str(tmp_path / "t")
+
+
+def opened(spark: SparkSession, path: str, where: str) -> tuple[int, list[int]]:
+    """How many files a read opens, and the rows that fulfil the condition."""
+    rows = spark.read.format("opal").option("files_where", where).load(path)
+    return rows.count(), ids(rows.where(where))
+
+
+def ids(rows: DataFrame) -> list[int]:
+    return sorted(row.id for row in rows.select("id").collect())
+
+
+def test_files_that_cannot_hold_such_a_row_are_left_out(spark: SparkSession, path: str) -> None:
+    assert opened(spark, path, "id = 3 OR name = 'n5'") == (2, [3, 5])
+    assert opened(spark, path, "id > 5 AND name LIKE 'n7%'") == (1, [7])
+    assert opened(spark, path, "id > 100") == (0, []), "without any file too"
+    assert opened(spark, path, "id + 1 = 4") == (8, [3]), "what bounds cannot answer leaves nothing out"
+    assert opened(spark, path, "day < TIMESTAMP'1970-01-02 12:00:00Z'") == (2, [0, 1])
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        assert opened(spark, path, "day < TIMESTAMP'1970-01-03 00:00:00'") == (8, [0, 1]), "no zone is known where files are chosen"
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+
+
+def test_a_column_that_is_not_there_is_no_filter_that_drops_nothing(spark: SparkSession, path: str) -> None:
+    with pytest.raises(AnalysisException, match="no column 'nope'"):
+        spark.read.format("opal").option("files_where", "id = 3 OR nope = 1").load(path).count()
+    with pytest.raises(AnalysisException, match="cannot be read"):
+        spark.read.format("opal").option("files_where", "id = = 1").load(path).count()
+
+
+def test_queries_of_one_view_do_not_share_their_filters(spark: SparkSession, path: str) -> None:
+    rows = spark.read.format("opal").load(path)
+    assert ids(rows.where("id = 3")) == [3]
+    assert ids(rows) == list(range(8))
+    assert ids(rows.where("id = 3").union(rows.where("id = 4"))) == [3, 4]
+
+
+def test_an_empty_table_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    opal_spark.register(spark)
+    OpalTable.create(spark, str(tmp_path / "t"), spark.range(1).selectExpr("id", "id AS at").schema, keys=["id"], delta="at")
+    assert spark.read.format("opal").load(str(tmp_path / "t")).count() == 0
+
+
+def test_explain_and_read_open_the_same_files(spark: SparkSession, path: str) -> None:
+    table = OpalTable.for_path(spark, path)
+    said = table.explain("id >= 6 AND name <> 'n7'")
+    assert said["files"]["read_whole"] == len(table.read(where="id >= 6 AND name <> 'n7'").inputFiles()) == 1
+    assert [(one["condition"], one["files"], one["files_by_it_alone"]) for one in said["conditions"]] == [
+        ("id >= 6", 6, 6),
+        ("name != 'n7'", 1, 1),
+    ]
+    assert table.explain(event_time=3)["files"]["pruned_by_event_time"] == 4
+    assert table.explain(version=0)["files"]["total"] == 0
+    with pytest.raises(InvalidInputError, match="does not fit the columns"):
+        table.explain("nothing = 3")
+
+
+NESTED = (
+    "SELECT id AS a, 10 + id AS b, concat('n', id) AS c, IF(id = 2, NULL, named_struct('x', id, 'y', concat('y', id))) AS s, "
+    "array(named_struct('p', id, 'q', CAST(id AS INT)), NULL) AS l, map('k', named_struct('u', id, 'v', 0.5D)) AS m, "
+    "CAST(id AS DECIMAL(10,2)) AS d, timestamp_seconds(id) AS t FROM range(4)"
+)
+
+
+@pytest.fixture(scope="module", params=["parquet", "orc"])
+def nested(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Columns of many types, version 1; a row of version 2 replaces one."""
+    opal_spark.register(spark)
+    rows = spark.sql(NESTED)
+    path = str(tmp_path_factory.mktemp("nested") / request.param)
+    table = OpalTable.create(spark, path, rows.schema, keys=["a"], delta="b", file_format=request.param)
+    table.ingest(rows, metadata="inline")
+    table.ingest(rows.where("a = 3").withColumn("b", rows.b + 10).withColumn("c", rows.a.cast("string")), metadata="inline")
+    return path
+
+
+def with_schema(spark: SparkSession, path: str, schema: str, **options: str) -> list[tuple[object, ...]]:
+    rows = spark.read.format("opal").schema(schema).options(**options).load(path)
+    return sorted(map(tuple, rows.collect()), key=repr)
+
+
+def test_columns_of_a_schema_go_by_name(spark: SparkSession, nested: str) -> None:
+    assert with_schema(spark, nested, "b BIGINT, a BIGINT") == [(10, 0), (11, 1), (12, 2), (23, 3)]
+    assert with_schema(spark, nested, "c STRING") == [("3",), ("n0",), ("n1",), ("n2",)]
+    assert with_schema(spark, nested, "C STRING, A BIGINT", version="1")[-1] == ("n3", 3), "whatever their case"
+    assert with_schema(spark, nested, "c STRING", event_time="11", files_where="a < 3") == [("n0",), ("n1",)]
+    assert with_schema(spark, nested, "c STRING", version="1", event_time="13", files_where="d >= 0")[-1] == ("n3",)
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v (b BIGINT, d DECIMAL(10,2), a BIGINT) USING opal OPTIONS (path '{nested}', version '1')")
+    assert sorted(map(tuple, spark.sql("SELECT a, b FROM v").collect())) == [(0, 10), (1, 11), (2, 12), (3, 13)]
+    full = spark.read.format("opal").load(nested)
+    turned = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in reversed(full.schema.fields))
+    rows = spark.read.format("opal").schema(turned).load(nested)
+    assert rows.select(*full.columns).orderBy("a").collect() == full.orderBy("a").collect()
+
+
+def test_parts_of_nested_columns_go_by_name(spark: SparkSession, nested: str) -> None:
+    rows = with_schema(spark, nested, "a BIGINT, s STRUCT<y: STRING, X: BIGINT>", version="1")
+    assert rows == [(0, ("y0", 0)), (1, ("y1", 1)), (2, None), (3, ("y3", 3))]
+    rows = with_schema(spark, nested, "m MAP<STRING, STRUCT<v: DOUBLE>>, l ARRAY<STRUCT<q: INT, p: BIGINT>>", files_where="a = 1")
+    assert rows[1] == ({"k": (0.5,)}, [(1, 1), None])
+
+
+@pytest.mark.parametrize(
+    "schema, problem",
+    [
+        ("b STRING, a BIGINT", r"column 'b' is bigint in the table, string in the schema.* The table has a bigint, b bigint, c string"),
+        ("a BIGINT, nope INT, b INT", r"there is no column 'nope'; column 'b' is bigint in the table, int in the schema"),
+        ("a BIGINT, A BIGINT", "column 'A' is named twice"),
+        ("d DECIMAL(12,2)", r"column 'd' is decimal\(10,2\) in the table, decimal\(12,2\) in the schema"),
+        ("t TIMESTAMP_NTZ", "column 't' is timestamp in the table, timestamp_ntz in the schema"),
+        ("c STRING COLLATE UTF8_LCASE", "column 'c' is string in the table, string collate UTF8_LCASE in the schema"),
+        ("s STRUCT<x: INT>", r"column 's.x' is bigint in the table, int in the schema"),
+        ("s STRUCT<z: INT>", r"there is no column 's.z'"),
+        ("s STRING", "column 's' is struct<x:bigint,y:string> in the table, string in the schema"),
+        ("l ARRAY<STRUCT<p: STRING>>", r"column 'l.element.p' is bigint in the table, string in the schema"),
+        ("m MAP<INT, STRUCT<v: DOUBLE>>", r"column 'm.key' is string in the table, int in the schema"),
+        ("_opal_segment BIGINT", "there is no column '_opal_segment'"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused(spark: SparkSession, schema: str, problem: str) -> None:
+    layout = TableLayout(keys=["a"], delta="b", tie_break=(), deletes=None, partition_by=(), file_format="parquet", properties={})
+    spec = plan_spec(arrow_of_spark(spark.sql(NESTED).schema), layout)
+    with pytest.raises(InvalidInputError, match=problem):
+        requested_fields(StructType.fromDDL(schema), spec)
+
+
+@pytest.mark.parametrize(
+    "schema, problem",
+    [
+        ("a BIGINT NOT NULL, s STRUCT<x: BIGINT NOT NULL>, m MAP<STRING, STRUCT<u: BIGINT NOT NULL, v: DOUBLE>>", None),
+        ("l ARRAY<STRUCT<p: BIGINT>> NOT NULL, t TIMESTAMP, s STRUCT<x: BIGINT NOT NULL> NOT NULL", "column 's' has nulls"),
+        ("m MAP<STRING, STRUCT<u: BIGINT, v: DOUBLE NOT NULL>>", "column 'm.value.v' has nulls"),
+    ],
+)
+def test_not_null_of_a_schema_is_kept_by_the_rows(spark: SparkSession, schema: str, problem: str | None) -> None:
+    """Also in slices, and where a null parent holds nothing."""
+    kind = pa.schema(
+        [
+            ("a", pa.int64()),
+            ("t", pa.timestamp("us", tz="UTC")),
+            ("s", pa.struct([("x", pa.int64())])),
+            ("l", pa.list_(pa.struct([("p", pa.int64())]))),
+            ("m", pa.map_(pa.string(), pa.struct([("u", pa.int64()), ("v", pa.float64())]))),
+        ]
+    )
+    values = [
+        {"a": None, "s": {"x": None}, "l": None, "m": None},
+        {"a": 1, "s": None, "l": [{"p": 1}], "m": [("k", {"u": 1, "v": 0.5})]},
+        {"a": 2, "s": {"x": 2}, "l": [], "m": [("k", None), ("j", {"u": 2, "v": None})]},
+    ]
+    rows = pa.Table.from_pylist(values, kind).slice(1)
+    asked = StructType.fromDDL(schema)
+    with nullcontext() if problem is None else pytest.raises(InvalidInputError, match=problem):
+        refuse_nulls(rows.select(asked.names), asked)
+
+
+def test_a_misfit_reaches_the_user(spark: SparkSession, nested: str) -> None:
+    with pytest.raises(AnalysisException, match="column 'b' is bigint in the table, string in the schema"):
+        with_schema(spark, nested, "b STRING")
+    none_within = StructType([StructField("l", ArrayType(StructType([StructField("p", LongType())]), containsNull=False))])
+    with pytest.raises(PythonException, match=r"column 'l.element' has nulls, and the schema says NOT NULL; leave that out"):
+        spark.read.format("opal").schema(none_within).load(nested).collect()
+
+
+@pytest.mark.parametrize(
+    "sql, advice",
+    [
+        ("CREATE TABLE c USING opal LOCATION '{path}'", r"write CREATE TEMPORARY VIEW name USING opal OPTIONS"),
+        ("CREATE TABLE c USING opal OPTIONS (path '{path}')", "write CREATE TEMPORARY VIEW name USING opal OPTIONS"),
+        ("CREATE TABLE c (a BIGINT) USING opal LOCATION '{path}'", "CREATE TEMPORARY VIEW name USING opal OPTIONS"),
+        ("CREATE TABLE c USING opal AS SELECT 1 AS a", "make a new table by OpalTable.create"),
+        ("INSERT INTO v VALUES (1)", "format.'opal'. only reads"),
+    ],
+)
+def test_what_sql_cannot_do_says_what_to_do(spark: SparkSession, nested: str, sql: str, advice: str) -> None:
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v (a BIGINT) USING opal OPTIONS (path '{nested}')")
+    try:
+        with pytest.raises(AnalysisException, match=advice):
+            _ = spark.sql(sql.format(path=nested)).collect(), spark.sql("SELECT * FROM c").collect()
+    finally:
+        spark.sql("DROP TABLE IF EXISTS c")
+
+
+def test_what_a_data_source_cannot_do_says_what_to_do(spark: SparkSession, nested: str, tmp_path: Path) -> None:
+    rows = spark.range(1).selectExpr("id AS a")
+    for mode in ("append", "overwrite"):
+        with pytest.raises(AnalysisException, match=r"OpalTable.for_path\(spark, '.*'\).ingest\(rows\)"):
+            rows.write.format("opal").mode(mode).save(nested)
+    with pytest.raises(AnalysisException, match=r"make a new table by OpalTable\.create"):
+        rows.write.format("opal").saveAsTable("c")
+    reading = spark.readStream.format("opal").load(nested).writeStream.format("noop")
+    writing = spark.readStream.format("rate").load().writeStream.format("opal").option("path", nested)
+    for query, advice in ((reading, r"\.read\(after=version\)"), (writing, r"writeStream.foreachBatch\(lambda rows, batch: ")):
+        with pytest.raises(StreamingQueryException, match=advice):
+            query.option("checkpointLocation", str(tmp_path / advice)).start().awaitTermination(60)

@@ -1,0 +1,135 @@
+"""Consume: a function gets what came under a partition key, or after a version, and what it says is kept."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from opal_lake.errors import FunctionError, InvalidInputError, NotFoundError
+from opal_lake.job.job import JobResult, JobSpec
+from opal_lake.storage.open import open_storage
+from opal_lake.table import Table
+from opal_spark import Change, OpalTable
+from opal_spark.submit.app import perform
+from opal_spark.submit.operations import consume
+from tests.opal_lake.shop import create, rows
+
+pytestmark = pytest.mark.spark
+
+JOBS = """
+calls = []
+
+def note(change):
+    calls.append(sorted((row.sku, row.price) for row in change.rows.collect()))
+    return {"rows": len(calls[-1])}
+
+def note_valid(change):
+    calls.append(sorted((row.sku, row.price) for row in change.valid_rows.collect()))
+    return {"rows": len(calls[-1])}
+
+def fail(change):
+    raise KeyError("no such shop")
+
+def refuse(change):
+    from opal_lake.errors import InvalidInputError
+    raise InvalidInputError("never")
+
+def talk(change):
+    return "done"
+"""
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
+    """What the module of the functions noted."""
+    (tmp_path / "shop_test_jobs.py").write_text(JOBS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield __import__("shop_test_jobs").calls
+    del sys.modules["shop_test_jobs"]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Monday, Tuesday, Monday corrected, and a row that is not visible yet."""
+    made = create(open_storage(str(tmp_path / "t")))
+    for key, values in (("mon", [("a", 1, 1), ("b", 1, 2)]), ("tue", [("b", 2, 3), ("c", 2, 4)]), ("mon", [("a", 1, 5), ("b", 1, 6)])):
+        made.ingest(*rows(values), partition_key=key)  # type: ignore[arg-type]  # lists are invariant
+        made.metagen()
+    made.ingest(*rows([("d", 9, 9)]), partition_key="wed")
+    return made
+
+
+def run(spark: SparkSession, table: Table, token: str | None = None, **arguments: object) -> JobResult:
+    return perform(spark, JobSpec.of("consume", table.uri, arguments, token), consume)
+
+
+@pytest.mark.parametrize(
+    "arguments, rows, valid",
+    [
+        ({"partition_key": "mon"}, [("a", 5), ("b", 6)], [("a", 5)]),
+        ({"partition_key": "mon", "version": 2}, [("a", 1), ("b", 2)], [("a", 1), ("b", 2)]),
+        ({"partition_key": "mon", "version": 5}, [("a", 1), ("b", 2)], [("a", 1)]),
+        ({"partition_key": "tue"}, [("b", 3), ("c", 4)], [("b", 3), ("c", 4)]),
+        ({"partition_key": "wed"}, [], []),
+        ({"after": 0}, [("a", 5), ("b", 3), ("c", 4)], None),
+        ({"after": 2, "version": 4}, [("b", 3), ("c", 4)], None),
+        ({"after": 4}, [("a", 5)], None),
+        ({"after": 7}, [], None),
+    ],
+)
+def test_the_function_gets_what_came_and_what_of_it_is_valid(
+    spark: SparkSession, table: Table, jobs: list[object], arguments: Mapping[str, object], rows: list[object], valid: list[object] | None
+) -> None:
+    """By version both are the same."""
+    told = run(spark, table, function="shop_test_jobs:note", **arguments)
+    assert told.counts == {"rows": len(rows)}
+    assert told.version == arguments.get("version", 7)
+    run(spark, table, function="shop_test_jobs:note_valid", **arguments)
+    assert jobs == [rows, rows if valid is None else valid]
+
+
+def test_the_function_gets_no_rows_of_an_empty_day(spark: SparkSession, table: Table, jobs: list[object]) -> None:
+    version = table.ingest(rows([("a", 1, 1)])[0].slice(0, 0), [], partition_key="sun", token="sun").version
+    for function in ("note", "note_valid"):
+        told = run(spark, table, function=f"shop_test_jobs:{function}", partition_key="sun", version=version)
+        assert (told.version, told.counts) == (version, {"rows": 0})
+    assert jobs == [[], []]
+
+
+def test_a_token_calls_the_function_once(spark: SparkSession, table: Table, jobs: list[object]) -> None:
+    first = run(spark, table, "t", function="shop_test_jobs:note", partition_key="mon")
+    again = run(spark, table, "t", function="shop_test_jobs:note", partition_key="mon")
+    assert len(jobs) == 1
+    assert (again.repeated, again.counts, again.version) == (True, first.counts, first.version)
+    assert OpalTable.for_path(spark, table.uri).check() == []
+
+
+@pytest.mark.usefixtures("jobs")
+@pytest.mark.parametrize(
+    "function, arguments, error, said",
+    [
+        ("shop_test_jobs:fail", {"after": 0}, FunctionError, "shop_test_jobs:fail failed: KeyError: 'no such shop'"),
+        ("shop_test_jobs:refuse", {"after": 0}, InvalidInputError, "never"),
+        ("shop_test_jobs:talk", {"after": 0}, InvalidInputError, "returned str; let it return nothing, or counts by name"),
+        ("shop_test_jobs:nothing", {"after": 0}, InvalidInputError, "the module shop_test_jobs has no function 'nothing'"),
+        ("no_such_module:f", {"after": 0}, InvalidInputError, "No module named 'no_such_module'. Python looks in .*py_files="),
+        ("f", {"after": 0}, InvalidInputError, "write it as 'package.module:function'"),
+        ("shop_test_jobs:note", {}, InvalidInputError, "consume needs one of"),
+        ("shop_test_jobs:note", {"after": 9}, NotFoundError, "has no version 9"),
+        ("shop_test_jobs:note", {"partition_key": "sun"}, NotFoundError, "no ingest of partition key 'sun' .*'mon', 'tue', 'wed'"),
+    ],
+)
+def test_what_cannot_be_consumed_says_why_and_keeps_no_result(
+    spark: SparkSession, table: Table, function: str, arguments: Mapping[str, object], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        run(spark, table, "t", function=function, **arguments)
+    assert not list(table.storage.list("_opal/results/"))
+
+
+def test_the_change_s_table_reads_what_was_before(spark: SparkSession, table: Table) -> None:
+    change = Change(spark=spark, table=OpalTable.for_path(spark, table.uri), version=4, after=2)
+    before = {row.sku: row.price for row in change.table.read(version=change.after).collect()}
+    assert before == {"a": 1, "b": 2}

@@ -1,0 +1,55 @@
+"""What a part of a scale run came to, and what a step of it took."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from opal_lake.inspect.check import check_table
+from opal_lake.table import Table
+from tests.crash.left_overs import left_overs
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """`broken` says in words what must not be."""
+
+    name: str
+    broken: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        print(f"{self.name}: {text}", flush=True)
+
+    def require(self, is_so: bool, otherwise: str) -> None:
+        if not is_so:
+            self.say(f"BROKEN: {otherwise}")
+            self.broken.append(otherwise)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        began, worked = time.monotonic(), time.process_time()
+        yield
+        passed, cpu = time.monotonic() - began, time.process_time() - worked
+        self.say(f"{name}: {passed:,.1f} s, {cpu:,.1f} CPU s, at most {peak_mb():,.0f} MB so far")
+
+    def finish(self, table: Table, root: Path, compare: Callable[[], str]) -> None:
+        """Sound, equal to the model before and after a retention that keeps the newest versions only, and nothing left over."""
+        with self.step("check"):
+            findings = check_table(table)
+        self.require(not findings, f"check finds {len(findings)}: {findings[:2]}")
+        with self.step("retention"):
+            table.retain(window="0s", grace="0s")
+        found = left_overs(table, root)
+        self.require(not found, f"{len(found)} left-overs: {found[:3]}")
+        said = compare()
+        self.require(not said, f"after retention: {said}")
+
+
+def peak_mb() -> float:
+    """Of this process, at its highest."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
