@@ -6,6 +6,7 @@ from typing import Any
 import pendulum
 import pytest
 from airflow.sdk import DAG, Asset, CronPartitionTimetable, PartitionedAssetTimetable, PartitionedAtRuntime
+from airflow.sdk.definitions.timetables.simple import NullTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_opal import (
@@ -223,6 +224,11 @@ def test_maintenance_is_a_dag_beside_the_pipeline_with_a_schedule_and_no_keys_of
     assert getattr(dag.timetable, "expression", None) == "0 0 * * *"
     assert not isinstance(dag.timetable, CronPartitionTimetable)
     DagSerialization.to_dict(dag)
+
+
+@pytest.mark.parametrize("given", [Maintenance(schedule=None), {"schedule": None}])
+def test_maintenance_by_hand_has_no_schedule(given: Any) -> None:
+    assert isinstance(made(maintenance=given)["orders.maintenance"].timetable, NullTimetable)
 
 
 @pytest.mark.parametrize("given", [None, False])

@@ -52,7 +52,10 @@ class _Parameters:
 
 
 class Declared:
-    """Arguments by name. Values are checked when one is made, and kept as JSON holds them. None is what is not given."""
+    """Arguments by name. Values are checked when one is made, and kept as JSON holds them.
+
+    None is what is not given, unless the argument takes it and has another default.
+    """
 
     name: ClassVar[str]
 
@@ -62,7 +65,7 @@ class Declared:
         known = {member.name: member for member in fields(self)}  # type: ignore[arg-type]  # every subclass is a dataclass
         if unknown := [name for name in values if name not in known]:
             raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument {unknown[0]!r}")
-        given = {name: value for name, value in values.items() if value is not None}
+        given = {name: value for name, value in values.items() if value is not None or _takes_none(known[name])}
         if missing := [name for name, member in known.items() if is_required(member) and name not in given]:
             raise TypeError(f"{type(self).__name__}.__init__() missing the keyword arguments {', '.join(map(repr, missing))}")
         vars(self).update({name: given[name] if name in given else default_of(member) for name, member in known.items()})
@@ -90,8 +93,8 @@ class Declared:
         """From a JSON object; null is what is not given."""
         if not isinstance(arguments, Mapping):
             raise InvalidInputError(f"arguments of {cls.name} must map names to values, and are {_word(type(arguments))}")
-        given = {name: value for name, value in arguments.items() if value is not None}
         known = cls.fields()
+        given = {name: value for name, value in arguments.items() if value is not None or (name in known and _takes_none(known[name]))}
         if unknown := sorted(map(str, set(arguments) - set(known))):
             raise InvalidInputError(f"{cls.name} has no argument {', '.join(unknown)}; known are {', '.join(known)}")
         if missing := [name for name, member in known.items() if is_required(member) and name not in given]:
@@ -153,6 +156,11 @@ def given_fields(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_required(member: "Field[Any]") -> bool:
     return member.default is MISSING and member.default_factory is MISSING
+
+
+def _takes_none(member: "Field[Any]") -> bool:
+    """Whether None is a value of it."""
+    return default_of(member) is not None and type(None) in types_of(member.type)
 
 
 def default_of(member: "Field[Any]") -> Any:

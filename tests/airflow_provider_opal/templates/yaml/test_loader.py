@@ -243,6 +243,16 @@ def test_everything_that_can_be_said_comes_out_in_the_dags(tmp_path: Path, monke
     assert after.timetable.asset_condition.uri == "opal://lake/shop.all"
 
 
+def test_maintenance_by_hand_has_no_schedule(tmp_path: Path) -> None:
+    by_hand = ALL_SAID.replace("    table: shop.by_hand\n", "    table: shop.by_hand\n    maintenance: {schedule: null}\n")
+    daily = by_hand.replace("maintenance: {schedule: null}", "maintenance: {}")
+    expressions = [
+        getattr(bag_of(folder_of(tmp_path / name, all=text)).dags["by_hand.maintenance"].timetable, "expression", None)
+        for name, text in {"null": by_hand, "absent": daily}.items()
+    ]
+    assert expressions == [None, "0 0 * * *"]
+
+
 def said_of_maintenance(dag: Any) -> None:
     """That of ALL_SAID."""
     assert (dag.timetable.expression, str(dag.timetable.timezone), dag.max_active_runs, dag.catchup) == (
