@@ -26,7 +26,7 @@ from opal_lake.cli.command import OpalParser
 from opal_lake.cli.lake import commands as lake_commands
 from opal_lake.job.operations import NAMES
 from opal_lake.job.operations.declared import Declared, default_of, is_required, types_of
-from opal_lake.job.operations.rows import Check, Consume, MetaGen, Read, RebuildKeyStore
+from opal_lake.job.operations.rows import Changes, Check, Consume, MetaGen, Read, RebuildKeyStore
 from opal_lake.job.operations.table import COLUMN_ROLES, Bootstrap, Create, Ingest, NewTable, SetProperties
 from opal_lake.job.operations.upkeep import Compact, Maintain, Retain, UpkeepPolicy, ZOrder
 from opal_lake.spec.properties import check_properties, plain_properties
@@ -146,6 +146,12 @@ SURFACES = {
         arguments=parameters(OpalTable.read),
         differs=dict.fromkeys(("limit", "to", "format", "overwrite", "writer_options"), "a DataFrame shows and writes its rows itself")
         | {"after": "for consumers; Consume has it", "timestamp": "also a datetime", "event_time": "any value of the delta column"},
+    ),
+    "OpalTable.changes": Surface(
+        declared=Changes,
+        arguments=parameters(OpalTable.changes),
+        differs=dict.fromkeys(("limit", "to", "format", "overwrite", "writer_options"), "a DataFrame shows and writes its rows itself")
+        | {"start": "also a datetime", "end": "also a datetime"},
     ),
     "OpalTable.check": Surface(
         declared=Check, arguments=parameters(OpalTable.check), differs={"quick": "opal_lake's check looks at metadata alone"}
@@ -276,6 +282,7 @@ SURFACES = {
     ),
     "opal metagen": Surface(declared=MetaGen, arguments=flags("metagen"), differs={"token": TOKEN}),
     "opal read": Surface(declared=Read, arguments=flags("read"), differs={"writer_options": NOT_ALL}),
+    "opal changes": Surface(declared=Changes, arguments=flags("changes"), differs={"writer_options": NOT_ALL}),
     "opal check": Surface(declared=Check, arguments=flags("check"), differs={"memory": "of this process; Spark has its own setting"}),
     "opal rebuild-key-store": Surface(declared=RebuildKeyStore, arguments=flags("rebuild-key-store"), differs={"token": TOKEN}),
     "opal bootstrap": Surface(

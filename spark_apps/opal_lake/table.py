@@ -32,6 +32,10 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import writer_now_us
 from opal_lake.log.version_window import is_readable
 from opal_lake.log.visibility import invalid_rows
+from opal_lake.read.change_range import version_range
+from opal_lake.read.changed_rows import FeedOptions, read_changes
+from opal_lake.read.changes import plan_changes
+from opal_lake.read.get import get_rows
 from opal_lake.read.net_rows import key_of_net, plan_net, read_net
 from opal_lake.read.read import event_time_of, narrowed, plan_read, read_rows, segments_after, segments_of_partition
 from opal_lake.retention.clock_repair import repair_clock
@@ -78,14 +82,11 @@ class Table(OpenTable):
 
     def _version_at(self, moment_us: int) -> int:
         head = self.log.head()
-        low, high, moment = head.root.oldest_version, head.version, CommitTimes(head).of
-        if moment(low) > moment_us:
-            oldest = f"the oldest version {low} is of {moment_text(moment(low))}"
-            raise NotFoundError(f"{self.uri}: nothing is readable as of {moment_text(moment_us)}; {oldest}")
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if moment(middle) <= moment_us else (low, middle - 1)
-        return low
+        version, oldest = CommitTimes(head).newest_by(moment_us), head.root.oldest_version
+        if version is None:
+            oldest_text = f"the oldest version {oldest} is of {moment_text(CommitTimes(head).of(oldest))}"
+            raise NotFoundError(f"{self.uri}: nothing is readable as of {moment_text(moment_us)}; {oldest_text}")
+        return version
 
     def history(self, limit: int | None = None) -> Iterator[Commit]:
         """Commits, newest first; of a table whose clock was repaired with their corrected times."""
@@ -257,6 +258,41 @@ class Table(OpenTable):
             return read_net(plan_net(snapshot, key_of_net(partition_key, after), as_of), columns)
         invalid = self.narrow(snapshot, invalid_rows(snapshot, as_of), partition_key, after)
         return read_rows(plan_read(snapshot, as_of, invalid=invalid), columns)
+
+    def get(
+        self,
+        keys: Sequence[Mapping[str, Any]],
+        *,
+        version: int | None = None,
+        timestamp: object = None,
+        event_time: object = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The rows of some keys, as `[{"id": 7}, {"id": 9}]`, in the order of these; a key without a row has none.
+
+        The key store is asked where they are: of the table nothing else is searched.
+        """
+        snapshot = self.snapshot_at(version, timestamp)
+        return get_rows(snapshot, self.cache, keys, event_time_of(snapshot, event_time), columns)
+
+    def changes(
+        self,
+        start: object,
+        end: object = None,
+        *,
+        mode: str = "none",
+        compute_updates: bool = True,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The rows that the versions `start` to `end` changed, both included, in the order of the versions; by default up to the newest.
+
+        An end is a version, a commit time, or the name of a savepoint, which as `start` stands for the version after it. `start="latest"`
+        is the version that comes next. `_change_type` says what happened to each row: `insert`, `delete`, or `update_preimage` and
+        `update_postimage`, for which `compute_updates=False` has `delete` and `insert`. `mode="netChanges"` leaves out what later versions
+        of the range undid.
+        """
+        feed = FeedOptions(mode=mode, compute_updates=compute_updates, columns=columns)
+        return read_changes(plan_changes(self.log, version_range(self.log, start, end)), feed)
 
     def narrow(self, snapshot: Snapshot, invalid: Bitmaps, partition_key: str | None, after: int | None) -> Bitmaps:
         """The bitmaps of a read that wants only what came with a partition key, or after a version."""

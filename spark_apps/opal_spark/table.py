@@ -16,6 +16,8 @@ from opal_lake.job.job import JobResult
 from opal_lake.job.operations.declared import given_fields
 from opal_lake.job.operations.upkeep import Compact
 from opal_lake.job.source import BATCH_MB, Files, Jdbc
+from opal_lake.read.change_range import version_range
+from opal_lake.read.changed_rows import FeedOptions
 from opal_lake.spec.table_spec import TableLayout, plan_spec, refuse_another_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
@@ -27,6 +29,7 @@ from opal_spark.engine.executor import on_spark
 from opal_spark.engine.failures import first_words
 from opal_spark.engine.session import cache_settings, is_connect, storage_options, use_this_python
 from opal_spark.inspect.check import check
+from opal_spark.read.changes import changes
 from opal_spark.read.reader import View, explain_read, read
 from opal_spark.sources import source_errors, source_rows
 from opal_spark.sources.fitting import fitting
@@ -146,6 +149,26 @@ class OpalTable:
             net=net,
         )
         return read(self.spark, self.table, view)
+
+    def changes(
+        self,
+        start: object,
+        end: object = None,
+        *,
+        mode: str = "none",
+        compute_updates: bool = True,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+    ) -> DataFrame:
+        """The rows that the versions `start` to `end` changed, both included; by default up to the newest.
+
+        An end is a version, a commit time, or the name of a savepoint, which as `start` stands for the version after it. `start="latest"`
+        is the version that comes next. `_change_type` says what happened to each row: `insert`, `delete`, or `update_preimage` and
+        `update_postimage`, for which `compute_updates=False` has `delete` and `insert`. `mode="netChanges"` leaves out what later versions
+        of the range undid. `_commit_version` and `_commit_timestamp` say when it happened.
+        """
+        feed = FeedOptions(mode=mode, compute_updates=compute_updates, columns=columns)
+        return changes(self.spark, self.table, version_range(self.table.log, start, end), feed, where)
 
     def explain(
         self, where: str | None = None, version: int | None = None, timestamp: object = None, event_time: object = None

@@ -22,6 +22,16 @@ class CommitTimes:
             return self._head.root.timestamp_us
         return self.corrected(version, self._recorded(version))
 
+    def newest_by(self, moment_us: int) -> int | None:
+        """The last readable version that was committed at or before a moment; None when the oldest is younger."""
+        low, high = self._head.root.oldest_version, self._head.version
+        if self.of(low) > moment_us:
+            return None
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.of(middle) <= moment_us else (low, middle - 1)
+        return low
+
     def corrected(self, version: int, recorded_us: int) -> int:
         """The time of a commit: its own, or the corrected one."""
         corrections = (times.of(version) for times in self._repairs)

@@ -140,32 +140,31 @@ def _packed(chunk: pa.Array) -> memoryview:
     return memoryview(chunk.buffers()[-1])[start : start + len(chunk) * HASH_BYTES]
 
 
-def hash_key(values: Sequence[Any], types: Sequence[Atomic]) -> tuple[int, int]:
-    """The hash (high, low) of one key as a user gives it: dates and timestamps also as ISO text, timestamps with their zone."""
-    if len(values) != len(types):
-        raise InvalidInputError(f"the key has {len(types)} columns, {values!r} has {len(values)} values; give one each, in their order")
-    columns = [_key_column(value, kind, position) for position, (value, kind) in enumerate(zip(values, types, strict=True), start=1)]
-    high, low = hash_keys(columns, types)[0]
-    return int(high), int(low)
+def hash_given(keys: Sequence[Sequence[Any]], types: Sequence[Atomic]) -> npt.NDArray[np.uint64]:
+    """As `hash_keys`, of keys as a user gives them: dates and timestamps also as ISO text, timestamps with their zone."""
+    if wrong := next((key for key in keys if len(key) != len(types)), None):
+        raise InvalidInputError(f"the key has {len(types)} columns, {wrong!r} has {len(wrong)} values; give one each, in their order")
+    values = zip(*keys, strict=True) if keys else [()] * len(types)
+    return hash_keys([_key_column(*column) for column in zip(values, types, range(1, len(types) + 1), strict=True)], types)
 
 
-def _key_column(value: Any, kind: Atomic, position: int) -> pa.Array:
-    accept = _ACCEPTED.get(kind.name)
-    if accept and not isinstance(value, accept):
-        raise InvalidInputError(f"key value {position} is {value!r}; a {kind.name} column takes {accept.__name__}")
+def _key_column(values: Sequence[Any], kind: Atomic, position: int) -> pa.Array:
+    accept, name = _ACCEPTED.get(kind.name), f"key value {position}"
+    if accept and (wrong := [value for value in values if not isinstance(value, accept)]):
+        raise InvalidInputError(f"{name} is {wrong[0]!r}; a {kind.name} column takes {accept.__name__}")
     if accept:
-        return pa.array([value], arrow_type(kind))
+        return pa.array(values, arrow_type(kind))
     if not decimal_parts(kind.name):
-        return pa.array([encode_order(value, kind, name=f"key value {position}")], pa.int64())
-    return _one_decimal(value, kind, position)
+        return pa.array([encode_order(value, kind, name=name) for value in values], pa.int64())
+    return pa.array([_one_decimal(value, kind, position) for value in values], arrow_type(kind))
 
 
-def _one_decimal(value: Any, kind: Atomic, position: int) -> pa.Array:
+def _one_decimal(value: Any, kind: Atomic, position: int) -> Decimal:
     precision, scale = decimal_parts(kind.name) or (0, 0)
     unscaled = exact_unscaled(value, scale, name=f"key value {position}")
     if abs(unscaled) >= 10**precision:
         raise InvalidInputError(f"key value {position} is {value!r}, too large for {kind.name}; check the key")
-    return pa.array([Decimal(unscaled).scaleb(-scale, Context(prec=precision))], arrow_type(kind))
+    return Decimal(unscaled).scaleb(-scale, Context(prec=precision))
 
 
 _ACCEPTED: dict[str, type] = {"boolean": bool, "string": str, "binary": bytes}

@@ -62,3 +62,29 @@ def untils(rows: Iterable[ModelRow], version: int | None = None) -> dict[RowId, 
         until_of.update((row.row_id, after.delta) for row, after in pairwise(members))
         until_of.update((row.row_id, row.delta) for row in members if row.deleted)
     return until_of
+
+
+def changes(rows: Iterable[ModelRow], start: int, end: int) -> list[tuple[int, str, ModelRow]]:
+    """What each version from start to end did to the visible rows: the version, what happened, and the row, in the order of a feed."""
+    members = list(rows)
+    feed: list[tuple[int, str, ModelRow]] = []
+    for version in range(max(start, 1), end + 1):
+        before, after = ({row.key: row for row in visible(members, at)} for at in (version - 1, version))
+        for key in before.keys() | after.keys():
+            old, new = before.get(key), after.get(key)
+            if old is new:
+                continue
+            if old is not None:
+                feed.append((version, "delete" if new is None else "update_preimage", old))
+            if new is not None:
+                feed.append((version, "insert" if old is None else "update_postimage", new))
+    return feed
+
+
+def net_changes(rows: Iterable[ModelRow], start: int, end: int) -> list[tuple[str, ModelRow]]:
+    """What a range of versions did in sum."""
+    members = list(rows)
+    before, after = ({row.key: row for row in visible(members, at)} for at in (max(start, 1) - 1, end))
+    touched = {row.key for _, _, row in changes(members, start, end)}
+    feed = [("update_preimage" if key in after else "delete", row) for key, row in before.items() if key in touched]
+    return feed + [("update_postimage" if key in before else "insert", row) for key, row in after.items() if key in touched]

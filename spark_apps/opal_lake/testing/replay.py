@@ -18,7 +18,7 @@ from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic, arrow_type
 from opal_lake.storage.verified import read_verified
 from opal_lake.table import Table
 from opal_lake.testing.executors import Interrupted
-from opal_lake.testing.model import ModelRow, RowId, known, net, visible
+from opal_lake.testing.model import ModelRow, RowId, changes, known, net, net_changes, visible
 from opal_lake.testing.strategies import DELTA, SERIAL, Put, Shape, Step, neighbours_of
 from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.upkeep.zorder import zorder
@@ -330,6 +330,36 @@ class Replay:
 
     def _compare_serials(self, actual: pa.Table, expected: Iterable[ModelRow]) -> None:
         assert sorted(actual[SERIAL].to_pylist()) == sorted(row.values[SERIAL] for row in expected)
+
+    def compare_get(self, version: int, event_time: Any) -> None:
+        """Every key that was ever put, one that never was among them or not: the visible rows, in the order of the keys."""
+        if not self.is_readable(version, event_time):
+            return
+        expected = {row.key: dict(row.values) for row in visible(self.rows.values(), version, event_time)}
+        given = list(dict.fromkeys(tuple(put.values[name] for name in self.shape.keys) for put in self.puts_by_serial.values()))[::-1]
+        keys = [dict(zip(self.shape.keys, key, strict=True)) for key in given]
+        assert self.table.get(keys, version=version, event_time=event_time).to_pylist() == [expected[k] for k in given if k in expected]
+
+    def compare_changes(self, start: int, end: int) -> None:
+        """The feed of a range of versions: what each did, and what all did in sum."""
+        feed = self.table.changes(start, end).to_pylist()
+        expected = changes(self.rows.values(), start, end)
+        told = [(row["_commit_version"], row["_change_type"], row[SERIAL]) for row in feed]
+        assert sorted(told) == sorted((version, kind, row.values[SERIAL]) for version, kind, row in expected)
+        assert [version for version, _, _ in told] == sorted(version for version, _, _ in told)
+        values = {row.values[SERIAL]: dict(row.values) for _, _, row in expected}
+        assert [{name: row[name] for name in self.shape.columns} for row in feed] == [values[serial] for _, _, serial in told]
+        assert self.table.changes(start, end, mode="dropCarryovers").to_pylist() == feed
+        split = {"update_preimage": "delete", "update_postimage": "insert"}
+        apart = self.table.changes(start, end, compute_updates=False, columns=[SERIAL]).to_pylist()
+        assert [(row["_commit_version"], row["_change_type"], row[SERIAL]) for row in apart] == [
+            (version, split.get(kind, kind), serial) for version, kind, serial in told
+        ]
+        net_feed = self.table.changes(start, end, mode="netChanges", columns=[SERIAL]).to_pylist()
+        net_expected = net_changes(self.rows.values(), start, end)
+        assert sorted((row["_change_type"], row[SERIAL]) for row in net_feed) == sorted((k, row.values[SERIAL]) for k, row in net_expected)
+        times = {row["_commit_version"]: row["_commit_timestamp"] for row in feed}
+        assert list(times.values()) == sorted(times.values())
 
 
 def _part_of(plan: MetaGenPlan, part: int) -> MetaGenPlan:

@@ -15,7 +15,7 @@ from opal_lake.cli.render import Style, output_width
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.job import JobResult, JobSpec
 from opal_lake.job.operations.declared import Operation
-from opal_lake.job.operations.rows import MetaGen, Read, RebuildKeyStore
+from opal_lake.job.operations.rows import Changes, MetaGen, Read, RebuildKeyStore, Shown
 from opal_lake.job.operations.table import Bootstrap, Create, Ingest
 from opal_lake.job.operations.upkeep import Compact, Maintain, UpkeepPolicy, ZOrder
 from opal_lake.job.s3a import spark_settings
@@ -27,7 +27,9 @@ from opal_spark.cli.pages import result_page, rows_page
 
 def commands(verbs: Verbs) -> None:
     """Register the verbs (an `opal.commands` entry point)."""
-    for add in (_add_create, _add_ingest, _add_metagen, _add_read, _add_bootstrap, _add_rebuild, _add_compact, _add_zorder, _add_maintain):
+    for add in (_add_create, _add_ingest, _add_metagen, _add_read, _add_changes, _add_bootstrap):
+        _add_spark(add(verbs))
+    for add in (_add_rebuild, _add_compact, _add_zorder, _add_maintain):
         _add_spark(add(verbs))
     add_explain(verbs)
     add_check(verbs, _run, _add_spark)
@@ -106,12 +108,28 @@ def _add_read(verbs: Verbs) -> argparse.ArgumentParser:
     example = "opal read lake/users --where 'id < 100' --event-time 2026-01-31T12:00:00+00:00"
     summary = "show or export rows, as they are now or were at any past moment"
     parser = add_command(verbs, Verb(name="read", group=WORK, summary=summary, example=example, run=read))
-    parser.add_argument("--columns", metavar="A,B", help="which columns; names with commas in `backticks` (default: all)")
+    _add_columns(parser)
     add_flags(parser, Read, "where", "limit")
     add_flags(parser.add_argument_group("past moments"), Read, "version", "timestamp", "event_time")
     add_flags(parser.add_argument_group("part of the rows"), Read, "partition_key", "net")
     add_flags(parser.add_argument_group("export"), Read, "to", "format", "overwrite")
     return parser
+
+
+def _add_changes(verbs: Verbs) -> argparse.ArgumentParser:
+    example = "opal changes lake/users --start 8 --end 12 --where 'id < 100'"
+    summary = "show or export what versions changed: rows that were inserted, updated or deleted"
+    parser = add_command(verbs, Verb(name="changes", group=WORK, summary=summary, example=example, run=changes))
+    add_flags(parser, Changes, "start", "end")
+    _add_columns(parser)
+    add_flags(parser, Changes, "where", "limit", "mode")
+    parser.add_argument("--no-updates", dest="compute_updates", action="store_false", help="an update as a delete and an insert")
+    add_flags(parser.add_argument_group("export"), Changes, "to", "format", "overwrite")
+    return parser
+
+
+def _add_columns(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--columns", metavar="A,B", help="which columns; names with commas in `backticks` (default: all)")
 
 
 def _add_bootstrap(verbs: Verbs) -> argparse.ArgumentParser:
@@ -222,8 +240,16 @@ def metagen(args: argparse.Namespace) -> None:
 
 
 def read(args: argparse.Namespace) -> None:
+    _show_rows(args, Read)
+
+
+def changes(args: argparse.Namespace) -> None:
+    _show_rows(args, Changes)
+
+
+def _show_rows(args: argparse.Namespace, declared: type[Shown]) -> None:
     args.columns = next(csv.reader([args.columns], quotechar="`", skipinitialspace=True)) if args.columns else None
-    results = _run(args, [JobSpec(operation=operation_of(args, Read), table=args.table)])
+    results = _run(args, [JobSpec(operation=operation_of(args, declared), table=args.table)])
     if args.to is not None:
         _show(args, results)
     elif args.json:

@@ -15,6 +15,7 @@ _DONE = {
     "ingest": "ingested",
     "metagen": "processed",
     "read": "read",
+    "changes": "read",
     "rebuild_key_store": "rebuilt the key store from",
     "bootstrap": "took over",
     "compact": "compacted",
@@ -34,7 +35,7 @@ def result_page(result: JobResult, style: Style, width: int | None, *, last: boo
         yield f"{style.good(what)}{_place(result)}{_took(result, style)}"
     for note in result.notes:
         yield f"{style.warn('note')}  {escaped(note)}"
-    if result.examples and result.operation != "read":
+    if result.examples and result.operation not in ("read", "changes"):
         yield from text_table([Column(key=name, title=name, shrinks=True) for name in result.examples[0]], result.examples, style, width)
     is_inline = "segments" in result.counts
     if last and result.operation == "ingest" and result.counts.get("rows") and not is_inline:

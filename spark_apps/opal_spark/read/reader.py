@@ -1,8 +1,7 @@
 """Reads on Spark: dead files not at all, groups with hidden rows by a join with packed words and a native bit test, others plain.
 
 The words come by a broadcast join on `_opal_segment`, one broadcast a group. Within a group the files without hidden rows go the same way,
-with no words: a union of both would break Spark's code generation, which costs all rows three times what the bit test costs them. `get`
-because checked array access costs more. A shift takes the low six bits of its distance, so that `~offset` brings the row's bit to the sign.
+with no words: a union of both would break Spark's code generation, which costs all rows three times what the bit test costs them.
 """
 
 from collections import OrderedDict
@@ -12,7 +11,6 @@ from functools import reduce
 from threading import Lock
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,13 +18,13 @@ from pyspark.sql import functions as F
 
 from opal_lake.data.segment import DataFile
 from opal_lake.errors import InvalidInputError
-from opal_lake.events.bitmap import Bitmaps, words_of
+from opal_lake.events.bitmap import Bitmaps
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.explain import explain
 from opal_lake.read.net_rows import NetPlan, key_of_net, plan_net
 from opal_lake.read.read import ReadPlan, event_time_of, file_filter, plan_read
-from opal_lake.spec.schema import OFFSET, SEGMENT
+from opal_lake.spec.schema import SEGMENT
 from opal_lake.spec.table_spec import refuse_text
 from opal_lake.table import Table
 from opal_spark.engine.columns import quoted, read_columns, spark_schema
@@ -36,10 +34,9 @@ from opal_spark.engine.session import session_zone
 from opal_spark.engine.verify import verify_files
 from opal_spark.read.net_rows import net_rows
 from opal_spark.read.predicate import may_list_null, parse_predicate
+from opal_spark.read.words import is_not_marked, word_lists
 
 _KEY, _WORDS = "_opal_key", "_opal_words"
-_IS_VISIBLE = f"coalesce(shiftleft(get({_WORDS}, shiftright({OFFSET}, 6)), ~{OFFSET}), 0L) >= 0L"
-_NO_WORDS = np.zeros(0, np.int64)
 _KEPT = 4
 
 
@@ -76,7 +73,7 @@ def read(spark: SparkSession, table: Table, view: View) -> DataFrame:
     verify_files(spark, snapshot, plan.files)
     rows = visible_rows(spark, plan) if isinstance(plan, ReadPlan) else net_rows(spark, plan, _cached_invalid(snapshot, None))
     if view.where:
-        rows = _where(rows, view.where, spec.file_format)
+        rows = filtered_by(rows, view.where, spec.file_format)
     return rows if view.columns is None else rows.select(*[quoted(spec.schema.field(name).name) for name in view.columns])
 
 
@@ -85,7 +82,9 @@ def explain_read(spark: SparkSession, table: Table, view: View) -> dict[str, Any
     snapshot = table.snapshot_at(view.version, view.timestamp)
     predicate = None
     if view.where:
-        _where(spark.createDataFrame([], spark_schema(snapshot.spec, physical=False)), view.where, "")  # Spark says what is wrong with it
+        filtered_by(
+            spark.createDataFrame([], spark_schema(snapshot.spec, physical=False)), view.where, ""
+        )  # Spark says what is wrong with it
         predicate = parse_predicate(view.where, snapshot.spec, session_zone=session_zone(spark))
     as_of = event_time_of(snapshot, view.event_time)
     return explain(file_filter(snapshot, as_of, predicate, _cached_invalid(snapshot, as_of)))
@@ -116,13 +115,11 @@ def _filtered(spark: SparkSession, rows: DataFrame, plan: ReadPlan, files: Seque
     segments = sorted({segment for file in files for segment in file.segments})
     if plan.invalid.keys().isdisjoint(segments):
         return rows
-    words = [words_of(plan.invalid[s], plan.snapshot.segments[s].rows) if s in plan.invalid else _NO_WORDS for s in segments]
-    ends = np.cumsum([0, *map(len, words)]).astype(np.int32)
-    local = pa.table({_KEY: pa.array(segments, pa.int64()), _WORDS: pa.ListArray.from_arrays(ends, np.concatenate(words))})
-    return rows.join(F.broadcast(spark.createDataFrame(local)), F.expr(f"{SEGMENT} = {_KEY}")).where(_IS_VISIBLE)
+    local = pa.table({_KEY: pa.array(segments, pa.int64()), _WORDS: word_lists(plan.invalid, segments, plan.snapshot)})
+    return rows.join(F.broadcast(spark.createDataFrame(local)), F.expr(f"{SEGMENT} = {_KEY}")).where(is_not_marked(_WORDS))
 
 
-def _where(rows: DataFrame, where: str, file_format: str) -> DataFrame:
+def filtered_by(rows: DataFrame, where: str, file_format: str) -> DataFrame:
     """Spark's own filter of ORC files ends in a NullPointerException where a list of IN holds a null: as a comparison it goes into none."""
     try:
         filtered = rows.where(where)

@@ -15,14 +15,17 @@ from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError, Tabl
 from opal_lake.inspect.check import CheckOptions
 from opal_lake.job.job import JobResult, JobSpec
 from opal_lake.job.operations.declared import given_fields
-from opal_lake.job.operations.rows import Check, Consume, MetaGen, Read, RebuildKeyStore
+from opal_lake.job.operations.rows import Changes, Check, Consume, MetaGen, Read, RebuildKeyStore, Shown
 from opal_lake.job.operations.table import Bootstrap, Create, Ingest, SetProperties
 from opal_lake.job.operations.upkeep import Compact, Maintain, Retain, UpkeepPolicy, ZOrder
 from opal_lake.job.source import source_from_json
+from opal_lake.read.change_range import version_range
+from opal_lake.read.changed_rows import FeedOptions
 from opal_lake.spec.table_spec import TableLayout, refuse_another_spec
 from opal_spark.engine.columns import arrow_of_spark, spark_schema
 from opal_spark.engine.failures import unwritable
 from opal_spark.inspect.check import check as check_table
+from opal_spark.read.changes import changes as changed_rows
 from opal_spark.sources import source_schema
 from opal_spark.submit.consume import Change
 from opal_spark.submit.consume import consume as call_consumer
@@ -154,10 +157,22 @@ def read(spark: SparkSession, spec: JobSpec[Read]) -> JobResult:
     job, table = spec.operation, OpalTable.for_path(spark, spec.table)
     snapshot = table.table.snapshot_at(job.version, job.timestamp)  # so that the result can say which version it was
     rows = table.read(snapshot.version, None, job.event_time, job.columns, job.where, partition_key=job.partition_key, net=job.net)
-    result = JobResult(operation="read", table=table.table.uri, version=snapshot.version, token=spec.token)
+    return _shown_or_exported(rows, job, JobResult(operation="read", table=table.table.uri, version=snapshot.version, token=spec.token))
+
+
+def changes(spark: SparkSession, spec: JobSpec[Changes]) -> JobResult:
+    """What versions changed: shown in the result's examples, or exported."""
+    job, table = spec.operation, OpalTable.for_path(spark, spec.table).table
+    versions = version_range(table.log, job.start, job.end)
+    feed = FeedOptions(mode=job.mode, compute_updates=job.compute_updates, columns=job.columns)
+    result = JobResult(operation="changes", table=table.uri, version=versions.last, token=spec.token)
+    return _shown_or_exported(changed_rows(spark, table, versions, feed, job.where), job, result)
+
+
+def _shown_or_exported(rows: DataFrame, job: Shown, result: JobResult) -> JobResult:
     if job.to is None:
         return _shown(rows, SHOWN_ROWS if job.limit is None else job.limit, result)
-    _check_target(job.to, table.table.uri)
+    _check_target(job.to, result.table)
     rows = rows if job.limit is None else rows.limit(job.limit)
     observed = Observation("export")
     writer = rows.observe(observed, _count()).write.mode("overwrite" if job.overwrite else "error").format(job.format)

@@ -22,6 +22,7 @@ SOURCES = Path(__file__).parents[3] / "spark_apps"
 NEEDED: dict[str, dict[str, Any]] = {
     "create": {"keys": ["id"], "delta": "at"},
     "ingest": {"source": {"files": ["in.csv"]}},
+    "changes": {"start": 8, "end": "2026-01-31T12:00:00Z"},
     "consume": {"function": "shop:revenue", "after": 3},
     "bootstrap": {"keys": ["id"], "delta": "at", "source": "old", "format": "parquet"},
     "zorder": {"columns": ["a", "b"]},
@@ -73,6 +74,8 @@ def test_values_are_held_as_json_has_them_and_defaults_are_left_out(name: str, g
         ("ingest", {"source": {}, "metadata": "later"}, "metadata='later' is unknown; use one of batch, inline"),
         ("ingest", {"source": {}, "reject_threshold": 5}, "add on_bad_rows='quarantine'"),
         ("ingest", {"source": "in.csv"}, "ingest: argument source must map names to values, and is a text"),
+        ("changes", {"start": -1}, "start=-1; write a version as 8, a commit time as '2026-01-31T12:00:00Z', or a savepoint's name"),
+        ("changes", {"start": 1, "mode": "net"}, "mode='net' is unknown; use one of none, dropCarryovers, netChanges"),
         ("read", {"version": True}, "read: argument version is true or false; give a whole number, or leave it out"),
         ("read", {"format": "xml"}, "format='xml' is unknown; use one of parquet, csv, json, orc"),
         ("consume", {"function": "f", "after": 1}, "function='f' is no function; write it as 'package.module:function'"),

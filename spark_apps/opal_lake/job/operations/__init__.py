@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from opal_lake.job.operations.declared import Operation
 
 NAMES = (
-    "create", "ingest", "metagen", "read", "consume", "check", "rebuild_key_store", "bootstrap", "compact", "zorder", "retain", "maintain",
-    "set_properties",
+    "create", "ingest", "metagen", "read", "changes", "consume", "check", "rebuild_key_store", "bootstrap", "compact", "zorder", "retain",
+    "maintain", "set_properties",
 )  # fmt: skip
 
 

@@ -6,8 +6,9 @@ from typing import Annotated, Any, ClassVar
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.declared import Operation, declaration
-from opal_lake.job.operations.values import Function, Help, one_of
+from opal_lake.job.operations.values import CHANGE_MODES, End, Function, Help, one_of
 
+ChangeMode = Annotated[str, one_of(*CHANGE_MODES)]
 ExportFormat = Annotated[str, one_of("parquet", "csv", "json", "orc")]
 
 
@@ -19,23 +20,41 @@ class MetaGen(Operation):
 
 
 @declaration
-class Read(Operation):
-    """Rows as they are, or were: shown in the result's examples, or exported."""
-
-    name: ClassVar[str] = "read"
+class Shown(Operation):
+    """What is done with rows that were read: they are shown in the result's examples, or exported."""
 
     columns: Sequence[str] | None = None
     where: Annotated[str | None, Help("a condition on rows", "SQL")] = None
-    version: Annotated[int | None, Help("what was committed up to this version")] = None
-    timestamp: Annotated[str | None, Help("what was committed up to this time, as 2026-01-31T12:00:00+00:00", "TIME")] = None
-    event_time: Annotated[str | int | None, Help("what was valid at the source, by the delta column; late rows included", "VALUE")] = None
-    partition_key: Annotated[str | None, Help("what was ingested under this key, by a run of a pipeline", "KEY")] = None
-    net: Annotated[bool, Help("of the key also what rows of other keys have replaced or deleted")] = False
     limit: Annotated[int | None, Help("most rows (default: 20 shown, all exported)")] = None
     to: Annotated[str | None, Help("write the rows to this folder instead of showing them", "PATH")] = None
     format: Annotated[ExportFormat, Help("of the exported files")] = "parquet"
     overwrite: Annotated[bool, Help("replace what is in the folder")] = False
     writer_options: Mapping[str, str] | None = None
+
+
+@declaration
+class Read(Shown):
+    """Rows as they are, or were."""
+
+    name: ClassVar[str] = "read"
+
+    version: Annotated[int | None, Help("what was committed up to this version")] = None
+    timestamp: Annotated[str | None, Help("what was committed up to this time, as 2026-01-31T12:00:00+00:00", "TIME")] = None
+    event_time: Annotated[str | int | None, Help("what was valid at the source, by the delta column; late rows included", "VALUE")] = None
+    partition_key: Annotated[str | None, Help("what was ingested under this key, by a run of a pipeline", "KEY")] = None
+    net: Annotated[bool, Help("of the key also what rows of other keys have replaced or deleted")] = False
+
+
+@declaration
+class Changes(Shown):
+    """What versions changed: rows with what happened to them."""
+
+    name: ClassVar[str] = "changes"
+
+    start: Annotated[End, Help("the first version; or a commit time, or a savepoint, and what came after it", "END")]
+    end: Annotated[End | None, Help("the last version; or a commit time, or a savepoint (default: the newest)", "END")] = None
+    mode: Annotated[ChangeMode, Help("netChanges leaves out what later versions undid")] = "none"
+    compute_updates: bool = True
 
 
 @declaration
@@ -80,4 +99,4 @@ class RebuildKeyStore(Operation):
     name: ClassVar[str] = "rebuild_key_store"
 
 
-OPERATIONS = (MetaGen, Read, Consume, Check, RebuildKeyStore)
+OPERATIONS = (MetaGen, Read, Changes, Consume, Check, RebuildKeyStore)

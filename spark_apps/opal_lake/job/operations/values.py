@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from opal_lake.duration import DURATION, Duration, parse_duration, plain_duration
 from opal_lake.errors import InvalidInputError
 
+CHANGE_MODES = ("none", "dropCarryovers", "netChanges")
 MAX_CLUSTER_COLUMNS = 8
 CODEC = r"zstd(:([1-9]|1[0-9]|2[0-2]))?"
 _WHOLE = r"[0-9]{1,18}"
@@ -133,6 +134,15 @@ def function_name(name: str, value: Any) -> str:
     return str(value)
 
 
+def end_of_range(name: str, value: Any) -> str | int:
+    """A version, as a number or its digits; or a text, whatever the table knows by it."""
+    if isinstance(value, str) and value.strip():
+        return int(value) if re.fullmatch(_WHOLE, value) else value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidInputError(f"{name}={value!r}; write a version as 8, a commit time as '2026-01-31T12:00:00Z', or a savepoint's name")
+    return value
+
+
 def one_of(*words: str) -> Kind:
     """A choice."""
 
@@ -165,6 +175,7 @@ PolicySpan = Annotated[Duration | int, Kind(_delta_span_or_none, "SPAN", takes_n
 Percent = Annotated[float, Kind(percent, "N", takes_number=True)]
 MegaBytes = Annotated[int, Kind(whole_number, "N", takes_number=True)]
 Count = Annotated[int, Kind(whole_number, "N", takes_number=True)]
+End = Annotated[str | int, Kind(end_of_range, "END")]
 Codec = Annotated[str, Kind(codec, "CODEC")]
 Columns = Annotated[Sequence[str], Kind(column_names, "COLUMN")]
 ClusterColumns = Annotated[Sequence[str], Kind(cluster_columns, "COLUMN")]

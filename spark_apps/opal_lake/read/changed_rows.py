@@ -1,0 +1,110 @@
+"""The rows of a change feed, read in this process, and what a feed says of each. Names and meaning are those of Spark's `Changelog`."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from opal_lake.data.column_read import read_columns
+from opal_lake.data.columns import physical_schema, to_fields
+from opal_lake.data.segment import DataFile
+from opal_lake.errors import InvalidInputError
+from opal_lake.events.bitmap import Marks
+from opal_lake.job.operations.values import CHANGE_MODES
+from opal_lake.read.changes import ChangePlan, ChangeSpan, versions_of
+from opal_lake.spec.key_hash import hash_keys
+from opal_lake.spec.schema import OFFSET, SEGMENT, Atomic, Field
+from opal_lake.spec.table_spec import TableSpec, refuse_text
+from opal_lake.storage.protocol import READERS
+
+CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
+FEED_COLUMNS = frozenset({CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP})
+INSERT, PREIMAGE, POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
+NET = "netChanges"
+AFTER, VERSION = "_opal_after", "_opal_version"
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedOptions:
+    """How to tell what changed. No rewrite carries rows over into a feed, so that `dropCarryovers` has none to drop."""
+
+    mode: str = "none"
+    compute_updates: bool = True
+    columns: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in CHANGE_MODES:
+            raise InvalidInputError(f"mode={self.mode!r} is unknown; use one of {', '.join(CHANGE_MODES)}")
+        refuse_text("columns", self.columns)
+
+    @property
+    def is_net(self) -> bool:
+        return self.mode == NET
+
+    def fields(self, spec: TableSpec) -> tuple[Field, ...]:
+        """The table's columns in the feed."""
+        fields = spec.schema.fields if self.columns is None else tuple(spec.schema.field(name) for name in self.columns)
+        if taken := sorted(FEED_COLUMNS & {field.name for field in (*fields, *spec.keys)}):
+            raise InvalidInputError(f"the table has a column {taken[0]}, which a change feed has too; name other columns in columns=")
+        return fields
+
+
+def read_changes(plan: ChangePlan, feed: FeedOptions) -> pa.Table:
+    """Into memory, in the order of versions; the two rows of an update come one after the other."""
+    spec, fields = plan.spec, feed.fields(plan.spec)
+    wanted = list(dict.fromkeys([field.physical for field in (*fields, *spec.keys)]))
+    with ThreadPoolExecutor(READERS) as pool:
+        parts = [rows for span in plan.spans for rows in pool.map(partial(_changed_rows, span, wanted), span.files)]
+    empty = _marked(physical_schema(spec).empty_table().select(wanted), np.zeros(0, np.int64), after=False)
+    rows = pa.concat_tables([empty, *parts])
+    keys = hash_keys([rows[field.physical] for field in spec.keys], [field.type for field in spec.keys if isinstance(field.type, Atomic)])
+    order, kinds = _labelled(keys, rows[VERSION].to_numpy(), np.asarray(rows[AFTER]), feed)
+    rows = rows.take(pa.array(order))
+    times = [plan.times_us[version] for version in rows[VERSION].to_pylist()]
+    marks = [pa.array(kinds, pa.string()), rows[VERSION], pa.array(times, pa.timestamp("us", "UTC"))]
+    shown = to_fields(rows, spec, fields)
+    return pa.table([*shown.columns, *marks], names=[*shown.column_names, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP])
+
+
+def _changed_rows(span: ChangeSpan, columns: list[str], file: DataFile) -> pa.Table:
+    """Of one file, the rows that ended and those that began; a row may have done both."""
+    rows = read_columns(span.snapshot.storage, file, span.snapshot.spec, [*columns, SEGMENT, OFFSET])
+    segment, offset = rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy()
+    ended, never = (Marks.of({s: marks[s] for s in file.segments if s in marks}).at(segment, offset) for marks in (span.marks, span.never))
+    began = versions_of(span.begun, segment)
+    begun = (began > 0) & ~never
+    rows = rows.select(columns)
+    before = _marked(rows.filter(pa.array(ended)), span.ended.version_of(segment[ended], offset[ended]), after=False)
+    return pa.concat_tables([before, _marked(rows.filter(pa.array(begun)), began[begun], after=True)])
+
+
+def _marked(rows: pa.Table, versions: npt.NDArray[np.int64], *, after: bool) -> pa.Table:
+    return rows.append_column(VERSION, pa.array(versions)).append_column(AFTER, pa.array(np.full(len(versions), after)))
+
+
+def _labelled(
+    keys: npt.NDArray[np.uint64], version: npt.NDArray[np.int64], after: Flags, feed: FeedOptions
+) -> tuple[npt.NDArray[np.intp], list[str]]:
+    """Positions in the order of the feed, and what happened to the row at each.
+
+    A change is what a version made of a key, or in a net feed what all made of it: its first row, if that was there before, and its last
+    one, if that is there after.
+    """
+    high, low = keys[:, 0], keys[:, 1]
+    order = np.lexsort((after, version, low, high) if feed.is_net else (after, low, high, version))
+    parts = [column[order] for column in ((high, low) if feed.is_net else (version, high, low))]
+    begins = np.ones(len(order) + 1, np.bool_)
+    begins[1:-1] = np.logical_or.reduce([part[1:] != part[:-1] for part in parts])
+    first, last, change = begins[:-1], begins[1:], np.cumsum(begins[:-1]) - 1
+    existed, exists = ~after[order][first][change], after[order][last][change]
+    kept = np.flatnonzero(first & existed | last & exists)
+    kept = kept[np.argsort(version[order][last][change][kept], kind="stable")]
+    is_update, is_after = (existed & exists)[kept] & feed.compute_updates, after[order][kept]
+    kinds = np.where(is_after, np.where(is_update, POSTIMAGE, INSERT), np.where(is_update, PREIMAGE, DELETE))
+    return order[kept], kinds.tolist()

@@ -1,0 +1,166 @@
+"""Which rows began and ended in a range of versions. Nothing is stored for it (FORMAT, change feed).
+
+A commit says which segments it processed: their rows begin. Its own events say which rows end. A row begins once and ends once: with its
+first event. A row that ends in the version in which it begins was never visible. Rewrites begin and end nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from opal_lake.data.bounds import Bounds
+from opal_lake.data.prune import Predicate, may_match
+from opal_lake.data.segment import DataFile
+from opal_lake.errors import FormatError
+from opal_lake.events.bitmap import Bitmaps, Marks, add_events
+from opal_lake.events.segment_log import Events, concat_events, read_events
+from opal_lake.log.commit import Commit
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.commit_times import CommitTimes
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.log.visibility import invalid_rows
+from opal_lake.read.change_range import VersionRange
+from opal_lake.spec.table_spec import TableSpec
+from opal_lake.storage.protocol import READERS
+
+Versions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRows:
+    """Rows and the version that ended each, sorted by segment and offset."""
+
+    segment: npt.NDArray[np.int64]
+    offset: npt.NDArray[np.int32]
+    version: Versions
+
+    def __len__(self) -> int:
+        return len(self.segment)
+
+    def take(self, rows: npt.NDArray[np.bool_]) -> "EndedRows":
+        return EndedRows(segment=self.segment[rows], offset=self.offset[rows], version=self.version[rows])
+
+    def marks(self) -> Bitmaps:
+        bitmaps: Bitmaps = {}
+        add_events(bitmaps, Events(segment=self.segment, offset=self.offset, until=self.version))
+        return bitmaps
+
+    def version_of(self, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]) -> Versions:
+        """Of rows that are among these."""
+        segments = np.unique(self.segment)
+        own, asked = (np.searchsorted(segments, s) << 32 | o for s, o in ((self.segment, self.offset), (segment, offset)))
+        return self.version[np.searchsorted(own, asked)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeSpan:
+    """What neighbouring versions changed. The rows concerned are in `files` of the snapshot.
+
+    `begun` is the version that processed each segment; `never` are the rows of these segments that no version showed. `marks` are the
+    ended rows.
+    """
+
+    snapshot: Snapshot
+    ended: EndedRows
+    marks: Bitmaps
+    begun: Mapping[int, int]
+    never: Bitmaps
+    files: tuple[DataFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePlan:
+    """The changes of a range of versions, and the commit times of the versions that made some."""
+
+    spec: TableSpec
+    spans: tuple[ChangeSpan, ...]
+    times_us: Mapping[int, int]
+
+
+def plan_changes(log: CommitLog, versions: VersionRange, predicate: Predicate | None = None) -> ChangePlan:
+    """Files that the predicate rules out by the bounds of key columns are left out; both rows of an update are in such a file, or none."""
+    head, earlier = versions.head, versions.earlier
+    if earlier is None or versions.last <= earlier.version:
+        return ChangePlan(spec=head.spec, spans=(), times_us={})
+    commits = _commits(log, versions)
+    begun = {segment: commit.version for commit in commits for segment in commit.actions.processed}
+    first = _first_events(log, commits)
+    began = versions_of(begun, first.segment)
+    never = first.take(first.version == began).marks()
+    older = first.take(began == 0)
+    ended = first.take((first.version != began) & ~_ended_before(earlier, older, began == 0))
+    spans = tuple(
+        _span(log.at(end, head), ended.take((ended.version > start) & (ended.version <= end)), _within(begun, start, end), never, predicate)
+        for start, end in pairwise([earlier.version, *_span_ends(commits, versions.last)])
+    )
+    moment, changing = CommitTimes(head).corrected, {*begun.values(), *ended.version.tolist()}
+    times_us = {commit.version: moment(commit.version, commit.timestamp_us) for commit in commits if commit.version in changing}
+    return ChangePlan(spec=head.spec, spans=tuple(span for span in spans if span.files), times_us=times_us)
+
+
+def versions_of(begun: Mapping[int, int], segment: npt.NDArray[np.int64]) -> Versions:
+    """Of rows by their segments: the version in which their segments began, 0 where that is another one."""
+    segments = np.unique(segment)
+    return np.array([begun.get(number, 0) for number in segments.tolist()], np.int64)[np.searchsorted(segments, segment)]
+
+
+def _commits(log: CommitLog, versions: VersionRange) -> list[Commit]:
+    assert versions.earlier is not None
+    first, known = versions.earlier.version + 1, {commit.version: commit for commit in versions.head.commits}
+    wanted = range(first, versions.last + 1)
+    commits = [known[v] for v in wanted] if all(v in known for v in wanted) else log.commits_after(first - 1, versions.last)
+    if [commit.version for commit in commits] != [*wanted]:
+        raise FormatError(f"{log.storage.uri} lacks commits of the versions {first} to {versions.last}; run `opal check`")
+    return commits
+
+
+def _first_events(log: CommitLog, commits: Sequence[Commit]) -> EndedRows:
+    """Of each row with events in these versions, the version of the first. Merged logs hold no event of their own commit."""
+    own = [(commit.version, file) for commit in commits for file in commit.actions.add_logs if file.version < 0]
+    with ThreadPoolExecutor(READERS) as pool:
+        parts = [*pool.map(partial(read_events, log.storage), (file for _, file in own))]
+    events = concat_events(parts)
+    version = np.repeat(np.array([version for version, _ in own], np.int64), [len(part) for part in parts])
+    segments = np.unique(events.segment)
+    row = np.searchsorted(segments, events.segment) << 32 | events.offset
+    first = np.unique(row, return_index=True)[1]  # the versions ascend
+    return EndedRows(segment=events.segment[first], offset=events.offset[first], version=version[first])
+
+
+def _ended_before(earlier: Snapshot, rows: EndedRows, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Of all rows, those among the chosen ones that had an event before."""
+    before = np.zeros(len(chosen), np.bool_)
+    if len(rows):
+        invalid, segments = invalid_rows(earlier), np.unique(rows.segment).tolist()
+        marks = Marks.of({segment: invalid[segment] for segment in segments if segment in invalid})
+        before[chosen] = marks.at(rows.segment, rows.offset)
+    return before
+
+
+def _span_ends(commits: Sequence[Commit], last: int) -> list[int]:
+    """The last versions in which rows are still in files that a major compaction then drops, and the last of all."""
+    drops = [commit.version - 1 for commit in commits if commit.actions.rewrite and commit.actions.rewrite.dropped_rows]
+    return sorted({*(version for version in drops if version >= commits[0].version), last})
+
+
+def _within(begun: Mapping[int, int], start: int, end: int) -> dict[int, int]:
+    return {segment: version for segment, version in begun.items() if start < version <= end}
+
+
+def _key_bounds(file: DataFile, spec: TableSpec) -> dict[int, Bounds]:
+    return {number: file.bounds[number] for number in spec.key_ids if number in file.bounds}
+
+
+def _span(snapshot: Snapshot, ended: EndedRows, begun: Mapping[int, int], never: Bitmaps, predicate: Predicate | None) -> ChangeSpan:
+    concerned = {*begun, *np.unique(ended.segment).tolist()}
+    files = tuple(file for file in (snapshot.files.values() if concerned else ()) if not concerned.isdisjoint(file.segments))
+    if predicate is not None:
+        files = tuple(file for file in files if may_match(predicate, _key_bounds(file, snapshot.spec), file.rows))
+    held = {segment for file in files for segment in file.segments}
+    mine = {segment: rows for segment, rows in never.items() if segment in begun and segment in held}
+    return ChangeSpan(snapshot=snapshot, ended=ended, marks=ended.marks(), begun=begun, never=mine, files=files)

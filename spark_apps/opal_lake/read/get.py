@@ -1,0 +1,96 @@
+"""Rows by their keys. The key store says where the row of a key is, so that no file is searched."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from opal_lake.data.column_read import read_columns
+from opal_lake.data.columns import physical_schema, to_logical
+from opal_lake.data.segment import DataFile
+from opal_lake.errors import FormatError, InvalidInputError
+from opal_lake.events.bitmap import Bitmaps, Marks, add_events
+from opal_lake.events.segment_log import Events
+from opal_lake.key_store.cache.protocol import RunCache
+from opal_lake.key_store.entries import Entries, concat_entries, no_entries, same_as_next, sorted_entries
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.spec.key_hash import hash_given
+from opal_lake.spec.schema import OFFSET, SEGMENT, Atomic
+from opal_lake.spec.table_spec import TableSpec
+from opal_lake.storage.protocol import READERS
+
+_LAST = np.iinfo(np.int64).max
+
+
+def get_rows(
+    snapshot: Snapshot, cache: RunCache, keys: Sequence[Mapping[str, Any]], as_of: int | None, columns: Sequence[str] | None
+) -> pa.Table:
+    """The visible rows of these keys, in their order. A key without a row has none in the result."""
+    spec = snapshot.spec
+    newest = _newest(snapshot, cache, _hashes(keys, spec), as_of)
+    fields = spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns]
+    physical = [*dict.fromkeys([*(field.physical for field in fields), SEGMENT, OFFSET])]
+    marks: Bitmaps = {}
+    add_events(marks, Events(segment=newest.segment, offset=newest.offset, until=newest.delta))
+    files = [file for file in (snapshot.files.values() if marks else ()) if not marks.keys().isdisjoint(file.segments)]
+    with ThreadPoolExecutor(READERS) as pool:
+        parts = [*pool.map(partial(_marked_rows, snapshot, marks, physical), files)]
+    rows = pa.concat_tables([physical_schema(spec).empty_table().select(physical), *parts])
+    if rows.num_rows != len(newest):
+        raise FormatError(f"{snapshot.storage.uri}: the key store names rows that no data file holds; run `opal check`")
+    return to_logical(rows.take(pa.array(_order(rows, newest))), spec, columns)
+
+
+def _hashes(keys: Any, spec: TableSpec) -> npt.NDArray[np.uint64]:
+    """Each key once, in the order in which they are given."""
+    names = [field.name for field in spec.keys]
+    if isinstance(keys, Mapping) or any(not isinstance(key, Mapping) or key.keys() != {*names} for key in keys):
+        example = ", ".join(f"{name!r}: ..." for name in names)
+        raise InvalidInputError(f"keys must be a list of mappings with the key columns {', '.join(names)}, as [{{{example}}}]")
+    types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
+    hashes = hash_given([[key[name] for name in names] for key in keys], types)
+    return hashes[np.sort(np.unique(hashes, axis=0, return_index=True)[1])]
+
+
+def _newest(snapshot: Snapshot, cache: RunCache, hashes: npt.NDArray[np.uint64], as_of: int | None) -> Entries:
+    """Of each key the last entry up to the event time, unless it is a delete; in the order of the keys."""
+    order = np.argsort(hashes[:, 0])
+    probes = _probes(hashes[order], _LAST if as_of is None else as_of, len(snapshot.spec.tie_break))
+    stored = sorted_entries(
+        concat_entries([no_entries(len(snapshot.spec.tie_break)), *cache.neighbours([*snapshot.runs.values()], probes)])
+    )
+    known = stored.take(stored.delta <= probes.delta[0]) if len(probes) else stored
+    last = known.take(~same_as_next(known, 2))
+    place = {key: number for number, key in enumerate(map(tuple, hashes.tolist()))}
+    last = last.take(~last.deleted)
+    return last.take(np.argsort([place[key] for key in zip(last.high.tolist(), last.low.tolist(), strict=True)]).astype(np.intp))
+
+
+def _probes(hashes: npt.NDArray[np.uint64], delta: int, ties: int) -> Entries:
+    """Entries beyond all of their keys up to the delta."""
+    count = len(hashes)
+    return Entries(
+        high=np.ascontiguousarray(hashes[:, 0]),
+        low=np.ascontiguousarray(hashes[:, 1]),
+        delta=np.full(count, delta),
+        ties=tuple(np.full(count, _LAST) for _ in range(2 * ties)),
+        segment=np.full(count, _LAST),
+        offset=np.full(count, np.iinfo(np.int32).max, np.int32),
+        deleted=np.zeros(count, np.bool_),
+    )
+
+
+def _marked_rows(snapshot: Snapshot, marks: Bitmaps, physical: list[str], file: DataFile) -> pa.Table:
+    rows = read_columns(snapshot.storage, file, snapshot.spec, physical)
+    mine = Marks.of({segment: marks[segment] for segment in file.segments if segment in marks})
+    return rows.filter(pa.array(mine.at(rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy())))
+
+
+def _order(rows: pa.Table, newest: Entries) -> npt.NDArray[np.intp]:
+    """Where each entry's row is."""
+    at = {row: position for position, row in enumerate(zip(rows[SEGMENT].to_pylist(), rows[OFFSET].to_pylist(), strict=True))}
+    return np.array([at[row] for row in zip(newest.segment.tolist(), newest.offset.tolist(), strict=True)], np.intp)

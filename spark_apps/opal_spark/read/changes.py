@@ -1,0 +1,116 @@
+"""The change feed on Spark: rows that ended or began are found as reads find invalid ones, by a broadcast join with packed words.
+
+A window over the changed rows alone says which belong to one update, or to one key in a net feed.
+"""
+
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from opal_lake.read.change_range import VersionRange
+from opal_lake.read.changed_rows import (
+    AFTER,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    DELETE,
+    FEED_COLUMNS,
+    INSERT,
+    POSTIMAGE,
+    PREIMAGE,
+    VERSION,
+    FeedOptions,
+)
+from opal_lake.read.changes import ChangePlan, ChangeSpan, plan_changes
+from opal_lake.spec.schema import OFFSET, SEGMENT
+from opal_lake.spec.table_spec import TableSpec
+from opal_lake.table import Table
+from opal_spark.engine.columns import quoted, read_columns, spark_schema
+from opal_spark.engine.scan import scan_files
+from opal_spark.engine.session import session_zone
+from opal_spark.engine.verify import verify_files
+from opal_spark.read.predicate import parse_predicate
+from opal_spark.read.reader import filtered_by
+from opal_spark.read.words import is_marked, is_not_marked, word_lists
+
+_KEY, _OFFSET, _BEGAN, _NEVER, _ENDED, _CHANGES = "_opal_key", "_opal_at", "_opal_began", "_opal_never", "_opal_ended", "_opal_changes"
+_BROADCAST_ROWS = 1 << 21
+
+
+def changes(spark: SparkSession, table: Table, versions: VersionRange, feed: FeedOptions, where: str | None = None) -> DataFrame:
+    """The changes as a DataFrame. Which rows they are is fixed now; they are read when the DataFrame is used."""
+    spec = versions.head.spec
+    fields = feed.fields(spec)
+    predicate = parse_predicate(where, spec, session_zone=session_zone(spark)) if where else None
+    plan = plan_changes(table.log, versions, predicate)
+    for span in plan.spans:
+        verify_files(spark, span.snapshot, span.files)
+    rows = _labelled(_changed_rows(spark, plan), spec, feed)
+    rows = filtered_by(rows, where, spec.file_format) if where else rows
+    return rows.select(*(quoted(field.name) for field in fields), CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
+
+
+def _changed_rows(spark: SparkSession, plan: ChangePlan) -> DataFrame:
+    """Rows that ended and rows that began, with the version and the time of that; a row that did both comes twice."""
+    names = [name for name in plan.spec.schema.names if name not in FEED_COLUMNS]
+    logical = [*read_columns(plan.spec, names), VERSION, AFTER]
+    parts = [_of_group(spark, span, group).select(*logical) for span in plan.spans for group in {file.group for file in span.files}]
+    if not parts:
+        schema = spark_schema(plan.spec, physical=False).add(VERSION, "long").add(AFTER, "boolean")
+        return spark.createDataFrame([], schema.add(COMMIT_TIMESTAMP, "timestamp"))
+    moments = pa.array(plan.times_us.values(), pa.timestamp("us", "UTC"))
+    times = pa.table({_KEY: pa.array(plan.times_us, pa.int64()), COMMIT_TIMESTAMP: moments})
+    return reduce(DataFrame.union, parts).join(F.broadcast(spark.createDataFrame(times)), F.expr(f"{VERSION} = {_KEY}")).drop(_KEY)
+
+
+def _of_group(spark: SparkSession, span: ChangeSpan, group: int) -> DataFrame:
+    spec, files = span.snapshot.spec, [file for file in span.files if file.group == group]
+    rows = scan_files(spark, span.snapshot.storage, files, spark_schema(spec, physical=True), spec.file_format)
+    segments = sorted({segment for file in files for segment in file.segments} & {*span.begun, *span.marks})
+    local = pa.table(
+        {
+            _KEY: pa.array(segments, pa.int64()),
+            _BEGAN: pa.array([span.begun.get(segment) for segment in segments], pa.int64()),
+            _NEVER: word_lists(span.never, segments, span.snapshot),
+            _ENDED: word_lists(span.marks, segments, span.snapshot),
+        }
+    )
+    begun, ended = f"{_BEGAN} IS NOT NULL AND {is_not_marked(_NEVER)}", is_marked(_ENDED)
+    rows = rows.join(F.broadcast(spark.createDataFrame(local)), F.expr(f"{SEGMENT} = {_KEY}")).where(f"({begun}) OR {ended}")
+    rows, version = _with_ended_version(spark, rows.drop(_KEY), span)
+    did = F.array(_change(begun, F.col(_BEGAN), after=True), _change(ended, version, after=False))
+    return rows.withColumn(_CHANGES, F.explode(F.array_compact(did))).select("*", f"{_CHANGES}.*")
+
+
+def _change(happened: str, version: Column, *, after: bool) -> Column:
+    return F.when(F.expr(happened), F.struct(version.alias(VERSION), F.lit(after).alias(AFTER)))
+
+
+def _with_ended_version(spark: SparkSession, rows: DataFrame, span: ChangeSpan) -> tuple[DataFrame, Column]:
+    """With the version that ended each row, where it is not the same one for all."""
+    ended = span.ended
+    if len(np.unique(ended.version)) <= 1:
+        return rows, F.lit(int(ended.version[0]) if len(ended) else 0).cast("long")
+    local = pa.table({_KEY: pa.array(ended.segment), _OFFSET: pa.array(ended.offset), VERSION: pa.array(ended.version)})
+    known = spark.createDataFrame(local).withColumnRenamed(VERSION, _ENDED + "_by")
+    known = F.broadcast(known) if len(ended) <= _BROADCAST_ROWS else known
+    return rows.join(known, F.expr(f"{SEGMENT} = {_KEY} AND {OFFSET} = {_OFFSET}"), "left").drop(_KEY, _OFFSET), F.col(_ENDED + "_by")
+
+
+def _labelled(rows: DataFrame, spec: TableSpec, feed: FeedOptions) -> DataFrame:
+    """What happened to each row, as `opal_lake.read.changed_rows` says it. Without updates nothing has to be sorted."""
+    rows = rows.withColumnRenamed(VERSION, COMMIT_VERSION)
+    is_update = F.lit(False)
+    if feed.is_net or feed.compute_updates:
+        keys = [quoted(field.name) for field in spec.keys]
+        by_time = Window.partitionBy(*keys, *([] if feed.is_net else [COMMIT_VERSION])).orderBy(COMMIT_VERSION, AFTER)
+        whole = by_time.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+        existed, exists = ~F.first(AFTER).over(whole), F.last(AFTER).over(whole)
+        is_first, is_last = F.lag(AFTER).over(by_time).isNull(), F.lead(AFTER).over(by_time).isNull()
+        rows = rows.withColumns({_BEGAN: existed & exists, _ENDED: is_first & existed | is_last & exists}).where(_ENDED)
+        is_update = F.col(_BEGAN) & feed.compute_updates
+    kind = F.when(F.col(AFTER), F.when(is_update, POSTIMAGE).otherwise(INSERT)).otherwise(F.when(is_update, PREIMAGE).otherwise(DELETE))
+    return rows.withColumn(CHANGE_TYPE, kind)

@@ -1,0 +1,36 @@
+"""Bitmaps for Spark: packed words, a list a segment, and the test of a row's bit. They come to the rows by a broadcast join on the segment.
+
+`get` because checked array access costs more. A shift takes the low six bits of its distance, so that `~offset` brings the row's bit to
+the sign.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from opal_lake.events.bitmap import Bitmaps, words_of
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.spec.schema import OFFSET
+
+_NO_WORDS = np.zeros(0, np.int64)
+
+
+def word_lists(bitmaps: Bitmaps, segments: Sequence[int], snapshot: Snapshot) -> pa.ListArray:
+    """The words of each segment, none where no row is marked."""
+    words = [words_of(bitmaps[s], snapshot.segments[s].rows) if s in bitmaps else _NO_WORDS for s in segments]
+    ends = np.cumsum([0, *map(len, words)]).astype(np.int32)
+    return pa.ListArray.from_arrays(ends, np.concatenate(words) if words else _NO_WORDS)
+
+
+def is_marked(words: str) -> str:
+    """Whether the row's bit is set in a column of words."""
+    return f"{_bit_at_sign(words)} < 0L"
+
+
+def is_not_marked(words: str) -> str:
+    return f"{_bit_at_sign(words)} >= 0L"
+
+
+def _bit_at_sign(words: str) -> str:
+    return f"coalesce(shiftleft(get({words}, shiftright({OFFSET}, 6)), ~{OFFSET}), 0L)"

@@ -1,0 +1,155 @@
+"""The change feed at its edges; what it says of random histories, the model decides (test_histories.py)."""
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.log import sections
+from opal_lake.read.change_range import version_range
+from opal_lake.read.changes import plan_changes
+from opal_lake.spec.table_spec import TableLayout, plan_spec
+from opal_lake.storage import Storage, open_storage
+from opal_lake.table import Table, create_on
+from opal_lake.upkeep.compaction import CompactOptions, compact
+from tests.opal_lake.retention.test_retention import START, at_hour, batch, history
+from tests.opal_lake.shop import create, latest, rows
+
+
+@pytest.fixture
+def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    monkeypatch.setattr(sections, "INLINE_BYTES", 0)  # lists in files, as those of a large table
+    return open_storage(f"memory://changes-{request.node.name}")
+
+
+def told(table: Table, *args: object, **options: object) -> list[tuple[int, str, str, int]]:
+    feed = table.changes(*args, **options).to_pylist()  # type: ignore[arg-type]  # as tests name them
+    return [(row["_commit_version"], row["_change_type"], row["sku"], row["price"]) for row in feed]
+
+
+def applied(table: Table, earlier: int, later: int) -> list[object]:
+    """The rows of a version, with all that was changed since done to them."""
+    state = {row["sku"]: row for row in table.read(version=earlier).to_pylist()}
+    for row in table.changes(earlier + 1, later).to_pylist():
+        state.pop(row["sku"], None)
+        if row["_change_type"] in ("insert", "update_postimage"):
+            state[row["sku"]] = {name: row[name] for name in ("sku", "at", "price")}
+    return sorted((row["sku"], row["at"], row["price"]) for row in state.values())
+
+
+def test_a_feed_since_a_version_makes_the_later_one_of_it(storage: Storage) -> None:
+    table = history(storage, 9)
+    for earlier in range(9):
+        for later in range(earlier + 1, 10):
+            assert applied(table, earlier, later) == latest([batch(hour) for hour in range(1, later + 1)])
+
+
+def test_rows_that_a_major_compaction_dropped_since_are_in_the_feed(storage: Storage) -> None:
+    table = history(storage, 9)
+    before = told(table, 0)
+    compact(table, CompactOptions(mode="major", floor=9))
+    assert sum(file.rows for file in table.snapshot_at().files.values()) < 27
+    again = at_hour(storage, 10)
+    again.ingest(*rows(batch(10)), metadata="inline")
+    assert told(again, 0, 9) == before
+    newest = again.snapshot_at().version
+    assert told(again, 10) == told(again, newest)
+    assert told(again, 0) == before + told(again, newest)
+    spans = plan_changes(again.log, version_range(again.log, 5)).spans
+    assert [span.snapshot.version for span in spans] == [9, newest]
+
+
+def test_what_has_expired_is_named(storage: Storage) -> None:
+    history(storage, 12)
+    table = at_hour(storage, 12.5)
+    known = told(table, 8)
+    table.savepoint("kept", 3)
+    table.retain(window="5h", grace="1h")
+    oldest = table.snapshot_at().root.oldest_version
+    assert oldest == 7
+    assert told(table, 8) == known
+    for start in (0, 3, 7, "kept"):
+        with pytest.raises(NotFoundError, match=rf"have expired; the oldest readable ones are those of version {oldest + 1}\. The table"):
+            table.changes(start)
+    with pytest.raises(NotFoundError, match=f"some of the changes since .* have expired; version {oldest}, the oldest readable one, is of"):
+        table.changes(datetime.fromtimestamp(START / 1e6, UTC))
+
+
+def test_expired_versions_that_changed_nothing_are_no_loss(storage: Storage) -> None:
+    table = history(storage, 3)
+    for hour in range(4, 9):
+        at_hour(storage, hour).set_properties({"window": f"{hour}d"})
+    known, table = told(table, 4), at_hour(storage, 9)
+    table.retain(window="2h", grace="1h")
+    assert table.snapshot_at().root.oldest_version > 5
+    assert told(table, 5) == told(table, 4) == known == []
+    with pytest.raises(NotFoundError, match="the changes of version 3 have expired"):
+        table.changes(3)
+
+
+def test_a_new_table_has_no_changes(storage: Storage) -> None:
+    table = create(storage)
+    for start in (0, 1, "latest"):
+        feed = table.changes(start)
+        assert feed.num_rows == 0
+        assert feed.schema == pa.schema(
+            [
+                ("sku", pa.string()),
+                ("at", pa.int64()),
+                ("price", pa.int32()),
+                ("_change_type", pa.string()),
+                ("_commit_version", pa.int64()),
+                ("_commit_timestamp", pa.timestamp("us", "UTC")),
+            ]
+        )
+    with pytest.raises(NotFoundError, match="has no version 2 yet; the newest is 0"):
+        table.changes(2)
+
+
+def test_pending_rows_change_nothing_until_their_metagen(storage: Storage) -> None:
+    table = create(storage)
+    table.ingest(*rows([("a", 1, 1), ("b", 1, 1)]))
+    table.ingest(*rows([("a", 2, 2), ("b", 2, None)]))
+    assert told(table, 0) == []
+    table.metagen()
+    assert told(table, 0) == [(3, "insert", "a", 2)]
+
+
+def test_equal_rows_put_again_are_updates(storage: Storage) -> None:
+    table = create(storage)
+    for _ in range(2):
+        table.ingest(*rows([("a", 1, 1)]), metadata="inline")
+    pair = [(2, "update_preimage", "a", 1), (2, "update_postimage", "a", 1)]
+    assert told(table, 2) == told(table, 2, mode="dropCarryovers") == told(table, 2, mode="netChanges") == pair
+
+
+def test_times_are_those_of_the_commits(storage: Storage) -> None:
+    table = history(storage, 3)
+    times = {row["_commit_version"]: row["_commit_timestamp"] for row in table.changes(1).to_pylist()}
+    commits = {commit.version: commit.timestamp_us for commit in table.history()}
+    assert {version: round(time.timestamp() * 1e6) for version, time in times.items()} == {v: commits[v] for v in (1, 2, 3)}
+    assert told(table, times[2], times[2]) == told(table, 2, 2)
+    assert told(table, times[2].isoformat(), times[3].isoformat()) == told(table, 2, 3)
+
+
+def test_a_column_of_the_feed_s_own_name_has_to_be_left_out(storage: Storage) -> None:
+    schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("_change_type", pa.string())])
+    table = create_on(storage, plan_spec(schema, TableLayout(keys=["id"], delta="at")))
+    table.ingest(pa.table([[1], [1], ["mine"]], schema=schema), metadata="inline")
+    with pytest.raises(InvalidInputError, match="the table has a column _change_type, which a change feed has too; name other columns"):
+        table.changes(0)
+    assert table.changes(0, columns=["id"]).column("_change_type").to_pylist() == ["insert"]
+
+
+def test_keys_need_not_be_among_the_columns(storage: Storage) -> None:
+    table = create(storage)
+    table.ingest(*rows([("a", 1, 1), ("b", 1, 2)]), metadata="inline")
+    table.ingest(*rows([("a", 2, 3)]), metadata="inline")
+    feed = table.changes(2, columns=["price"]).drop_columns(["_commit_timestamp"]).to_pylist()
+    assert feed == [
+        {"price": 1, "_change_type": "update_preimage", "_commit_version": 2},
+        {"price": 3, "_change_type": "update_postimage", "_commit_version": 2},
+    ]
+    with pytest.raises(InvalidInputError, match="'cost'"):
+        table.changes(2, columns=["cost"])

@@ -1,0 +1,75 @@
+"""Rows by their keys, at the edges; random histories are in test_histories.py."""
+
+from typing import Any
+
+import pytest
+
+from opal_lake.errors import FormatError, InvalidInputError
+from opal_lake.read.get import get_rows
+from opal_lake.storage import Storage, open_storage
+from opal_lake.table import Table
+from opal_lake.upkeep.compaction import CompactOptions, compact
+from tests.opal_lake.shop import create, reopen, rows
+
+
+@pytest.fixture
+def storage(request: pytest.FixtureRequest) -> Storage:
+    return open_storage(f"memory://get-{request.node.name}")
+
+
+@pytest.fixture
+def shop(storage: Storage) -> Table:
+    """Version 1: a and b; 2: a changes, b goes; 3: c is pending."""
+    table = create(storage)
+    table.ingest(*rows([("a", 1, 10), ("b", 1, 20)]), metadata="inline")
+    table.ingest(*rows([("a", 5, 11), ("b", 5, None)]), metadata="inline")
+    table.ingest(*rows([("c", 6, 30)]))
+    return table
+
+
+def prices(table: Table, *keys: str, **moment: Any) -> list[tuple[str, int]]:
+    return [(row["sku"], row["price"]) for row in table.get([{"sku": key} for key in keys], **moment).to_pylist()]
+
+
+def test_rows_come_in_the_order_of_the_keys(shop: Table) -> None:
+    shop.metagen()
+    assert prices(shop, "c", "x", "a", "b", "c") == [("c", 30), ("a", 11)]
+    assert prices(shop) == []
+    assert shop.get([{"sku": "a"}], columns=["price"]).to_pylist() == [{"price": 11}]
+
+
+def test_a_moment_is_that_of_a_version_or_of_the_source(shop: Table) -> None:
+    assert prices(shop, "a", "b", "c", version=1) == [("a", 10), ("b", 20)]
+    assert prices(shop, "a", "b", "c", event_time=4) == [("a", 10), ("b", 20)]
+    assert prices(shop, "a", "b", "c", event_time=0) == []
+    assert prices(shop, "a", "b", "c", version=1, event_time=9) == [("a", 10), ("b", 20)]
+    assert prices(shop, "a", "b", "c") == [("a", 11)]
+
+
+def test_rows_are_there_wherever_they_moved(shop: Table, storage: Storage) -> None:
+    compact(shop, CompactOptions())
+    assert prices(reopen(storage), "a", "b", "c") == [("a", 11)]
+
+
+@pytest.mark.parametrize(
+    "keys, words",
+    [
+        ([{"id": 1}], r"keys must be a list of mappings with the key columns sku, as \[\{'sku': \.\.\.\}\]"),
+        ([{"sku": "a", "at": 1}], "keys must be a list of mappings"),
+        ([{}], "keys must be a list of mappings"),
+        (["a"], "keys must be a list of mappings"),
+        ({"sku": "a"}, "keys must be a list of mappings"),
+        ([{"sku": 7}], "key value 1 is 7; a string column takes str"),
+        ([{"sku": None}], "key value 1 is None; a string column takes str"),
+    ],
+)
+def test_keys_that_cannot_be_are_refused(shop: Table, keys: Any, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        shop.get(keys)
+
+
+def test_a_row_that_no_file_holds_is_damage(shop: Table) -> None:
+    snapshot = shop.snapshot_at()
+    snapshot.files.pop(next(path for path, file in snapshot.files.items() if file.rows == 2))
+    with pytest.raises(FormatError, match="the key store names rows that no data file holds; run `opal check`"):
+        get_rows(snapshot, shop.cache, [{"sku": "a"}], 1, None)

@@ -1,0 +1,160 @@
+"""Spark's change feed is the core's, which the model table decides (tests/opal_lake/test_histories.py)."""
+
+import itertools
+import random
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.job.operations.values import CHANGE_MODES
+from opal_lake.spec.table_spec import plan_spec
+from opal_lake.storage.open import open_storage
+from opal_lake.table import Table, create_on
+from opal_lake.testing.replay import Replay
+from opal_lake.testing.strategies import SERIAL, History, histories
+from opal_spark import OpalTable
+
+pytestmark = pytest.mark.spark
+
+
+def compare_random_histories(spark: SparkSession, file_format: str, count: int) -> None:
+    @seed(random.SystemRandom().randrange(1, 1 << 32))
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(history=histories((file_format,)), draw=st.data())
+    def run(history: History, draw: st.DataObject) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            uri = str(Path(folder) / "t")
+            create_on(open_storage(uri), plan_spec(history.shape.arrow_schema(), history.shape.layout()))
+            replay = Replay(open_table=lambda: Table.open(uri), shape=history.shape)
+            for step in history.steps:
+                replay.play(step)
+            ends = draw.draw(st.lists(st.sampled_from(replay.versions), min_size=2, max_size=2))
+            for start, end in {tuple(sorted(ends)), (0, replay.versions[-1])}:
+                compare_feeds(OpalTable.for_path(spark, uri), start, end)
+
+    run()
+
+
+def compare_feeds(table: OpalTable, start: int, end: int) -> None:
+    """In every mode, with every column and with one."""
+    for mode, compute_updates in itertools.product(CHANGE_MODES, (True, False)):
+        expected = table.table.changes(start, end, mode=mode, compute_updates=compute_updates)
+        columns = None if mode == "none" and compute_updates else [SERIAL]
+        feed = table.changes(start, end, mode=mode, compute_updates=compute_updates, columns=columns)
+        expected = expected.select(feed.columns)
+        assert sorted_rows(feed.toArrow().cast(expected.schema)) == sorted_rows(expected)
+
+
+def sorted_rows(feed: pa.Table) -> list[dict[str, object]]:
+    return sorted(feed.to_pylist(), key=lambda row: (row["_commit_version"], row["_change_type"], row[SERIAL]))
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_spark_s_feed_is_the_core_s(spark: SparkSession, file_format: str) -> None:
+    compare_random_histories(spark, file_format, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_of_many_histories_spark_s_feed_is_the_core_s(spark: SparkSession, file_format: str) -> None:
+    compare_random_histories(spark, file_format, 25)
+
+
+@pytest.fixture
+def users(spark: SparkSession, tmp_path: Path) -> OpalTable:
+    """Version 1: a, b and c; 2: b changes, c goes; 3: d comes; 4: nothing, b is late; 5: one file."""
+    columns = "id STRING, at INT, city STRING, gone BOOLEAN"
+    schema = spark.createDataFrame([], columns).schema
+    table = OpalTable.create(spark, str(tmp_path / "users"), schema, keys=["id"], delta="at", deletes="gone")
+    for rows in (
+        [("a", 1, "Rom", False), ("b", 1, "Bonn", False), ("c", 1, "Lyon", False)],
+        [("b", 3, "Köln", False), ("c", 3, None, True)],
+        [("d", 3, "Graz", False)],
+        [("b", 2, "Ulm", False)],
+    ):
+        table.ingest(spark.createDataFrame(rows, columns), metadata="inline")
+    table.compact()
+    return table
+
+
+def told(table: OpalTable, *args: object, **options: object) -> list[tuple[object, ...]]:
+    rows = table.changes(*args, **options).collect()  # type: ignore[arg-type]  # as tests name them
+    return sorted((row["_commit_version"], row["_change_type"], row["id"], row["city"]) for row in rows)
+
+
+def test_a_feed_says_what_each_version_did(users: OpalTable) -> None:
+    assert told(users, 2, 5) == [
+        (2, "delete", "c", "Lyon"),
+        (2, "update_postimage", "b", "Köln"),
+        (2, "update_preimage", "b", "Bonn"),
+        (3, "insert", "d", "Graz"),
+    ]
+    assert told(users, 4) == []
+    assert told(users, "latest") == []
+    assert told(users, 1, 2, mode="netChanges") == [(1, "insert", "a", "Rom"), (2, "insert", "b", "Köln")]
+    assert [kind for _, kind, key, _ in told(users, 2, compute_updates=False) if key == "b"] == ["delete", "insert"]
+
+
+def test_a_filter_prunes_by_keys_and_leaves_updates_whole(users: OpalTable) -> None:
+    assert told(users, 0, where="id = 'b'") == [
+        (1, "insert", "b", "Bonn"),
+        (2, "update_postimage", "b", "Köln"),
+        (2, "update_preimage", "b", "Bonn"),
+    ]
+    assert told(users, 2, where="city = 'Köln'") == [(2, "update_postimage", "b", "Köln")]
+    assert told(users, 1, where="_change_type = 'delete'") == [(2, "delete", "c", "Lyon")]
+    with pytest.raises(InvalidInputError, match="where='town = 1' does not fit"):
+        users.changes(1, where="town = 1")
+
+
+def test_ends_are_versions_times_or_savepoints(users: OpalTable) -> None:
+    users.savepoint("before", 1)
+    users.savepoint("after", 2)
+    second = users.table.log.read_commit(2).timestamp_us
+    moment = users.spark.sql(f"SELECT timestamp_micros({second}) AS at").first()
+    assert moment is not None
+    only_second = told(users, 2, 2)
+    assert only_second == told(users, "before", "after") == told(users, f"{moment['at'].isoformat()}Z", 2)
+    assert len(only_second) == 3
+
+
+@pytest.mark.parametrize(
+    "ends, error, words",
+    [
+        ((9,), NotFoundError, r"has no version 9 yet; the newest is 7, and end=None reads up to it"),
+        ((3, 99), NotFoundError, r"has no version 99 yet"),
+        ((3, 2), InvalidInputError, r"from 3 \(version 3\) to 2 \(version 2\) are of a range that ends before it begins"),
+        (("yesterday",), InvalidInputError, r"start='yesterday' is no end of a range of changes; give a version as 8, a commit time"),
+        ((-1,), InvalidInputError, r"start=-1 is no version"),
+        ((1.5,), InvalidInputError, r"start=1.5 is no end of a range"),
+        ((None,), InvalidInputError, r"start=None is no end of a range"),
+        ((1, "1999-01-01T00:00:00Z"), NotFoundError, r"no readable version is as old as 1999-01-01"),
+    ],
+)
+def test_ends_that_cannot_be_are_refused(users: OpalTable, ends: tuple[object, ...], error: type[Exception], words: str) -> None:
+    users.savepoint("named")
+    users.release("named")
+    with pytest.raises(error, match=words):
+        users.changes(*ends)
+
+
+def test_options_that_cannot_be_are_refused(users: OpalTable) -> None:
+    with pytest.raises(InvalidInputError, match="mode='net' is unknown; use one of none, dropCarryovers, netChanges"):
+        users.changes(1, mode="net")
+    with pytest.raises(InvalidInputError, match="columns: got the text"):
+        users.changes(1, columns="id")
+    with pytest.raises(InvalidInputError, match="'town'"):
+        users.changes(1, columns=["town"])
