@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -149,6 +150,21 @@ class OpalTable:
             net=net,
         )
         return read(self.spark, self.table, view)
+
+    def get(
+        self,
+        keys: Sequence[Mapping[str, Any]],
+        *,
+        version: int | None = None,
+        timestamp: object = None,
+        event_time: object = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The rows of some keys, as `[{"id": 7}, {"id": 9}]`, in the order of these, as an Arrow table. A key without a row has none.
+
+        This process asks the key store where the rows are, and reads them itself: Spark runs no job for it.
+        """
+        return self.table.get(keys, version=version, timestamp=timestamp, event_time=event_time, columns=columns)
 
     def changes(
         self,
