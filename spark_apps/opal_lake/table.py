@@ -36,6 +36,7 @@ from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import FeedOptions, read_changes
 from opal_lake.read.changes import plan_changes
 from opal_lake.read.get import get_rows
+from opal_lake.read.history_view import history_of_all, history_of_keys
 from opal_lake.read.net_rows import key_of_net, plan_net, read_net
 from opal_lake.read.read import event_time_of, narrowed, plan_read, read_rows, segments_after, segments_of_partition
 from opal_lake.retention.clock_repair import repair_clock
@@ -274,6 +275,22 @@ class Table(OpenTable):
         """
         snapshot = self.snapshot_at(version, timestamp)
         return get_rows(snapshot, self.cache, keys, event_time_of(snapshot, event_time), columns)
+
+    def history_view(
+        self,
+        *,
+        keys: Sequence[Mapping[str, Any]] | None = None,
+        version: int | None = None,
+        timestamp: object = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """When each row was the valid one of its key: `valid_from` its delta, `valid_until` the next one's, null if `is_current`.
+
+        `deleted` says that no other row followed at `valid_until`. With `keys`, as `[{"id": 7}]`, only their rows are looked for, through
+        the key store.
+        """
+        snapshot = self.snapshot_at(version, timestamp)
+        return history_of_all(snapshot, columns) if keys is None else history_of_keys(snapshot, self.cache, keys, columns)
 
     def changes(
         self,

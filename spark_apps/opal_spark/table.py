@@ -31,7 +31,8 @@ from opal_spark.engine.failures import first_words
 from opal_spark.engine.session import cache_settings, is_connect, storage_options, use_this_python
 from opal_spark.inspect.check import check
 from opal_spark.read.changes import changes
-from opal_spark.read.reader import View, explain_read, read
+from opal_spark.read.history_view import history_view
+from opal_spark.read.reader import View, explain_read, filtered_by, read
 from opal_spark.sources import source_errors, source_rows
 from opal_spark.sources.fitting import fitting
 from opal_spark.sources.tables import plan_source
@@ -165,6 +166,25 @@ class OpalTable:
         This process asks the key store where the rows are, and reads them itself: Spark runs no job for it.
         """
         return self.table.get(keys, version=version, timestamp=timestamp, event_time=event_time, columns=columns)
+
+    def history_view(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        keys: Sequence[Mapping[str, Any]] | None = None,
+        version: int | None = None,
+        timestamp: object = None,
+    ) -> DataFrame:
+        """When each row was the valid one of its key: `valid_from` its delta, `valid_until` the next one's, null if `is_current`.
+
+        `deleted` says that no other row followed at `valid_until`. With `keys`, as `[{"id": 7}]`, only their rows are looked for, by this
+        process and through the key store.
+        """
+        if keys is None:
+            return history_view(self.spark, self.table.snapshot_at(version, timestamp), columns, where)
+        rows = self.spark.createDataFrame(self.table.history_view(keys=keys, version=version, timestamp=timestamp, columns=columns))
+        return filtered_by(rows, where, "") if where else rows
 
     def changes(
         self,

@@ -13,6 +13,7 @@ from opal_lake.cli.flags import add_flags
 from opal_lake.cli.pages import check_page, describe_page, files_page, history_page, segments_page
 from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import Style, output_width
+from opal_lake.cli.shown_rows import json_rows, rows_lines
 from opal_lake.cli.upkeep import commands as upkeep_commands
 from opal_lake.job.exit_codes import FINDINGS, OK
 from opal_lake.job.operations.rows import Check
@@ -43,6 +44,7 @@ def commands(verbs: Verbs) -> None:
         "--limit", type=whole_number, default=HISTORY_LIMIT, metavar="N", help="how many, 0 for all (default: %(default)s)"
     )
     _add_check_options(parsers["check"])
+    _add_versions_of(verbs)
     for name in ("files", "segments"):
         parsers[name].add_argument("--version", type=whole_number, metavar="N", help="as of this version (default: the newest)")
     upkeep_commands(verbs)
@@ -71,6 +73,24 @@ def segments(args: argparse.Namespace) -> None:
     from opal_lake.inspect.describe import segment_rows
 
     _show(args, segment_rows(_table(args), args.version), lambda data, style: segments_page(data, style, output_width(sys.stdout)))
+
+
+def _add_versions_of(verbs: Verbs) -> None:
+    summary, example = "every row that a key has had, and when it was valid", "opal versions-of lake/users 7"
+    parser = add_command(
+        verbs, Verb(name="versions-of", group=LOOK, summary=summary, example=example, run=versions_of, operands="VALUE... ")
+    )
+    parser.add_argument("paths", nargs="+", metavar="VALUE", help="of each key column one, in their order")
+    parser.add_argument("--version", type=whole_number, metavar="N", help="as of this version (default: the newest)")
+
+
+def versions_of(args: argparse.Namespace) -> None:
+    from opal_lake.read.get import key_of_texts
+
+    table = _table(args)
+    key = key_of_texts(args.paths, table.snapshot_at().spec)
+    rows = json_rows(table.history_view(keys=[key], version=args.version))
+    _show(args, rows, lambda rows, style: rows_lines(rows, style, output_width(sys.stdout)) if rows else [style.faint("no row")])
 
 
 def _add_check_options(parser: argparse.ArgumentParser) -> None:

@@ -13,8 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from opal_lake.data.bounds import Bounds
-from opal_lake.data.prune import Predicate, may_match
+from opal_lake.data.prune import Predicate
 from opal_lake.data.segment import DataFile
 from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import Bitmaps, Marks, add_events
@@ -25,6 +24,7 @@ from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.change_range import VersionRange
+from opal_lake.read.read import files_by_keys
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS
 
@@ -152,15 +152,10 @@ def _within(begun: Mapping[int, int], start: int, end: int) -> dict[int, int]:
     return {segment: version for segment, version in begun.items() if start < version <= end}
 
 
-def _key_bounds(file: DataFile, spec: TableSpec) -> dict[int, Bounds]:
-    return {number: file.bounds[number] for number in spec.key_ids if number in file.bounds}
-
-
 def _span(snapshot: Snapshot, ended: EndedRows, begun: Mapping[int, int], never: Bitmaps, predicate: Predicate | None) -> ChangeSpan:
     concerned = {*begun, *np.unique(ended.segment).tolist()}
     files = tuple(file for file in (snapshot.files.values() if concerned else ()) if not concerned.isdisjoint(file.segments))
-    if predicate is not None:
-        files = tuple(file for file in files if may_match(predicate, _key_bounds(file, snapshot.spec), file.rows))
+    files = files_by_keys(files, predicate, snapshot.spec)
     held = {segment for file in files for segment in file.segments}
     mine = {segment: rows for segment, rows in never.items() if segment in begun and segment in held}
     return ChangeSpan(snapshot=snapshot, ended=ended, marks=ended.marks(), begun=begun, never=mine, files=files)

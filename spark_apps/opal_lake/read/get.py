@@ -12,18 +12,20 @@ import pyarrow as pa
 from opal_lake.data.column_read import read_columns
 from opal_lake.data.columns import physical_schema, to_logical
 from opal_lake.data.segment import DataFile
-from opal_lake.errors import FormatError, InvalidInputError
+from opal_lake.errors import FormatError, InvalidInputError, count_text
 from opal_lake.events.bitmap import Bitmaps, Marks, add_events
 from opal_lake.events.segment_log import Events
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries, same_as_next, sorted_entries
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.spec.key_hash import hash_given
-from opal_lake.spec.schema import OFFSET, SEGMENT, Atomic
+from opal_lake.spec.schema import OFFSET, SEGMENT, Atomic, Field
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS
 
 _LAST = np.iinfo(np.int64).max
+
+Hashes = npt.NDArray[np.uint64]
 
 
 def get_rows(
@@ -31,22 +33,15 @@ def get_rows(
 ) -> pa.Table:
     """The visible rows of these keys, in their order. A key without a row has none in the result."""
     spec = snapshot.spec
-    newest = _newest(snapshot, cache, _hashes(keys, spec), as_of)
+    hashes = hashes_of_keys(keys, spec)
+    newest = _newest(snapshot, cache, hashes, as_of)
+    newest = newest.take(by_keys(newest, hashes))
     fields = spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns]
-    physical = [*dict.fromkeys([*(field.physical for field in fields), SEGMENT, OFFSET])]
-    marks: Bitmaps = {}
-    add_events(marks, Events(segment=newest.segment, offset=newest.offset, until=newest.delta))
-    files = [file for file in (snapshot.files.values() if marks else ()) if not marks.keys().isdisjoint(file.segments)]
-    with ThreadPoolExecutor(READERS) as pool:
-        parts = [*pool.map(partial(_marked_rows, snapshot, marks, physical), files)]
-    rows = pa.concat_tables([physical_schema(spec).empty_table().select(physical), *parts])
-    if rows.num_rows != len(newest):
-        raise FormatError(f"{snapshot.storage.uri}: the key store names rows that no data file holds; run `opal check`")
-    return to_logical(rows.take(pa.array(_order(rows, newest))), spec, columns)
+    return to_logical(rows_of_entries(snapshot, newest, fields), spec, columns)
 
 
-def _hashes(keys: Any, spec: TableSpec) -> npt.NDArray[np.uint64]:
-    """Each key once, in the order in which they are given."""
+def hashes_of_keys(keys: Any, spec: TableSpec) -> Hashes:
+    """Of keys as a user gives them: each once, in their order."""
     names = [field.name for field in spec.keys]
     if isinstance(keys, Mapping) or any(not isinstance(key, Mapping) or key.keys() != {*names} for key in keys):
         example = ", ".join(f"{name!r}: ..." for name in names)
@@ -56,21 +51,61 @@ def _hashes(keys: Any, spec: TableSpec) -> npt.NDArray[np.uint64]:
     return hashes[np.sort(np.unique(hashes, axis=0, return_index=True)[1])]
 
 
-def _newest(snapshot: Snapshot, cache: RunCache, hashes: npt.NDArray[np.uint64], as_of: int | None) -> Entries:
-    """Of each key the last entry up to the event time, unless it is a delete; in the order of the keys."""
-    order = np.argsort(hashes[:, 0])
-    probes = _probes(hashes[order], _LAST if as_of is None else as_of, len(snapshot.spec.tie_break))
-    stored = sorted_entries(
-        concat_entries([no_entries(len(snapshot.spec.tie_break)), *cache.neighbours([*snapshot.runs.values()], probes)])
-    )
-    known = stored.take(stored.delta <= probes.delta[0]) if len(probes) else stored
-    last = known.take(~same_as_next(known, 2))
+def key_of_texts(texts: Sequence[str], spec: TableSpec) -> dict[str, Any]:
+    """A key as a command line has it; bytes are hexadecimal."""
+    names = [field.name for field in spec.keys]
+    if len(texts) != len(names):
+        raise InvalidInputError(f"the key is {', '.join(names)}; give {count_text(len(names), 'value')}, in this order")
+    return {field.name: _key_value(text, field) for text, field in zip(texts, spec.keys, strict=True)}
+
+
+def _key_value(text: str, field: Field) -> Any:
+    kind = field.type.name if isinstance(field.type, Atomic) else ""
+    try:
+        match kind:
+            case "boolean":
+                return {"true": True, "false": False}[text.lower()]
+            case "binary":
+                return bytes.fromhex(text)
+    except (KeyError, ValueError) as error:
+        wanted = "true or false" if kind == "boolean" else "hexadecimal digits"
+        raise InvalidInputError(f"key column {field.name} is {kind}, and {text!r} is none; write {wanted}") from error
+    return text
+
+
+def by_keys(entries: Entries, hashes: Hashes) -> npt.NDArray[np.intp]:
+    """Positions of entries in the order of their keys; those of one key as they come."""
     place = {key: number for number, key in enumerate(map(tuple, hashes.tolist()))}
-    last = last.take(~last.deleted)
-    return last.take(np.argsort([place[key] for key in zip(last.high.tolist(), last.low.tolist(), strict=True)]).astype(np.intp))
+    places = np.array([place[key] for key in zip(entries.high.tolist(), entries.low.tolist(), strict=True)], np.intp)
+    return np.argsort(places, kind="stable")
 
 
-def _probes(hashes: npt.NDArray[np.uint64], delta: int, ties: int) -> Entries:
+def rows_of_entries(snapshot: Snapshot, entries: Entries, fields: Sequence[Field]) -> pa.Table:
+    """The physical columns of the rows that entries stand for, in their order."""
+    physical = [*dict.fromkeys([*(field.physical for field in fields), SEGMENT, OFFSET])]
+    marks: Bitmaps = {}
+    add_events(marks, Events(segment=entries.segment, offset=entries.offset, until=entries.delta))
+    files = [file for file in (snapshot.files.values() if marks else ()) if not marks.keys().isdisjoint(file.segments)]
+    with ThreadPoolExecutor(READERS) as pool:
+        parts = [*pool.map(partial(_marked_rows, snapshot, marks, physical), files)]
+    rows = pa.concat_tables([physical_schema(snapshot.spec).empty_table().select(physical), *parts])
+    if rows.num_rows != len(entries):
+        raise FormatError(f"{snapshot.storage.uri}: the key store names rows that no data file holds; run `opal check`")
+    at = {row: position for position, row in enumerate(zip(rows[SEGMENT].to_pylist(), rows[OFFSET].to_pylist(), strict=True))}
+    order = np.array([at[row] for row in zip(entries.segment.tolist(), entries.offset.tolist(), strict=True)], np.intp)
+    return rows.take(pa.array(order))
+
+
+def _newest(snapshot: Snapshot, cache: RunCache, hashes: Hashes, as_of: int | None) -> Entries:
+    """Of each key the last entry up to the event time, unless it is a delete."""
+    ties = len(snapshot.spec.tie_break)
+    probes = _probes(hashes[np.argsort(hashes[:, 0])], _LAST if as_of is None else as_of, ties)
+    stored = sorted_entries(concat_entries([no_entries(ties), *cache.neighbours([*snapshot.runs.values()], probes)]))
+    known = stored.take(stored.delta <= probes.delta[0]) if len(probes) else stored
+    return known.take(~same_as_next(known, 2) & ~known.deleted)
+
+
+def _probes(hashes: Hashes, delta: int, ties: int) -> Entries:
     """Entries beyond all of their keys up to the delta."""
     count = len(hashes)
     return Entries(
@@ -88,9 +123,3 @@ def _marked_rows(snapshot: Snapshot, marks: Bitmaps, physical: list[str], file: 
     rows = read_columns(snapshot.storage, file, snapshot.spec, physical)
     mine = Marks.of({segment: marks[segment] for segment in file.segments if segment in marks})
     return rows.filter(pa.array(mine.at(rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy())))
-
-
-def _order(rows: pa.Table, newest: Entries) -> npt.NDArray[np.intp]:
-    """Where each entry's row is."""
-    at = {row: position for position, row in enumerate(zip(rows[SEGMENT].to_pylist(), rows[OFFSET].to_pylist(), strict=True))}
-    return np.array([at[row] for row in zip(newest.segment.tolist(), newest.offset.tolist(), strict=True)], np.intp)

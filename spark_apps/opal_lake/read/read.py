@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from opal_lake.data.bounds import Bounds
 from opal_lake.data.column_read import read_columns
 from opal_lake.data.columns import physical_schema, to_fields, to_logical
 from opal_lake.data.prune import Predicate, may_match
@@ -149,6 +150,15 @@ def plan_read(snapshot: Snapshot, as_of: int | None, predicate: Predicate | None
     needed = {segment: bitmap for segment, bitmap in files.invalid.items() if segment in used}
     skipped = sum(len(fates[fate]) for fate in (Fate.LATER, Fate.PRUNED, Fate.DEAD))
     return ReadPlan(snapshot=snapshot, as_of=as_of, plain=plain, mixed=mixed, invalid=needed, skipped=skipped)
+
+
+def files_by_keys(files: Sequence[DataFile], predicate: Predicate | None, spec: TableSpec) -> tuple[DataFile, ...]:
+    """Without those that the predicate rules out by the bounds of key columns: the rest holds all rows of a key that it may be true for."""
+
+    def bounds(file: DataFile) -> dict[int, Bounds]:
+        return {number: file.bounds[number] for number in spec.key_ids if number in file.bounds}
+
+    return tuple(file for file in files if predicate is None or may_match(predicate, bounds(file), file.rows))
 
 
 def _is_dead(file: DataFile, segments: Mapping[int, Segment], bitmaps: Bitmaps) -> bool:

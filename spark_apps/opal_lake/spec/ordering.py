@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opal_lake.errors import FormatError, InvalidInputError
-from opal_lake.spec.schema import Atomic, decimal_parts
+from opal_lake.spec.schema import Atomic, arrow_type, decimal_parts
 
 INTEGER_TYPES = ("byte", "short", "integer", "long")
 
@@ -74,6 +74,16 @@ def _unscaled(array: pa.Array, kind: Atomic) -> npt.NDArray[np.int64]:
     # 18 digits fit the low word of the two's complement 128 bits, sign included
     low = np.frombuffer(array.buffers()[1], "<i8")[2 * array.offset : 2 * (array.offset + len(array)) : 2]
     return np.where(np.asarray(array.is_valid()), low, 0)
+
+
+def of_order(values: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_], kind: Atomic) -> pa.Array:
+    """The inverse of `to_order`, in Arrow's type of the kind."""
+    there = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+    if parts := decimal_parts(kind.name):
+        words = np.stack([values, values >> 63], axis=1).astype("<i8")  # 128 bits in two's complement
+        return pa.Array.from_buffers(pa.decimal128(*parts), len(values), [there, pa.py_buffer(words.tobytes())])
+    plain = pa.Array.from_buffers(pa.int64(), len(values), [there, pa.py_buffer(np.where(valid, values, 0).tobytes())])
+    return plain.cast(pa.int32()).cast(pa.date32()) if kind.name == "date" else plain.cast(arrow_type(kind))
 
 
 def from_order(value: int, kind: Atomic) -> int | Decimal | date | datetime:

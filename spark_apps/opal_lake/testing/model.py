@@ -64,6 +64,21 @@ def untils(rows: Iterable[ModelRow], version: int | None = None) -> dict[RowId, 
     return until_of
 
 
+def intervals(rows: Iterable[ModelRow], version: int | None = None) -> list[tuple[ModelRow, Any, Any, bool]]:
+    """Each row with the event times from which and up to which it was visible, and whether nothing of its key was there then."""
+    members = known(rows, version)
+    shown: list[tuple[ModelRow, Any, Any, bool]] = []
+    for key in {row.key for row in members}:
+        own = [row for row in members if row.key == key]
+        moments = sorted({row.delta for row in own})
+        valid = [next(iter(visible(own, version, moment)), None) for moment in moments]
+        for place, row in enumerate(valid):
+            if row is not None and (place == 0 or valid[place - 1] is not row):
+                after = next((later for later in range(place, len(valid)) if valid[later] is not row), None)
+                shown.append((row, row.delta, None if after is None else moments[after], after is not None and valid[after] is None))
+    return shown
+
+
 def changes(rows: Iterable[ModelRow], start: int, end: int) -> list[tuple[int, str, ModelRow]]:
     """What each version from start to end did to the visible rows: the version, what happened, and the row, in the order of a feed."""
     members = list(rows)

@@ -18,7 +18,7 @@ from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic, arrow_type
 from opal_lake.storage.verified import read_verified
 from opal_lake.table import Table
 from opal_lake.testing.executors import Interrupted
-from opal_lake.testing.model import ModelRow, RowId, changes, known, net, net_changes, visible
+from opal_lake.testing.model import ModelRow, RowId, changes, intervals, known, net, net_changes, visible
 from opal_lake.testing.strategies import DELTA, SERIAL, Put, Shape, Step, neighbours_of
 from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.upkeep.zorder import zorder
@@ -339,6 +339,23 @@ class Replay:
         given = list(dict.fromkeys(tuple(put.values[name] for name in self.shape.keys) for put in self.puts_by_serial.values()))[::-1]
         keys = [dict(zip(self.shape.keys, key, strict=True)) for key in given]
         assert self.table.get(keys, version=version, event_time=event_time).to_pylist() == [expected[k] for k in given if k in expected]
+
+    def compare_history_view(self, version: int) -> None:
+        """Of all keys and of each alone: the intervals that end after the floor."""
+        floor = self.table.snapshot_at(version).root.floor
+        expected = [
+            {**row.values, "valid_from": begins, "valid_until": ends, "is_current": ends is None, "deleted": deleted}
+            for row, begins, ends, deleted in intervals(self.rows.values(), version)
+            if floor is None or ends is None or self.order_word(ends) > floor
+        ]
+        expected.sort(key=lambda row: row[SERIAL])
+        assert sorted(self.table.history_view(version=version).to_pylist(), key=lambda row: row[SERIAL]) == expected
+        given = list(dict.fromkeys(tuple(put.values[name] for name in self.shape.keys) for put in self.puts_by_serial.values()))
+        keys = [dict(zip(self.shape.keys, key, strict=True)) for key in given]
+        by_key = self.table.history_view(keys=keys, version=version).to_pylist()
+        assert sorted(by_key, key=lambda row: row[SERIAL]) == expected
+        order = [(given.index(tuple(row[name] for name in self.shape.keys)), row["valid_from"]) for row in by_key]
+        assert order == sorted(order)
 
     def compare_changes(self, start: int, end: int) -> None:
         """The feed of a range of versions: what each did, and what all did in sum."""

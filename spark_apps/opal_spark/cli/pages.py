@@ -1,15 +1,13 @@
 """A JobResult for people: one line with the outcome, then the notes."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from opal_lake.cli.pages import counts_text
-from opal_lake.cli.render import Column, Style, duration_text, escaped, facts, natural_width, text_table
+from opal_lake.cli.render import Column, Style, duration_text, escaped, text_table
+from opal_lake.cli.shown_rows import rows_lines
 from opal_lake.errors import count_text
 from opal_lake.job.job import JobResult
 
-_GAP_CELLS, _NARROWEST = 2, 8
 _DONE = {
     "create": "created",
     "ingest": "ingested",
@@ -53,34 +51,8 @@ def _took(result: JobResult, style: Style) -> str:
 
 
 def rows_page(result: JobResult, style: Style, width: int | None) -> Iterator[str]:
-    """The rows of a read: side by side, or below each other when the terminal is too narrow for that."""
+    """The rows of a read."""
     rows = result.examples
-    if rows:
-        columns = [_column(name, rows) for name in rows[0]]
-        least = sum(min(natural_width(column, rows), _NARROWEST) + _GAP_CELLS for column in columns)
-        yield from text_table(columns, rows, style, width) if width is None or least <= width else _records(rows, style)
+    yield from rows_lines(rows, style, width)
     more = f"; {result.notes[0]}" if result.notes else ""
     yield style.faint(f"{count_text(len(rows), 'row')}, version {result.version:,}{more}")
-
-
-def _column(name: str, rows: Sequence[Mapping[str, Any]]) -> Column:
-    numbers = all(isinstance(row[name], int | float | None) and not isinstance(row[name], bool) for row in rows)
-    return Column(key=name, title=escaped(name), show=cell_text, right=numbers, shrinks=True)
-
-
-def cell_text(value: Any) -> str:
-    """A value unchanged: numbers without separators, because they may be ids."""
-    match value:
-        case None:
-            return "NULL"
-        case str():
-            return escaped(value)
-        case bool() | dict() | list():
-            return escaped(json.dumps(value, ensure_ascii=False))
-    return str(value)
-
-
-def _records(rows: Sequence[Mapping[str, Any]], style: Style) -> Iterator[str]:
-    for number, row in enumerate(rows, start=1):
-        yield style.strong(f"row {number}")
-        yield from facts([(escaped(name), cell_text(value)) for name, value in row.items()], style)

@@ -121,6 +121,11 @@ def _arrow_type(path: str, kind: T.DataType) -> pa.DataType:
 def read_columns(spec: TableSpec, columns: Sequence[str] | None = None) -> list[Column | str]:
     """For each named column (default: all) the expression over a data file's columns that gives the table's, names and types."""
     fields = spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns]
+    return read_fields(fields, spec)
+
+
+def read_fields(fields: Sequence[Field], spec: TableSpec) -> list[Column | str]:
+    """The same for fields of any names."""
     return [_read_column(field, orc=spec.file_format == "orc") for field in fields]
 
 

@@ -37,8 +37,8 @@ def scan_files(spark: SparkSession, storage: Storage, files: Sequence[DataFile],
             raise missing_error(storage, gone) from error
 
 
-def not_after(spec: TableSpec, as_of: int) -> str:
-    """The condition of the delta column against the event time, in the files' types."""
+def not_after(spec: TableSpec, as_of: int, column: str | None = None) -> str:
+    """The condition of the delta column, or of another with such values, against the event time, in the files' types."""
     delta = spec.delta
     assert isinstance(delta.type, Atomic)
     if delta.type.name.startswith("decimal"):
@@ -49,4 +49,4 @@ def not_after(spec: TableSpec, as_of: int) -> str:
         literal = f"timestamp_ntz'{from_order(as_of, delta.type)}'"
     else:
         literal = f"timestamp_micros({as_of}L)" if delta.type.name == "timestamp" else f"date_from_unix_date({as_of})"
-    return f"{quoted(delta.physical)} <= {literal}"
+    return f"{quoted(column or delta.physical)} <= {literal}"

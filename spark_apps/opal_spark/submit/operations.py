@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from opal_lake import layout as paths
+from opal_lake.cli.shown_rows import json_rows
 from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError, TableExistsError
 from opal_lake.inspect.check import CheckOptions
 from opal_lake.job.job import JobResult, JobSpec
@@ -29,7 +30,6 @@ from opal_spark.read.changes import changes as changed_rows
 from opal_spark.sources import source_schema
 from opal_spark.submit.consume import Change
 from opal_spark.submit.consume import consume as call_consumer
-from opal_spark.submit.shown import json_rows
 from opal_spark.table import OpalTable
 
 SHOWN_ROWS = 20
@@ -209,6 +209,6 @@ def _count() -> Column:
 
 
 def _shown(rows: DataFrame, limit: int, result: JobResult) -> JobResult:
-    shown = json_rows(rows.limit(limit + 1))
+    shown = json_rows(rows.limit(limit + 1).toArrow())
     notes = ("there are more rows; a higher limit shows them",) if len(shown) > limit else ()
     return replace(result, counts={"rows": min(len(shown), limit)}, notes=notes, examples=tuple(shown[:limit]))

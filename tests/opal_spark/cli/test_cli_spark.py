@@ -10,9 +10,10 @@ import pytest
 
 from opal_lake.cli import main
 from opal_lake.cli.render import Style
+from opal_lake.cli.shown_rows import cell_text
 from opal_lake.job.exit_codes import INPUT, OK, RETRY
 from opal_lake.job.job import JobResult
-from opal_spark.cli.pages import cell_text, result_page, rows_page
+from opal_spark.cli.pages import result_page, rows_page
 from tests.fixtures_cli import SOURCES, metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]

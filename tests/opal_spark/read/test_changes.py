@@ -1,4 +1,4 @@
-"""Spark's change feed is the core's, which the model table decides (tests/opal_lake/test_histories.py)."""
+"""Spark's change feed and history view are the core's, which the model table decides (tests/opal_lake/test_histories.py)."""
 
 import itertools
 import random
@@ -44,6 +44,7 @@ def compare_random_histories(spark: SparkSession, file_format: str, count: int) 
             ends = draw.draw(st.lists(st.sampled_from(replay.versions), min_size=2, max_size=2))
             for start, end in {tuple(sorted(ends)), (0, replay.versions[-1])}:
                 compare_feeds(OpalTable.for_path(spark, uri), start, end)
+            compare_views(OpalTable.for_path(spark, uri), ends[0])
 
     run()
 
@@ -56,6 +57,16 @@ def compare_feeds(table: OpalTable, start: int, end: int) -> None:
         feed = table.changes(start, end, mode=mode, compute_updates=compute_updates, columns=columns)
         expected = expected.select(feed.columns)
         assert sorted_rows(feed.toArrow().cast(expected.schema)) == sorted_rows(expected)
+
+
+def compare_views(table: OpalTable, version: int) -> None:
+    expected = table.table.history_view(version=version)
+    actual = table.history_view(version=version).toArrow().cast(expected.schema)
+    assert sorted(actual.to_pylist(), key=serial) == sorted(expected.to_pylist(), key=serial)
+
+
+def serial(row: dict[str, int]) -> int:
+    return row[SERIAL]
 
 
 def sorted_rows(feed: pa.Table) -> list[dict[str, object]]:
@@ -158,3 +169,31 @@ def test_options_that_cannot_be_are_refused(users: OpalTable) -> None:
         users.changes(1, columns="id")
     with pytest.raises(InvalidInputError, match="'town'"):
         users.changes(1, columns=["town"])
+
+
+def test_a_history_view_says_when_each_row_was_valid(users: OpalTable) -> None:
+    def shown(**options: object) -> list[tuple[object, ...]]:
+        view = users.history_view(**options)  # type: ignore[arg-type]  # as tests name them
+        return sorted(tuple(row) for row in view.select("id", "city", "valid_from", "valid_until", "is_current", "deleted").collect())
+
+    b = [("b", "Bonn", 1, 2, False, False), ("b", "Köln", 3, None, True, False), ("b", "Ulm", 2, 3, False, False)]
+    c = ("c", "Lyon", 1, 3, False, True)
+    assert shown() == [("a", "Rom", 1, None, True, False), *b, c, ("d", "Graz", 3, None, True, False)]
+    assert shown(where="id = 'b'") == shown(keys=[{"id": "b"}]) == b
+    assert shown(where="valid_until = 3 AND deleted") == shown(keys=[{"id": "c"}, {"id": "x"}]) == [c]
+    assert shown(keys=[{"id": "b"}], where="is_current") == b[1:2]
+    assert shown(version=3, where="id = 'b'") == [("b", "Bonn", 1, 3, False, False), b[1]]
+    assert users.history_view(columns=["city"], where="is_current").columns == [
+        "city",
+        "valid_from",
+        "valid_until",
+        "is_current",
+        "deleted",
+    ]
+    with pytest.raises(InvalidInputError, match="does not fit the columns"):
+        users.history_view(where="valid_to = 3")
+
+
+def test_rows_are_read_by_their_keys(users: OpalTable) -> None:
+    found = users.get([{"id": "d"}, {"id": "c"}, {"id": "b"}], columns=["id", "city"])
+    assert found.to_pylist() == [{"id": "d", "city": "Graz"}, {"id": "b", "city": "Köln"}]

@@ -1,0 +1,74 @@
+"""Rows of a table for people and for JSON."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime, time
+from typing import TYPE_CHECKING, Any
+
+from opal_lake.cli.render import Column, Style, escaped, facts, natural_width, text_table
+from opal_lake.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_GAP_CELLS, _NARROWEST = 2, 8
+
+
+def json_rows(table: "pa.Table") -> list[dict[str, Any]]:
+    """Rows as values that go into JSON: what JSON lacks becomes text, and nothing is rounded."""
+    try:
+        return [{name: json_value(value) for name, value in row.items()} for row in table.to_pylist()]
+    except (ValueError, OverflowError) as error:  # years that Python does not hold
+        raise InvalidInputError(f"a value cannot be shown ({error}); leave its column out, or export the rows") from error
+
+
+def json_value(value: Any) -> Any:
+    """Timestamps as ISO 8601, in UTC whatever the session's zone, decimals as text, bytes as hex, maps as objects."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case datetime() | date() | time():
+            return value.isoformat()
+        case bytes():
+            return value.hex()
+        case Mapping():
+            return {str(name): json_value(member) for name, member in value.items()}
+        case [(_, _), *_] if all(isinstance(member, tuple) for member in value):  # Arrow's maps
+            return {str(json_value(name)): json_value(member) for name, member in value}
+        case list():
+            return [json_value(member) for member in value]
+    return str(value)
+
+
+def rows_lines(rows: Sequence[Mapping[str, Any]], style: Style, width: int | None) -> Iterator[str]:
+    """Rows side by side, or below each other when the terminal is too narrow for that."""
+    if rows:
+        columns = [_column(name, rows) for name in rows[0]]
+        least = sum(min(natural_width(column, rows), _NARROWEST) + _GAP_CELLS for column in columns)
+        yield from text_table(columns, rows, style, width) if width is None or least <= width else _records(rows, style)
+
+
+def _column(name: str, rows: Sequence[Mapping[str, Any]]) -> Column:
+    numbers = all(isinstance(row[name], int | float | None) and not isinstance(row[name], bool) for row in rows)
+    return Column(key=name, title=escaped(name), show=cell_text, right=numbers, shrinks=True)
+
+
+def cell_text(value: Any) -> str:
+    """A value unchanged: numbers without separators, because they may be ids."""
+    match value:
+        case None:
+            return "NULL"
+        case str():
+            return escaped(value)
+        case bool() | dict() | list():
+            return escaped(json.dumps(value, ensure_ascii=False))
+    return str(value)
+
+
+def _records(rows: Sequence[Mapping[str, Any]], style: Style) -> Iterator[str]:
+    for number, row in enumerate(rows, start=1):
+        yield style.strong(f"row {number}")
+        yield from facts([(escaped(name), cell_text(value)) for name, value in row.items()], style)

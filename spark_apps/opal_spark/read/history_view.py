@@ -1,0 +1,51 @@
+"""The history view on Spark: the rows of a key in the order of the rule, each valid until the next (`opal_lake.read.history_view`)."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.read.history_view import DELETED as WAS_DELETED
+from opal_lake.read.history_view import IS_CURRENT, VALID_FROM, VALID_UNTIL, VIEW_COLUMNS, view_fields
+from opal_lake.read.read import files_by_keys
+from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Field
+from opal_spark.engine.columns import quoted, read_fields, spark_schema
+from opal_spark.engine.scan import not_after, scan_files
+from opal_spark.engine.session import session_zone
+from opal_spark.engine.verify import verify_files
+from opal_spark.read.predicate import parse_predicate
+from opal_spark.read.reader import filtered_by
+
+_UNTIL, _DELETED_THEN = "_opal_until", "_opal_deleted_then"
+
+
+def history_view(spark: SparkSession, snapshot: Snapshot, columns: Sequence[str] | None, where: str | None) -> DataFrame:
+    """Every row that is valid at some readable event time. Conditions on keys skip files."""
+    spec, fields = snapshot.spec, view_fields(snapshot, columns)
+    predicate = parse_predicate(where, spec, session_zone=session_zone(spark)) if where else None
+    files = files_by_keys([file for file in snapshot.files.values() if snapshot.pending.isdisjoint(file.segments)], predicate, spec)
+    verify_files(spark, snapshot, files)
+    schema = spark_schema(spec, physical=True)
+    rows = scan_files(spark, snapshot.storage, files, schema, spec.file_format) if files else spark.createDataFrame([], schema)
+    shown = [field for field in spec.schema.fields if field.name not in VIEW_COLUMNS]
+    shown += [Field(id=spec.delta_id, name=VALID_FROM, physical=spec.delta.physical, type=spec.delta.type)]
+    shown += [Field(id=spec.delta_id, name=VALID_UNTIL, physical=_UNTIL, type=spec.delta.type)]
+    flags = F.col(_UNTIL).isNull().alias(IS_CURRENT), F.col(_DELETED_THEN).alias(WAS_DELETED)
+    view = _valid_rows(rows, snapshot).select(*read_fields(shown, spec), *flags)
+    view = filtered_by(view, where, spec.file_format) if where else view
+    return view.select(*(quoted(field.name) for field in fields), VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED)
+
+
+def _valid_rows(rows: DataFrame, snapshot: Snapshot) -> DataFrame:
+    """With the delta of the next row of the key, and whether that is a delete."""
+    spec, floor = snapshot.spec, snapshot.root.floor
+    delta, ties = quoted(spec.delta.physical), (F.col(quoted(field.physical)).asc_nulls_first() for field in spec.tie_break)
+    in_order = Window.partitionBy(*(quoted(field.physical) for field in spec.keys)).orderBy(delta, *ties, SEGMENT, OFFSET)
+    rows = rows.withColumn(_UNTIL, F.lead(delta).over(in_order)).where(f"{_UNTIL} IS NULL OR {_UNTIL} <> {delta}")
+    if spec.deletes is None:
+        rows = rows.withColumn(_DELETED_THEN, F.lit(False))
+    else:
+        is_deleted = F.coalesce(F.col(DELETED), F.lit(False))
+        rows = rows.withColumn(_DELETED_THEN, F.lead(is_deleted, 1, False).over(in_order)).where(~is_deleted)
+    return rows if floor is None else rows.where(f"{_UNTIL} IS NULL OR NOT {not_after(spec, floor, _UNTIL)}")
