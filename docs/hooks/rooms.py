@@ -34,7 +34,7 @@ def houses() -> dict[str, House]:
         for contract in project["contracts"]
         if contract["type"] == "layers" and "containers" in contract
     }
-    return {name: House(name=name, floors=floors.get(name) or _one_a_floor(name)) for name in project["root_packages"]}
+    return {name: House(name=name, floors=floors.get(name) or _one_a_floor(name)) for name in project["root_packages"] if name in SOURCES}
 
 
 def _rooms(layer: str) -> tuple[str, ...]:

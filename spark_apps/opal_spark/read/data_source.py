@@ -23,10 +23,12 @@ from opal_spark.engine.columns import spark_schema
 from opal_spark.engine.failures import own_python
 from opal_spark.engine.session import is_connect, use_this_python
 from opal_spark.engine.tasks import forget_archives
+from opal_spark.read.feed_source import FEED_OPTIONS, Feed, FeedReader, feed_of, feed_schema
 from opal_spark.read.predicate import check_columns, parse_predicate
 from opal_spark.read.requested_schema import refuse_nulls, requested_fields
 
-_OPTIONS = {"path", "version", "timestamp", "event_time", "files_where"}
+_ROWS_OPTIONS = ("version", "timestamp", "event_time", "files_where")
+_OPTIONS = ("path", *_ROWS_OPTIONS, *FEED_OPTIONS)
 _OF_A_CATALOG = {"owner", "provider"}  # what Spark adds to the options of a table of its catalog
 _NO_CATALOG = "Spark does not hand its path on to readers; write CREATE TEMPORARY VIEW name USING opal OPTIONS (path '{path}')"
 _NO_ZONE = "none"  # the session's is not known here: times without a zone prune nothing
@@ -47,7 +49,7 @@ def _imported(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 
 
 class OpalDataSource(DataSource):
-    """Options: `path`, and `version` or `timestamp` and `event_time` as for OpalTable.read, as text.
+    """Options: `path`, and `version` or `timestamp` and `event_time` as for OpalTable.read, as text. Or those of a change feed.
 
     `files_where` is a condition: files that cannot hold a row that fulfils it are left out. Rows of the others are for the query to filter.
     With a schema (`.schema(...)`, `CREATE TEMPORARY VIEW v (...) USING opal`) only its columns are read.
@@ -58,7 +60,8 @@ class OpalDataSource(DataSource):
     def name(cls) -> str:
         return "opal"
 
-    def _snapshot(self) -> Snapshot:
+    def _table_path(self) -> tuple[str, dict[str, str]]:
+        """Where the table is, and how its store is reached."""
         path = self.options.get("path")
         if {name.casefold() for name in self.options} >= _OF_A_CATALOG:
             raise InvalidInputError(f"CREATE TABLE ... USING opal cannot be: {_NO_CATALOG.format(path=self.options.get('location', path))}")
@@ -66,21 +69,35 @@ class OpalDataSource(DataSource):
             raise InvalidInputError(
                 f"format('opal') needs the table's path: .load(path). If this is a table of CREATE TABLE: {_NO_CATALOG.format(path='...')}"
             )
-        if unknown := sorted(name for name in self.options if name.casefold() not in _OPTIONS and not name.startswith("storage.")):
+        known = {name.casefold() for name in _OPTIONS}
+        if unknown := sorted(name for name in self.options if name.casefold() not in known and not name.startswith("storage.")):
             raise InvalidInputError(
                 f"format('opal') has no option {', '.join(unknown)}; known are {', '.join(sorted(_OPTIONS))}, storage.*"
             )
+        return path, {name.removeprefix("storage."): value for name, value in self.options.items() if name.startswith("storage.")}
+
+    def _feed(self) -> Feed | None:
+        feed = feed_of(self.options)
+        if feed is not None and (given := [name for name in _ROWS_OPTIONS if name in self.options]):
+            raise InvalidInputError(f"option {', '.join(given)} is of a read of rows, and readChangeFeed reads changes; leave one out")
+        return feed
+
+    def _snapshot(self) -> Snapshot:
+        path, storage = self._table_path()
         version = self.options.get("version")
         if version is not None and not version.isdecimal():
             raise InvalidInputError(f"option version={version!r} is no version; give a whole number, as `opal history` lists them")
-        storage = {name.removeprefix("storage."): value for name, value in self.options.items() if name.startswith("storage.")}
         return Table.open(path, storage).snapshot_at(int(version) if version is not None else None, self.options.get("timestamp"))
 
     def schema(self) -> StructType:
-        return spark_schema(self._snapshot().spec, physical=False)
+        spec = self._snapshot().spec
+        return spark_schema(spec, physical=False) if self._feed() is None else feed_schema(spec)
 
-    def reader(self, schema: StructType) -> "OpalReader":
+    def reader(self, schema: StructType) -> "OpalReader | FeedReader":
         """`schema` is the table's, or what the query gave: columns by name, any of them."""
+        feed = self._feed()
+        if feed is not None:
+            return FeedReader(*self._table_path(), feed, schema)
         snapshot, where = self._snapshot(), self.options.get("files_where")
         predicate = None
         if where is not None:

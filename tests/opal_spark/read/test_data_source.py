@@ -1,6 +1,8 @@
 """`format("opal")` leaves files out when it is told to, and no row that a query asks for, however often a view is used."""
 
+import re
 from contextlib import nullcontext
+from datetime import UTC
 from pathlib import Path
 
 import pyarrow as pa
@@ -222,3 +224,57 @@ def test_what_a_data_source_cannot_do_says_what_to_do(spark: SparkSession, neste
     for query, advice in ((reading, r"\.read\(after=version\)"), (writing, r"writeStream.foreachBatch\(lambda rows, batch: ")):
         with pytest.raises(StreamingQueryException, match=advice):
             query.option("checkpointLocation", str(tmp_path / advice)).start().awaitTermination(60)
+
+
+def feed(spark: SparkSession, path: str, **options: object) -> DataFrame:
+    return spark.read.format("opal").options(readChangeFeed="true", **options).load(path)
+
+
+@pytest.fixture
+def upserted(spark: SparkSession, path: str) -> str:
+    """Version 2 updates row 3 and brings row 9."""
+    rows = spark.createDataFrame([(3, 30, "new", None), (9, 30, "nine", None)], "id LONG, at LONG, name STRING, day TIMESTAMP")
+    OpalTable.for_path(spark, path).ingest(rows, metadata="inline")
+    return path
+
+
+def test_a_feed_by_the_names_of_delta_s_options(spark: SparkSession, upserted: str) -> None:
+    table = OpalTable.for_path(spark, upserted)
+    expected = sorted(table.changes(2).collect(), key=str)
+    assert len(expected) == 3
+    moment = expected[0]["_commit_timestamp"].astimezone(UTC).isoformat()
+    for options in (
+        {"startingVersion": 2},
+        {"startingVersion": 2, "endingVersion": 2},
+        {"startingTimestamp": moment},
+        {"startingTimestamp": moment, "endingTimestamp": moment, "deduplicationMode": "netChanges"},
+    ):
+        rows = feed(spark, upserted, **options)
+        assert rows.schema == table.changes(2).schema
+        assert sorted(rows.collect(), key=str) == expected, options
+    kinds = feed(spark, upserted, startingVersion=2, computeUpdates="false").select("_change_type").collect()
+    assert sorted(row[0] for row in kinds) == ["delete", "insert", "insert"]
+    assert feed(spark, upserted, startingVersion="latest").collect() == []
+    assert feed(spark, upserted, startingVersion=0, endingVersion=1).count() == 8
+    chosen = spark.read.format("opal").schema("_change_type STRING, ID LONG").option("readChangeFeed", "true")
+    assert {row["ID"] for row in chosen.option("startingVersion", 2).load(upserted).collect()} == {3, 9}
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"readChangeFeed": "true"}, "a change feed needs startingVersion or startingTimestamp"),
+        ({"readChangeFeed": "yes", "startingVersion": "1"}, "option readChangeFeed='yes' is neither true nor false"),
+        ({"startingVersion": "1"}, "option startingVersion is of a change feed; add .option('readChangeFeed', 'true')"),
+        ({"readChangeFeed": "true", "startingVersion": "one"}, "option startingVersion='one' is no version"),
+        ({"readChangeFeed": "true", "startingVersion": "1", "endingVersion": "latest"}, "option endingVersion='latest' is no version"),
+        ({"readChangeFeed": "true", "startingVersion": "1", "startingTimestamp": "2026-01-01"}, "name the same end of the feed"),
+        ({"readChangeFeed": "true", "startingVersion": "1", "version": "1"}, "option version is of a read of rows"),
+        ({"readChangeFeed": "true", "startingVersion": "7"}, "has no version 7 yet; the newest is 1"),
+        ({"readChangeFeed": "true", "startingVersion": "1", "deduplicationMode": "net"}, "mode='net' is unknown"),
+        ({"readChangeFeed": "true", "startingTimestamp": "2026-01-01"}, "start='2026-01-01' is no end of a range of changes"),
+    ],
+)
+def test_options_of_a_feed_that_cannot_be_are_refused(spark: SparkSession, path: str, options: dict[str, str], words: str) -> None:
+    with pytest.raises((AnalysisException, PythonException), match=re.escape(words)):
+        spark.read.format("opal").options(**options).load(path).collect()
