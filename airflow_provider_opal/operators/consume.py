@@ -15,12 +15,20 @@ from airflow_provider_opal.operators.spark import KEY_HINT, OpalSparkOperator
 from airflow_provider_opal.templated import is_templated
 from airflow_provider_opal.watermark import Start, Watermark, checked_start, first_version
 from opal_lake.job.job import JobResult
-from opal_lake.job.operations.values import function_name
+from opal_lake.job.operations.values import CONSUMED, function_name
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
 
 BY = ("partition", "version")
+
+
+def check_rows(rows: str, by: str) -> None:
+    """What changed is told from version to version."""
+    if rows not in CONSUMED:
+        raise ValueError(f"rows={rows!r} is unknown; use one of {', '.join(CONSUMED)}")
+    if rows == "changes" and by != "version":
+        raise ValueError("rows='changes' goes from version to version: add by='version'")
 
 
 class ConsumeOperator(OpalSparkOperator):
@@ -31,6 +39,8 @@ class ConsumeOperator(OpalSparkOperator):
     (`start`, as a SnapshotTriggerSensor's, says where a new consumer begins); let one run at a time (`max_active_runs=1`). Either way what
     a run was given is fixed at its first try: retried or cleared, it gets the same rows; of a key whose version has expired those as of the
     oldest one. It is acknowledged after success.
+
+    By version and with `rows="changes"`, `change.rows` are rows that were inserted, deleted or updated, with their values before and after.
 
     The function is called at least once: when a worker dies right after it, a retry calls it again. In client mode its module is found
     beside the DAG file and in the DAG bundle; to a cluster it goes by `py_files=` or the archive of `opal pack`.
@@ -47,14 +57,16 @@ class ConsumeOperator(OpalSparkOperator):
         by: str = "partition",
         consumer: str | None = None,
         start: Start = "all",
+        rows: str = "visible",
         arguments: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         if by not in BY:
             raise ValueError(f"by={by!r} is unknown; use 'partition' (the rows of a partition key) or 'version' (all since the last run)")
+        check_rows(rows, by)
         if not is_templated(function):
             function_name("function", function)
-        super().__init__(table=table, arguments={"function": function, "arguments": dict(arguments or {})}, **kwargs)
+        super().__init__(table=table, arguments={"function": function, "rows": rows, "arguments": dict(arguments or {})}, **kwargs)
         self.by = by
         self.consumer = consumer
         self.start = checked_start(start)

@@ -11,7 +11,7 @@ from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, consumer_schedule
-from airflow_provider_opal.operators.consume import BY, ConsumeOperator
+from airflow_provider_opal.operators.consume import BY, ConsumeOperator, check_rows
 from airflow_provider_opal.operators.ingest import IngestOperator, Table
 from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.reconcile import GRACE, LOOK_BACK, ReconcileOperator
@@ -35,6 +35,7 @@ class Consumer:
     function: str
     by: str = "partition"
     own_dag: bool = False
+    rows: str = "visible"
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -42,6 +43,10 @@ class Consumer:
             raise ValueError(f"consumer {self.name!r}: function={self.function!r}; name it by a text, as 'shop_jobs:revenue'")
         if self.by not in BY:
             raise ValueError(f"consumer {self.name!r}: by={self.by!r} is unknown; use one of {', '.join(BY)}")
+        try:
+            check_rows(self.rows, self.by)
+        except ValueError as error:
+            raise ValueError(f"consumer {self.name!r}: {error}") from None
         if self.name in RESERVED:
             raise ValueError(f"the name {self.name!r} is taken by the pipeline itself; choose another, as '{self.name}_rows'")
 
@@ -68,6 +73,7 @@ class Pipeline:
             table=self.table,
             function=consumer.function,
             by=consumer.by,
+            rows=consumer.rows,
             consumer=name,
             arguments=consumer.arguments,
             **({"max_active_tis_per_dag": 1} if consumer.by == "version" else {}),

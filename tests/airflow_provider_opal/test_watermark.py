@@ -24,6 +24,7 @@ from airflow_provider_opal import (
 )
 from airflow_provider_opal.assets import version_key
 from airflow_provider_opal.operators.consume import event_version_of
+from airflow_provider_opal.templates.pipeline import Consumer
 from opal_lake.job.job import JobResult
 from opal_lake.log.results import keep_result
 from opal_lake.storage.open import open_storage
@@ -273,3 +274,14 @@ def test_a_consumer_behind_two_ingests_sees_the_later_one(versions: dict[str, in
         tellers >> task
     ti = SimpleNamespace(xcom_pull=lambda task_ids: {"version": versions[task_ids]})
     assert task._upstream_version({"ti": ti}) == 6  # type: ignore[arg-type, typeddict-item]  # a whole run needs a scheduler
+
+
+def test_changes_are_consumed_by_version() -> None:
+    task = consume("version", rows="changes")
+    assert task.arguments["rows"] == "changes"
+    with pytest.raises(ValueError, match="rows='changes' goes from version to version: add by='version'"):
+        consume("partition", rows="changes")
+    with pytest.raises(ValueError, match="rows='all' is unknown; use one of visible, changes"):
+        consume("version", rows="all")
+    with pytest.raises(ValueError, match="consumer 'a': rows='changes' goes from version to version: add by='version'"):
+        Consumer(name="a", function="m:f", rows="changes")

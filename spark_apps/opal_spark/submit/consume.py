@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from opal_lake.errors import FunctionError, InvalidInputError, OpalError
 from opal_lake.job.job import JobResult
 from opal_lake.log.results import keep_result, read_result
+from opal_lake.read.change_range import LATEST
+from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, INSERT
 from opal_spark.table import OpalTable
 
 
@@ -27,6 +30,7 @@ class Change:
     version: int
     partition_key: str | None = None
     after: int | None = None
+    rows_are: str = "visible"
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -34,8 +38,10 @@ class Change:
         """What came, for reports: by partition all rows that no later one of this partition key replaced or deleted.
 
         They are the same at every version until the key gets rows again, whatever came under other keys before or meanwhile. By version
-        they are the `valid_rows`.
+        they are the `valid_rows`, or, where the consumer asks for these, the `changes`.
         """
+        if self.rows_are == "changes":
+            return self.changes
         if self.partition_key is None:
             return self.valid_rows
         return self.table.read(version=self.version, partition_key=self.partition_key, net=True)
@@ -44,6 +50,20 @@ class Change:
     def valid_rows(self) -> DataFrame:
         """The new rows that are valid in the table as of `version`: what a copy of the table takes up."""
         return self.table.read(version=self.version, partition_key=self.partition_key, after=self.after)
+
+    @property
+    def changes(self) -> DataFrame:
+        """By version, each row that the versions after `after` inserted, deleted or updated, with its values before and after.
+
+        For a consumer that begins when the first versions have expired, all rows as of `version` are inserted by it.
+        """
+        if self.after is None:
+            raise InvalidInputError("change.changes goes from version to version: consume by='version'")
+        if self.table.table.snapshot_for_consumer(self.after) is not None:
+            return self.table.changes(self.after + 1, self.version) if self.after < self.version else self.table.changes(LATEST)
+        moment = F.timestamp_micros(F.lit(self.table.table.snapshot_at(self.version).root.timestamp_us))
+        told = {CHANGE_TYPE: F.lit(INSERT), COMMIT_VERSION: F.lit(self.version).cast("long"), COMMIT_TIMESTAMP: moment}
+        return self.valid_rows.withColumns(told)
 
 
 Consumer = Callable[[Change], Mapping[str, int] | None]

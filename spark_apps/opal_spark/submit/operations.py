@@ -148,7 +148,15 @@ def consume(spark: SparkSession, spec: JobSpec[Consume]) -> JobResult:
     """Call a function with what came under a partition key, or after a version."""
     job, table = spec.operation, OpalTable.for_path(spark, spec.table)
     version = table.table.snapshot_at(job.version).version
-    change = Change(spark=spark, table=table, version=version, partition_key=job.partition_key, after=job.after, arguments=job.arguments)
+    change = Change(
+        spark=spark,
+        table=table,
+        version=version,
+        partition_key=job.partition_key,
+        after=job.after,
+        rows_are=job.rows,
+        arguments=job.arguments,
+    )
     return call_consumer(change, job.function, spec.token)
 
 

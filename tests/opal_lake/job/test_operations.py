@@ -79,6 +79,8 @@ def test_values_are_held_as_json_has_them_and_defaults_are_left_out(name: str, g
         ("read", {"version": True}, "read: argument version is true or false; give a whole number, or leave it out"),
         ("read", {"format": "xml"}, "format='xml' is unknown; use one of parquet, csv, json, orc"),
         ("consume", {"function": "f", "after": 1}, "function='f' is no function; write it as 'package.module:function'"),
+        ("consume", {"function": "shop:f", "partition_key": "mon", "rows": "changes"}, "rows='changes' goes from version to version"),
+        ("consume", {"function": "shop:f", "after": 1, "rows": "all"}, "rows='all' is unknown; use one of visible, changes"),
         ("consume", {"function": "shop:f"}, "consume needs one of: partition_key='2026-11-01', or after=7"),
         ("compact", {"mode": "middle"}, "mode='middle' is unknown; use one of minor, major"),
         ("compact", {"look_back": "30d"}, "a minor compaction keeps all; add mode='major'"),

@@ -1,6 +1,8 @@
 """Consume: a function gets what came under a partition key, or after a version, and what it says is kept."""
 
+import random
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from opal_lake.errors import FunctionError, InvalidInputError, NotFoundError
 from opal_lake.job.job import JobResult, JobSpec
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table
+from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_spark import Change, OpalTable
 from opal_spark.submit.app import perform
 from opal_spark.submit.operations import consume
@@ -28,6 +31,14 @@ def note(change):
 def note_valid(change):
     calls.append(sorted((row.sku, row.price) for row in change.valid_rows.collect()))
     return {"rows": len(calls[-1])}
+
+def note_changes(change):
+    calls.append(sorted((row.sku, row.price, row._change_type, row._commit_version) for row in change.rows.collect()))
+
+def sum_up(change):
+    sign = "IF(_change_type IN ('insert', 'update_postimage'), 1, -1)"
+    counted = change.rows.selectExpr("price", f"{sign} AS one").groupBy("price").sum("one").collect()
+    calls.append({row[0]: row[1] for row in counted})
 
 def fail(change):
     raise KeyError("no such shop")
@@ -133,3 +144,45 @@ def test_the_change_s_table_reads_what_was_before(spark: SparkSession, table: Ta
     change = Change(spark=spark, table=OpalTable.for_path(spark, table.uri), version=4, after=2)
     before = {row.sku: row.price for row in change.table.read(version=change.after).collect()}
     assert before == {"a": 1, "b": 2}
+
+
+def test_changes_go_from_version_to_version(spark: SparkSession, table: Table, jobs: list[object]) -> None:
+    run(spark, table, function="shop_test_jobs:note_changes", rows="changes", after=0)
+    inserted = [("a", 1, "insert", 2), ("b", 2, "insert", 2), ("c", 4, "insert", 4)]
+    updated = [("a", 1, "update_preimage", 6), ("a", 5, "update_postimage", 6)]
+    tuesday = [("b", 2, "update_preimage", 4), ("b", 3, "update_postimage", 4)]
+    assert jobs.pop() == sorted([*inserted, *updated, *tuesday])
+    run(spark, table, function="shop_test_jobs:note_changes", rows="changes", after=2, version=5)
+    assert jobs.pop() == sorted([*tuesday, inserted[2]])
+    run(spark, table, function="shop_test_jobs:note_changes", rows="changes", after=7)
+    assert jobs.pop() == []
+    with pytest.raises(InvalidInputError, match="rows='changes' goes from version to version: consume by version, with after=7"):
+        run(spark, table, function="shop_test_jobs:note_changes", rows="changes", partition_key="mon")
+
+
+def test_a_consumer_of_changes_that_begins_late_gets_all_rows_as_inserts(spark: SparkSession, table: Table, jobs: list[object]) -> None:
+    table.retain(window="0s", grace="0s")
+    version = table.snapshot_at().version
+    run(spark, table, function="shop_test_jobs:note_changes", rows="changes", after=0)
+    assert jobs.pop() == [("a", 5, "insert", version), ("b", 3, "insert", version), ("c", 4, "insert", version)]
+    with pytest.raises(NotFoundError, match="expired"):
+        run(spark, table, function="shop_test_jobs:note_changes", rows="changes", after=3)
+
+
+def test_a_sum_of_changes_is_the_sum_of_all(spark: SparkSession, tmp_path: Path, jobs: list[object]) -> None:
+    """Counts of rows by price, kept by changes alone, over random batches of late rows and deletes."""
+    seed, made, counts, seen = random.Random(7), create(open_storage(str(tmp_path / "s"))), Counter[int](), 0
+    for _ in range(12):
+        batch = [(f"k{seed.randrange(9)}", seed.randrange(6), seed.choice([None, 1, 2, 3])) for _ in range(seed.randrange(1, 8))]
+        made.ingest(*rows(batch), metadata=seed.choice(["inline", "batch"]))
+        if seed.random() < 0.4:
+            made.metagen()
+        if seed.random() < 0.3:
+            compact(made, CompactOptions())
+        if seed.random() < 0.6:
+            continue
+        version = made.snapshot_at().version
+        run(spark, made, function="shop_test_jobs:sum_up", rows="changes", after=seen, version=version)
+        counts.update(jobs.pop())  # type: ignore[arg-type]  # what the function notes
+        seen = version
+        assert +counts == Counter(row["price"] for row in made.read(version=version).to_pylist())

@@ -47,6 +47,8 @@ def findings(dag: DagModel) -> Iterator[Finding]:
         yield from _clustered(dag, dag.table)
     yield from _templates(dag)
     for name, consumer in dag.consumers.items():
+        if consumer.rows == "changes" and consumer.by != "version":
+            yield ("consumers", name, "rows"), "are changes, which go from version to version; add 'by: version'"
         for argument in secret_arguments(consumer.arguments):
             yield (
                 ("consumers", name, "arguments"),

@@ -163,6 +163,9 @@ class ConsumerModel(Strict):
 
     function: Function = Field(description="`module:function`, of a module that workers can import.")
     by: Literal["partition", "version"] = Field("partition", description="Called with the rows of a partition key, or with new versions.")
+    rows: Literal["visible", "changes"] = Field(
+        "visible", description="By version: the rows that became visible, or what happened to rows, with the values before and after."
+    )
     own_dag: bool = Field(False, description="In a pipeline of its own, <pipeline>.<consumer>, that the table wakes.")
     arguments: dict[str, Any] = Field(default_factory=dict, description="Found in `change.arguments`; may hold templates.")
 

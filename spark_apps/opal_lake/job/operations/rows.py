@@ -6,8 +6,9 @@ from typing import Annotated, Any, ClassVar
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.declared import Operation, declaration
-from opal_lake.job.operations.values import CHANGE_MODES, End, Function, Help, one_of
+from opal_lake.job.operations.values import CHANGE_MODES, CONSUMED, End, Function, Help, one_of
 
+Consumed = Annotated[str, one_of(*CONSUMED)]
 ChangeMode = Annotated[str, one_of(*CHANGE_MODES)]
 ExportFormat = Annotated[str, one_of("parquet", "csv", "json", "orc")]
 
@@ -67,13 +68,16 @@ class Consume(Operation):
     partition_key: str | None = None
     after: int | None = None
     version: int | None = None
+    rows: Consumed = "visible"
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Rows are new by one of the two."""
+        """Rows are new by one of the two; what changed is told from version to version."""
         if (given["partition_key"] is None) == (given["after"] is None):
             raise InvalidInputError("consume needs one of: partition_key='2026-11-01', or after=7, the last version that was seen")
+        if given["rows"] == "changes" and given["partition_key"] is not None:
+            raise InvalidInputError("rows='changes' goes from version to version: consume by version, with after=7, not by partition key")
 
 
 @declaration

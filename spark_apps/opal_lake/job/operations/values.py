@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from opal_lake.duration import DURATION, Duration, parse_duration, plain_duration
 from opal_lake.errors import InvalidInputError
 
+CONSUMED = ("visible", "changes")
 CHANGE_MODES = ("none", "dropCarryovers", "netChanges")
 MAX_CLUSTER_COLUMNS = 8
 CODEC = r"zstd(:([1-9]|1[0-9]|2[0-2]))?"

@@ -494,6 +494,14 @@ CASES = [
         "dags.orders.consumers.revenue.by",
         "did you mean 'version'?",
     ),
+    case(
+        "consumer_rows",
+        '{function: "shop.jobs:revenue"}',
+        "{function: 'shop.jobs:revenue', rows: changes}",
+        "15:54",
+        "dags.orders.consumers.revenue.rows",
+        "are changes, which go from version to version; add 'by: version'",
+    ),
     case("consumer_reserved", "revenue: {", "metagen: {", "15:7", "dags.orders.consumers.metagen", "choose another, as 'metagen_rows'"),
     case(
         "consumer_slash",
