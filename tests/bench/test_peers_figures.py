@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.bench.peers.boxes import COUNT, box_sql, boxes, meets
-from tests.bench.peers.catalog import SYSTEMS
+from tests.bench.peers.catalog import SYSTEMS, USUAL
 from tests.bench.peers.figures import UNFILTERED, Case, Figure, Results, load_results
 from tests.bench.peers.limits import LIMITS, Limit, check_limits
 from tests.bench.peers.measures import merged_bytes
-from tests.bench.peers.options import MEASURES, SHORT_SYSTEMS, parse
+from tests.bench.peers.options import FEED_SYSTEMS, MEASURES, SHORT_SYSTEMS, USUAL_MEASURES, parse
 from tests.bench.peers.ratios import all_ratios, ratio_table
 from tests.bench.peers.rows import BEGAN_MS, Batch, check_batch, hot_keys
 from tests.bench.peers.tables import growth, kind_of_file, medians
@@ -168,7 +168,10 @@ def test_a_batch_whose_keys_would_repeat_is_refused() -> None:
 
 def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     whole = parse([])
-    assert (whole.systems, whole.only, whole.name) == (tuple(SYSTEMS), MEASURES, "peers-10000000")
+    assert (whole.systems, whole.only, whole.name) == (USUAL, USUAL_MEASURES, "peers-10000000")
+    assert {*SYSTEMS} - {*USUAL} == {"delta-cdf", "iceberg-cow"}
+    assert {*MEASURES} - {*USUAL_MEASURES} == {"feed"}
+    assert parse(["--only", "feed"]).systems == FEED_SYSTEMS
     short = parse(["--short", "--rows", "10000000"])
     assert (short.systems, short.rows, short.check, short.name) == (SHORT_SYSTEMS, 1_000_000, True, "peers-short")
     assert parse(["--growth-rows", "5_000_000,1000000"]).growth_rows == (1_000_000, 5_000_000)

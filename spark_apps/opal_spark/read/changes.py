@@ -3,6 +3,7 @@
 A window over the changed rows alone says which belong to one update, or to one key in a net feed.
 """
 
+from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
@@ -38,6 +39,7 @@ from opal_spark.read.words import is_marked, is_not_marked, word_lists
 
 _KEY, _OFFSET, _BEGAN, _NEVER, _ENDED, _CHANGES = "_opal_key", "_opal_at", "_opal_began", "_opal_never", "_opal_ended", "_opal_changes"
 _BROADCAST_ROWS = 1 << 21
+_MOST_RANGES = 32  # Spark's optimizer goes into every OR
 
 
 def changes(spark: SparkSession, table: Table, versions: VersionRange, feed: FeedOptions, where: str | None = None) -> DataFrame:
@@ -78,11 +80,24 @@ def _of_group(spark: SparkSession, span: ChangeSpan, group: int) -> DataFrame:
             _ENDED: word_lists(span.marks, segments, span.snapshot),
         }
     )
+    if len(segments) <= _MOST_RANGES:
+        rows = rows.where(_near(span, segments))
     begun, ended = f"{_BEGAN} IS NOT NULL AND {is_not_marked(_NEVER)}", is_marked(_ENDED)
     rows = rows.join(F.broadcast(spark.createDataFrame(local)), F.expr(f"{SEGMENT} = {_KEY}")).where(f"({begun}) OR {ended}")
     rows, version = _with_ended_version(spark, rows.drop(_KEY), span)
     did = F.array(_change(begun, F.col(_BEGAN), after=True), _change(ended, version, after=False))
     return rows.withColumn(_CHANGES, F.explode(F.array_compact(did))).select("*", f"{_CHANGES}.*")
+
+
+def _near(span: ChangeSpan, segments: Sequence[int]) -> str:
+    """Where the rows are, for the extremes that Parquet keeps of row groups."""
+    ranges = []
+    for segment in segments:
+        rows = f"{SEGMENT} = {segment}L"
+        if segment not in span.begun:
+            rows += f" AND {OFFSET} BETWEEN {span.marks[segment].min()} AND {span.marks[segment].max()}"
+        ranges.append(f"({rows})")
+    return " OR ".join(ranges) or "false"
 
 
 def _change(happened: str, version: Column, *, after: bool) -> Column:

@@ -23,39 +23,40 @@ class SystemSpec:
     conf: Mapping[str, str] = field(default_factory=dict)
     pyspark: str | None = None
     rewrites: bool = True  # whether `systems` knows how to compact and cluster it
+    for_feeds: bool = False  # the same system again, set up so that it can tell what changed; only the measure `feed` needs it
 
     def settings(self, folder: str) -> dict[str, str]:
         found = {name: value.replace("{folder}", folder) for name, value in self.conf.items()}
         return found | ({"spark.jars.packages": self.packages} if self.packages else {})
 
 
+_DELTA_CONF = {
+    "spark.databricks.delta.snapshotPartitions": "4",  # 50 by default, which costs small tables seconds
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.properties.defaults.enableDeletionVectors": "true",
+}
+_ICEBERG_CONF = {
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+    "spark.sql.catalog.lake.type": "hadoop",
+    "spark.sql.catalog.lake.warehouse": "{folder}",
+}
 _SPECS = (
     SystemSpec(name="opal-batch", kind="opal"),
     SystemSpec(name="opal-inline", kind="opal"),
     SystemSpec(name="opal-inline-rocksdb", kind="opal", conf={"spark.opal.cache.backend": "rocksdb"}),
     SystemSpec(name="opal-inline-orc", kind="opal"),
+    SystemSpec(name="delta", kind="peer", packages=DELTA, conf=_DELTA_CONF),
     SystemSpec(
-        name="delta",
+        name="delta-cdf",
         kind="peer",
         packages=DELTA,
-        conf={
-            "spark.databricks.delta.snapshotPartitions": "4",  # 50 by default, which costs small tables seconds
-            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-            "spark.databricks.delta.properties.defaults.enableDeletionVectors": "true",
-        },
+        conf={**_DELTA_CONF, "spark.databricks.delta.properties.defaults.enableChangeDataFeed": "true"},
+        for_feeds=True,
     ),
-    SystemSpec(
-        name="iceberg",
-        kind="peer",
-        packages=ICEBERG,
-        conf={
-            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-            "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-            "spark.sql.catalog.lake.type": "hadoop",
-            "spark.sql.catalog.lake.warehouse": "{folder}",
-        },
-    ),
+    SystemSpec(name="iceberg", kind="peer", packages=ICEBERG, conf=_ICEBERG_CONF),
+    SystemSpec(name="iceberg-cow", kind="peer", packages=ICEBERG, conf=_ICEBERG_CONF, for_feeds=True),
     SystemSpec(
         name="hudi",
         kind="peer",
@@ -73,6 +74,9 @@ _SPECS = (
     SystemSpec(name="plain", kind="reference"),
 )
 SYSTEMS: Mapping[str, SystemSpec] = {spec.name: spec for spec in _SPECS}
+
+
+USUAL = tuple(spec.name for spec in _SPECS if not spec.for_feeds)
 
 
 def names_of(kind: Kind) -> list[str]:

@@ -18,14 +18,16 @@ TITLES = {
     "opal-inline-orc": "Opal, inline, ORC",
     "opal-batch": "Opal, batch",
     "delta": "Delta",
+    "delta-cdf": "Delta, change feed",
     "iceberg": "Iceberg",
+    "iceberg-cow": "Iceberg, copy on write",
     "hudi": "Hudi",
     "lumos": "Lumos",
     "plain": "plain Parquet",
 }
 OURS, OURS_LIGHT, PEER, LIMIT, INK = "#0b7a75", "#7fbdb9", "#8a8f98", "#d3d6db", "#2b2f36"
 COLOURS = {"opal": OURS, "peer": PEER, "reference": LIMIT}
-MARKERS = {"delta": "s", "iceberg": "^", "hudi": "D", "lumos": "v", "plain": ""}
+MARKERS = {"delta": "s", "delta-cdf": "s", "iceberg": "^", "iceberg-cow": "^", "hudi": "D", "lumos": "v", "plain": ""}
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 10,

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from tests.bench.peers.figures import UNFILTERED, Case
+from tests.bench.peers.reads import measure_feed, measure_get
 from tests.bench.peers.tables import WARM_UP_ROWS, BenchTable, Run, Upserted, bench_table, medians, say
 from tests.bench.peers.upkeep import measure_clustering, measure_compaction
 from tests.bench.peers.worker import SCANS
@@ -87,6 +88,8 @@ MEASURE: Mapping[str, Callable[[Run], None]] = {
     "bytes": measure_bytes,
     "compaction": measure_compaction,
     "clustering": measure_clustering,
+    "feed": measure_feed,
+    "get": measure_get,
 }
 
 

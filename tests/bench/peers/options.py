@@ -4,12 +4,14 @@ import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.bench.peers.catalog import SYSTEMS
+from tests.bench.peers.catalog import SYSTEMS, USUAL
 from tests.bench.peers.fleet import bytes_of
 from tests.bench.peers.rows import KEYS
 
-MEASURES = ("bootstrap", "upsert", "scan", "growth", "bytes", "compaction", "clustering")
+MEASURES = ("bootstrap", "upsert", "scan", "growth", "bytes", "compaction", "clustering", "feed", "get")
 RESULTS = Path(__file__).parents[1] / "results"
+USUAL_MEASURES = tuple(name for name in MEASURES if name != "feed")
+FEED_SYSTEMS = ("opal-inline", "delta", "delta-cdf", "iceberg-cow", "plain")
 SHORT_SYSTEMS = ("opal-batch", "opal-inline", "delta", "iceberg", "plain")
 
 
@@ -32,6 +34,8 @@ class Options:
     small_files: int
     compact_mb: int
     cluster_mb: int
+    feed_upserts: int
+    get_keys: int
     memory: str
     cores: int
     timeout_s: float
@@ -48,6 +52,8 @@ def parse(arguments: list[str] | None = None) -> Options:
     asked = vars(parser.parse_args(arguments))
     short = asked.pop("short")
     options = Options(**asked)
+    if options.only == ("feed",) and options.systems == USUAL:
+        options = replace(options, systems=FEED_SYSTEMS)
     options = _shortened(options) if short else options
     unknown = [*(set(options.systems) - set(SYSTEMS)), *(set(options.only) - set(MEASURES)), *(set(options.keys) - set(KEYS))]
     if unknown:
@@ -65,8 +71,8 @@ def parse(arguments: list[str] | None = None) -> Options:
 def _shortened(asked: Options) -> Options:
     return replace(
         asked,
-        systems=asked.systems if asked.systems != tuple(SYSTEMS) else SHORT_SYSTEMS,
-        only=asked.only if asked.only != MEASURES else ("upsert", "scan", "compaction"),
+        systems=asked.systems if asked.systems != USUAL else SHORT_SYSTEMS,
+        only=asked.only if asked.only != USUAL_MEASURES else ("upsert", "scan", "compaction"),
         rows=min(asked.rows, 1_000_000),
         rounds=min(asked.rounds, 3),
         keys=("uniform",),
@@ -84,8 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     about = "Opal tables beside Delta, Iceberg, Hudi and plain Parquet."
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=about)
     add = parser.add_argument
-    add("--systems", type=_names, default=tuple(SYSTEMS), help=", ".join(SYSTEMS))
-    add("--only", type=_names, default=MEASURES, help=", ".join(MEASURES))
+    add("--systems", type=_names, default=USUAL, help=", ".join(SYSTEMS))
+    add("--only", type=_names, default=USUAL_MEASURES, help=", ".join(MEASURES))
     add("--rows", type=int, default=10_000_000, help="rows of the table (10000000)")
     add("--rounds", type=int, default=5, help="rounds that count (5); one more is run to warm up")
     add("--keys", type=_names, default=KEYS, help="uniform, skewed: which keys the measure 'upsert' updates")
@@ -99,6 +105,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--small-files", type=int, default=200, help="files of the table that the measure 'compaction' begins with (200)")
     add("--compact-mb", type=int, default=32, help="files that it aims at (32)")
     add("--cluster-mb", type=int, default=1, help="files that the measure 'clustering' aims at (1)")
+    add("--feed-upserts", type=int, default=20, help="upserts of 1% that the measure 'feed' makes, and reads the changes of (20)")
+    add("--get-keys", type=int, default=1000, help="keys that the measure 'get' looks up (1000)")
     add("--memory", default="3g", help="driver memory of each system (3g)")
     add("--cores", type=int, default=2, help="local[N] of each system (2)")
     add("--timeout", type=float, default=3600.0, dest="timeout_s", help="seconds that one step of one system may take (3600)")

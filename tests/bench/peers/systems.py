@@ -67,6 +67,14 @@ class System(ABC):
         """The rows of a box, asked for as a user would."""
         return self.current().where(box_sql(box)) if box else self.current()
 
+    def feed(self, commits: int, *, net: bool) -> DataFrame | None:
+        """What the last upserts changed, with rows as they were before and after; None where the format cannot tell."""
+        return None
+
+    def get(self, keys: Sequence[str]) -> list[int]:
+        """The column v2 of the rows of these keys, all columns being read."""
+        return [row["v2"] for row in self.current().where(F.col("key").isin(list(keys))).collect()]
+
     def drop(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -94,6 +102,11 @@ class Plain(System):
 
     def opened(self, box: Box) -> Sizes:
         return {str(path): path.stat().st_size for path in self.folder.glob("*.parquet") if meets(path, box)}
+
+    def feed(self, commits: int, *, net: bool) -> DataFrame | None:
+        """The batches themselves: the files of the last appends, each of two tasks."""
+        newest = sorted(self.folder.glob("*.parquet"), key=lambda path: path.stat().st_mtime)[-2 * commits :]
+        return None if net else self.spark.read.schema(SCHEMA).parquet(*map(str, newest))
 
     def _parts(self, target_mb: int) -> int:
         return math.ceil(sum(self.opened({}).values()) / (target_mb * MB))
@@ -178,6 +191,13 @@ class Opal(System):
     def cluster(self, columns: Sequence[str], target_mb: int) -> None:
         self.table.zorder(columns, target_mb=target_mb, whole=True)
 
+    def feed(self, commits: int, *, net: bool) -> DataFrame | None:
+        newest = self.table.table.snapshot_at().version
+        return self.table.changes(newest - (1 if self.inline else 2) * commits + 1, mode="netChanges" if net else "none")
+
+    def get(self, keys: Sequence[str]) -> list[int]:
+        return [int(value) for value in self.table.get([{"key": key} for key in keys])["v2"].to_pylist()]
+
     def in_box(self, box: Box) -> DataFrame:
         return self.table.read(where=box_sql(box) if box else None)
 
@@ -209,17 +229,30 @@ class Delta(System):
         self.spark.sql(f"OPTIMIZE delta.`{self.folder}` {order}").collect()
 
 
+class DeltaFeed(Delta):
+    """With the change data feed, for which writers write files of changes."""
+
+    def feed(self, commits: int, *, net: bool) -> DataFrame | None:
+        if net:
+            return None
+        newest = self.spark.sql(f"DESCRIBE HISTORY delta.`{self.folder}` LIMIT 1").collect()[0]["version"]
+        reader = self.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", newest - commits + 1)
+        return reader.load(str(self.folder))
+
+
 class Iceberg(System):
     """Iceberg, format version 3: MERGE, merge-on-read, hence deletion vectors."""
+
+    MODE, VERSION = "merge-on-read", "3"
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         super().__init__(spark, folder.parent / "bench" / folder.name)
         self.name = f"lake.bench.`{folder.name}`"
 
     def bootstrap(self, rows: DataFrame) -> Parts:
-        writer = rows.writeTo(self.name).using("iceberg").tableProperty("format-version", "3")
+        writer = rows.writeTo(self.name).using("iceberg").tableProperty("format-version", self.VERSION)
         for operation in ("merge", "update", "delete"):
-            writer = writer.tableProperty(f"write.{operation}.mode", "merge-on-read")
+            writer = writer.tableProperty(f"write.{operation}.mode", self.MODE)
         writer.create()
         return {}
 
@@ -269,6 +302,26 @@ class Iceberg(System):
         super().drop()
 
 
+class IcebergCopyOnWrite(Iceberg):
+    """The only mode whose changes Iceberg can tell."""
+
+    MODE, VERSION = "copy-on-write", "2"
+
+    def feed(self, commits: int, *, net: bool) -> DataFrame | None:
+        """With update images, or net: the procedure does not do both."""
+        snapshots = self.spark.sql(
+            f"SELECT snapshot_id FROM {self.name}.snapshots ORDER BY committed_at DESC LIMIT {commits + 1}"
+        ).collect()
+        how = "net_changes => true" if net else "compute_updates => true, identifier_columns => array('key')"
+        table = self.name.removeprefix("lake.").replace("`", "")
+        start = snapshots[-1]["snapshot_id"]
+        self.spark.sql(
+            f"CALL lake.system.create_changelog_view(table => '{table}', changelog_view => 'told', {how}, "
+            f"options => map('start-snapshot-id', '{start}'))"
+        )
+        return self.spark.table("told")
+
+
 class Hudi(System):
     """Hudi: merge-on-read with the global record-level index; nothing is compacted, as Spark's batch writer does by default."""
 
@@ -306,5 +359,13 @@ class Hudi(System):
 def open_system(name: str, spark: SparkSession, folder: Path) -> System:
     if name.startswith("opal-"):
         return Opal(spark, folder, inline=name != "opal-batch", file_format="orc" if name.endswith("-orc") else "parquet")
-    by_name: dict[str, type[System]] = {"delta": Delta, "iceberg": Iceberg, "hudi": Hudi, "lumos": Lumos, "plain": Plain}
+    by_name: dict[str, type[System]] = {
+        "delta": Delta,
+        "delta-cdf": DeltaFeed,
+        "iceberg": Iceberg,
+        "iceberg-cow": IcebergCopyOnWrite,
+        "hudi": Hudi,
+        "lumos": Lumos,
+        "plain": Plain,
+    }
     return by_name[name](spark, folder)

@@ -44,6 +44,8 @@ class Worker:
             "cluster": self.cluster,
             "opened": self.opened,
             "query": self.query,
+            "feed": self.feed,
+            "get": self.get,
             "fingerprint": self.fingerprint,
             "drop": self.drop,
             "rest": self.rest,
@@ -100,6 +102,20 @@ class Worker:
         began = time.perf_counter()
         rows = [self._open.in_box(box).selectExpr(*SCANS["5 columns"]).collect()[0][0] for box in command["boxes"]]
         return {"seconds": time.perf_counter() - began, "rows": rows}
+
+    def feed(self, command: Mapping[str, Any]) -> Answer:
+        """What the last commits changed; nothing where the format cannot tell."""
+        began = time.perf_counter()
+        feed = self._open.feed(command["commits"], net=command["net"])
+        if feed is None:
+            return {}
+        rows = feed.selectExpr("count(*)", "sum(v2)", "sum(v1)", "max(c)", "max(key)", "max(mod_time)").collect()[0]
+        return {"seconds": time.perf_counter() - began, "rows": rows[0], "sum": rows[1]}
+
+    def get(self, command: Mapping[str, Any]) -> Answer:
+        began = time.perf_counter()
+        found = self._open.get(command["keys"])
+        return {"seconds": time.perf_counter() - began, "rows": len(found), "sum": sum(found)}
 
     def fingerprint(self, _: Mapping[str, Any]) -> Answer:
         """Rows, sum of v2, and a checksum over whole rows in no order."""
