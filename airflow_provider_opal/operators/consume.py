@@ -15,7 +15,7 @@ from airflow_provider_opal.operators.spark import KEY_HINT, OpalSparkOperator
 from airflow_provider_opal.templated import is_templated
 from airflow_provider_opal.watermark import Start, Watermark, checked_start, first_version
 from opal_lake.job.job import JobResult
-from opal_lake.job.operations.values import CONSUMED, function_name
+from opal_lake.job.operations.values import CONSUMER_ROWS, function_name
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
@@ -25,8 +25,8 @@ BY = ("partition", "version")
 
 def check_rows(rows: str, by: str) -> None:
     """What changed is told from version to version."""
-    if rows not in CONSUMED:
-        raise ValueError(f"rows={rows!r} is unknown; use one of {', '.join(CONSUMED)}")
+    if rows not in CONSUMER_ROWS:
+        raise ValueError(f"rows={rows!r} is unknown; use one of {', '.join(CONSUMER_ROWS)}")
     if rows == "changes" and by != "version":
         raise ValueError("rows='changes' goes from version to version: add by='version'")
 

@@ -286,7 +286,7 @@ class Table(OpenTable):
     ) -> pa.Table:
         """When each row was the valid one of its key: `valid_from` its delta, `valid_until` the next one's, null if `is_current`.
 
-        `deleted` says that no other row followed at `valid_until`. With `keys`, as `[{"id": 7}]`, only their rows are looked for, through
+        `deleted` says that the key had no valid row then. With `keys`, as `[{"id": 7}]`, only their rows are looked for, through
         the key store.
         """
         snapshot = self.snapshot_at(version, timestamp)
@@ -303,7 +303,7 @@ class Table(OpenTable):
     ) -> pa.Table:
         """The rows that the versions `start` to `end` changed, both included, in the order of the versions; by default up to the newest.
 
-        An end is a version, a commit time, or the name of a savepoint, which as `start` stands for the version after it. `start="latest"`
+        A bound is a version, a commit time, or the name of a savepoint, which as `start` stands for the version after it. `start="latest"`
         is the version that comes next. `_change_type` says what happened to each row: `insert`, `delete`, or `update_preimage` and
         `update_postimage`, for which `compute_updates=False` has `delete` and `insert`. `mode="netChanges"` leaves out what later versions
         of the range undid.

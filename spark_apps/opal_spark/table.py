@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
@@ -31,8 +32,8 @@ from opal_spark.engine.failures import first_words
 from opal_spark.engine.session import cache_settings, is_connect, storage_options, use_this_python
 from opal_spark.inspect.check import check
 from opal_spark.read.changes import changes
-from opal_spark.read.history_view import history_view
-from opal_spark.read.reader import View, explain_read, filtered_by, read
+from opal_spark.read.history_view import history_of_keys, history_view
+from opal_spark.read.reader import View, explain_read, read
 from opal_spark.sources import source_errors, source_rows
 from opal_spark.sources.fitting import fitting
 from opal_spark.sources.tables import plan_source
@@ -178,13 +179,14 @@ class OpalTable:
     ) -> DataFrame:
         """When each row was the valid one of its key: `valid_from` its delta, `valid_until` the next one's, null if `is_current`.
 
-        `deleted` says that no other row followed at `valid_until`. With `keys`, as `[{"id": 7}]`, only their rows are looked for, by this
+        `deleted` says that the key had no valid row then. With `keys`, as `[{"id": 7}]`, only their rows are looked for, by this
         process and through the key store.
         """
+        snapshot = self.table.snapshot_at(version, timestamp)
         if keys is None:
-            return history_view(self.spark, self.table.snapshot_at(version, timestamp), columns, where)
-        rows = self.spark.createDataFrame(self.table.history_view(keys=keys, version=version, timestamp=timestamp, columns=columns))
-        return filtered_by(rows, where, "") if where else rows
+            return history_view(self.spark, snapshot, columns, where)
+        of_keys = partial(self.table.history_view, keys=keys, version=snapshot.version)
+        return history_of_keys(self.spark, snapshot, lambda names: of_keys(columns=names), columns, where)
 
     def changes(
         self,
@@ -198,7 +200,7 @@ class OpalTable:
     ) -> DataFrame:
         """The rows that the versions `start` to `end` changed, both included; by default up to the newest.
 
-        An end is a version, a commit time, or the name of a savepoint, which as `start` stands for the version after it. `start="latest"`
+        A bound is a version, a commit time, or the name of a savepoint, which as `start` stands for the version after it. `start="latest"`
         is the version that comes next. `_change_type` says what happened to each row: `insert`, `delete`, or `update_preimage` and
         `update_postimage`, for which `compute_updates=False` has `delete` and `insert`. `mode="netChanges"` leaves out what later versions
         of the range undid. `_commit_version` and `_commit_timestamp` say when it happened.

@@ -1,6 +1,7 @@
 """What all subcommands share: the table, where it lies, `--json`, and help with an example. Plugins use `add_command`."""
 
 import argparse
+import csv
 import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -118,6 +119,16 @@ def store_options(args: argparse.Namespace) -> dict[str, str]:
             "and give keys by the environment (AWS_ACCESS_KEY_ID, ...)"
         )
     return options
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Which columns to show."""
+    parser.add_argument("--columns", metavar="A,B", help="which columns; names with commas in `backticks` (default: all)")
+
+
+def column_names(text: str | None) -> list[str] | None:
+    """Those of `--columns`."""
+    return next(csv.reader([text], quotechar="`", skipinitialspace=True)) if text else None
 
 
 def whole_number(text: str) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from opal_lake.cli.command import LOOK, Verb, Verbs, add_command, store_options, whole_number
+from opal_lake.cli.command import LOOK, Verb, Verbs, add_columns, add_command, column_names, store_options, whole_number
 from opal_lake.cli.flags import add_flags
 from opal_lake.cli.pages import check_page, describe_page, files_page, history_page, segments_page
 from opal_lake.cli.progress import ProgressLine, Step
@@ -81,6 +81,7 @@ def _add_versions_of(verbs: Verbs) -> None:
         verbs, Verb(name="versions-of", group=LOOK, summary=summary, example=example, run=versions_of, operands="VALUE... ")
     )
     parser.add_argument("paths", nargs="+", metavar="VALUE", help="of each key column one, in their order")
+    add_columns(parser)
     parser.add_argument("--version", type=whole_number, metavar="N", help="as of this version (default: the newest)")
 
 
@@ -89,7 +90,7 @@ def versions_of(args: argparse.Namespace) -> None:
 
     table = _table(args)
     key = key_of_texts(args.paths, table.snapshot_at().spec)
-    rows = json_rows(table.history_view(keys=[key], version=args.version))
+    rows = json_rows(table.history_view(keys=[key], version=args.version, columns=column_names(args.columns)))
     _show(args, rows, lambda rows, style: rows_lines(rows, style, output_width(sys.stdout)) if rows else [style.faint("no row")])
 
 

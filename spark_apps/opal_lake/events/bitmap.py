@@ -37,18 +37,23 @@ class BitmapBase:
 
 def add_events(bitmaps: Bitmaps, events: Events) -> None:
     """Mark the rows of events in place; the set is grow-only, so order and repeats do not matter."""
-    if not len(events):
+    add_rows(bitmaps, events.segment, events.offset)
+
+
+def add_rows(bitmaps: Bitmaps, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]) -> None:
+    """Mark rows in place."""
+    if not len(segment):
         return
-    order = np.argsort(events.segment, kind="stable")
-    segments, offsets = events.segment[order], events.offset[order].astype(np.uint32)
+    order = np.argsort(segment, kind="stable")
+    segments, offsets = segment[order], offset[order].astype(np.uint32)
     starts = np.flatnonzero(np.r_[True, segments[1:] != segments[:-1]])
     for start, end in zip(starts, [*starts[1:], len(segments)], strict=True):
         marks = BitMap(offsets[start:end].data)  # a buffer is read four times as fast as an array
-        segment = int(segments[start])
-        if segment in bitmaps:
-            bitmaps[segment] |= marks
+        number = int(segments[start])
+        if number in bitmaps:
+            bitmaps[number] |= marks
         else:
-            bitmaps[segment] = marks
+            bitmaps[number] = marks
 
 
 def add_bitmaps(bitmaps: Bitmaps, more: Mapping[int, BitMap]) -> None:

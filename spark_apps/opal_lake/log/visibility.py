@@ -1,7 +1,7 @@
 """Which rows are not visible at (version, event time): the newest bitmap base that serves, plus the events since (FORMAT, bitmaps)."""
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from opal_lake import layout
 from opal_lake.data.segment import LogFile
@@ -16,11 +16,14 @@ FOLD_AT_EVENTS = 1_000_000
 SMALL_BASE_BYTES = 16 << 10  # smaller ones are merged into the next one in any case
 
 
-def invalid_rows(snapshot: Snapshot, as_of: int | None = None) -> Bitmaps:
-    """Rows with an UNTIL event, by segment; with `as_of`, only events up to that time count. Segments without any are absent."""
+def invalid_rows(snapshot: Snapshot, as_of: int | None = None, groups: Container[int] | None = None) -> Bitmaps:
+    """Rows with an UNTIL event, by segment; with `as_of`, only events up to that time count. Segments without any are absent.
+
+    With `groups`, the segments of other groups may be absent too.
+    """
     bitmaps: Bitmaps = {}
     bases = snapshot.bases if as_of is None else ()  # a base holds the events of all times, so it serves the end of time only
-    for base in bases:
+    for base in bases if groups is None else (base for base in bases if base.group in groups):
         add_bitmaps(bitmaps, _read_base(snapshot, base))
     for log in logs_since(snapshot, bases):
         if as_of is not None and log.least_until > as_of:

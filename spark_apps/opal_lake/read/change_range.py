@@ -11,7 +11,7 @@ from opal_lake.spec.ordering import encode_order
 from opal_lake.spec.schema import Atomic
 
 LATEST = "latest"
-_FORMS = "a version as 8, a commit time as '2026-01-31T12:00:00Z', or the name of a savepoint"
+_FORMS = "a version, as 8, a commit time as '2026-01-31T12:00:00Z', or the name of a savepoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class VersionRange:
 
 
 def version_range(log: CommitLog, start: object, end: object = None) -> VersionRange:
-    """Both ends belong to it. From a savepoint it begins with the version after the savepoint's, and ends with the savepoint's own."""
+    """Both bounds belong to it. From a savepoint it begins with the version after the savepoint's, and ends with the savepoint's own."""
     head = log.head()
     first, last = _first(head, start), head.version if end is None else _last(head, end)
     if last > head.version or first > head.version + 1:
@@ -37,7 +37,8 @@ def version_range(log: CommitLog, start: object, end: object = None) -> VersionR
         raise InvalidInputError(
             f"the changes from {start!r} (version {first}) to {end!r} (version {last}) are of a range that ends before it begins; swap them"
         )
-    return VersionRange(head=head, earlier=_state_before(log, head, first), last=last)
+    earlier = _state_before(log, head, first)
+    return VersionRange(head=head, earlier=earlier if last > earlier.version else None, last=last)
 
 
 def _state_before(log: CommitLog, head: Snapshot, first: int) -> Snapshot:
@@ -91,7 +92,7 @@ def _version(head: Snapshot, given: object, name: str) -> int | None:
     if isinstance(given, str):
         return head.root.savepoints.get(given)
     if isinstance(given, bool) or given is None or isinstance(given, float):
-        raise InvalidInputError(f"{name}={given!r} is no end of a range of changes; give {_FORMS}")
+        raise InvalidInputError(f"{name}={given!r} is no bound of a range of changes; give {_FORMS}")
     if not hasattr(given, "__index__"):
         return None
     version = int(given)
@@ -104,4 +105,4 @@ def _moment(given: object, name: str) -> int:
     try:
         return encode_order(given, Atomic(name="timestamp"), name=name)
     except InvalidInputError as error:
-        raise InvalidInputError(f"{name}={given!r} is no end of a range of changes; give {_FORMS}") from error
+        raise InvalidInputError(f"{name}={given!r} is no bound of a range of changes; give {_FORMS}") from error

@@ -13,12 +13,13 @@ from opal_lake.data.column_read import read_columns
 from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.data.segment import DataFile
 from opal_lake.errors import InvalidInputError
-from opal_lake.events.bitmap import Marks
+from opal_lake.events.bitmap import Bitmaps, Marks
 from opal_lake.job.operations.values import CHANGE_MODES
 from opal_lake.read.changes import ChangePlan, ChangeSpan, versions_of
+from opal_lake.read.result_columns import fields_beside
 from opal_lake.spec.key_hash import hash_keys
 from opal_lake.spec.schema import OFFSET, SEGMENT, Atomic, Field
-from opal_lake.spec.table_spec import TableSpec, refuse_text
+from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
@@ -41,7 +42,6 @@ class FeedOptions:
     def __post_init__(self) -> None:
         if self.mode not in CHANGE_MODES:
             raise InvalidInputError(f"mode={self.mode!r} is unknown; use one of {', '.join(CHANGE_MODES)}")
-        refuse_text("columns", self.columns)
 
     @property
     def is_net(self) -> bool:
@@ -49,20 +49,17 @@ class FeedOptions:
 
     def fields(self, spec: TableSpec) -> tuple[Field, ...]:
         """The table's columns in the feed."""
-        fields = spec.schema.fields if self.columns is None else tuple(spec.schema.field(name) for name in self.columns)
-        if taken := sorted(FEED_COLUMNS & {field.name for field in (*fields, *spec.keys)}):
-            raise InvalidInputError(f"the table has a column {taken[0]}, which a change feed has too; name other columns in columns=")
-        return fields
+        return fields_beside(FEED_COLUMNS, spec, self.columns, "a change feed")
 
 
 def read_changes(plan: ChangePlan, feed: FeedOptions) -> pa.Table:
     """Into memory, in the order of versions; the two rows of an update come one after the other."""
     spec, fields = plan.spec, feed.fields(plan.spec)
-    wanted = list(dict.fromkeys([field.physical for field in (*fields, *spec.keys)]))
+    physical = list(dict.fromkeys([field.physical for field in (*fields, *spec.keys)]))
     with ThreadPoolExecutor(READERS) as pool:
-        parts = [rows for span in plan.spans for rows in pool.map(partial(_changed_rows, span, wanted), span.files)]
-    empty = _marked(physical_schema(spec).empty_table().select(wanted), np.zeros(0, np.int64), after=False)
-    rows = pa.concat_tables([empty, *parts])
+        parts = [rows for span in plan.spans for rows in pool.map(partial(_changed_rows, span, physical), span.files)]
+    empty = _marked(physical_schema(spec).empty_table().select(physical), np.zeros(0, np.int64), after=False)
+    rows = pa.concat_tables([empty, *parts], promote_options="default")  # files may be older than a column
     keys = hash_keys([rows[field.physical] for field in spec.keys], [field.type for field in spec.keys if isinstance(field.type, Atomic)])
     order, kinds = _labelled(keys, rows[VERSION].to_numpy(), np.asarray(rows[AFTER]), feed)
     rows = rows.take(pa.array(order))
@@ -72,16 +69,20 @@ def read_changes(plan: ChangePlan, feed: FeedOptions) -> pa.Table:
     return pa.table([*shown.columns, *marks], names=[*shown.column_names, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP])
 
 
-def _changed_rows(span: ChangeSpan, columns: list[str], file: DataFile) -> pa.Table:
+def _changed_rows(span: ChangeSpan, physical: list[str], file: DataFile) -> pa.Table:
     """Of one file, the rows that ended and those that began; a row may have done both."""
-    rows = read_columns(span.snapshot.storage, file, span.snapshot.spec, [*columns, SEGMENT, OFFSET])
+    rows = read_columns(span.snapshot.storage, file, span.snapshot.spec, [*physical, SEGMENT, OFFSET])
     segment, offset = rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy()
-    ended, never = (Marks.of({s: marks[s] for s in file.segments if s in marks}).at(segment, offset) for marks in (span.marks, span.never))
+    ended, hidden = (_are_among(marks, file, segment, offset) for marks in (span.marks, span.never_visible))
     began = versions_of(span.begun, segment)
-    begun = (began > 0) & ~never
-    rows = rows.select(columns)
+    begun = (began > 0) & ~hidden
+    rows = rows.drop_columns([SEGMENT, OFFSET])
     before = _marked(rows.filter(pa.array(ended)), span.ended.version_of(segment[ended], offset[ended]), after=False)
     return pa.concat_tables([before, _marked(rows.filter(pa.array(begun)), began[begun], after=True)])
+
+
+def _are_among(marks: Bitmaps, file: DataFile, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]) -> Flags:
+    return Marks.of({number: marks[number] for number in file.segments if number in marks}).at(segment, offset)
 
 
 def _marked(rows: pa.Table, versions: npt.NDArray[np.int64], *, after: bool) -> pa.Table:

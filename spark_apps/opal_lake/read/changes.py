@@ -4,6 +4,7 @@ A commit says which segments it processed: their rows begin. Its own events say 
 first event. A row that ends in the version in which it begins was never visible. Rewrites begin and end nothing.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,11 +14,12 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from opal_lake import layout
 from opal_lake.data.prune import Predicate
-from opal_lake.data.segment import DataFile
-from opal_lake.errors import FormatError
-from opal_lake.events.bitmap import Bitmaps, Marks, add_events
-from opal_lake.events.segment_log import Events, concat_events, read_events
+from opal_lake.data.segment import DataFile, LogFile
+from opal_lake.errors import InvalidInputError
+from opal_lake.events.bitmap import Bitmaps, Marks, add_rows
+from opal_lake.events.segment_log import read_events, row_words
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
@@ -26,12 +28,13 @@ from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.change_range import VersionRange
 from opal_lake.read.read import files_by_keys
 from opal_lake.spec.table_spec import TableSpec
-from opal_lake.storage.protocol import READERS
+from opal_lake.storage.protocol import READERS, Storage
+from opal_lake.storage.verified import missing_error
 
 Versions = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EndedRows:
     """Rows and the version that ended each, sorted by segment and offset."""
 
@@ -47,29 +50,35 @@ class EndedRows:
 
     def marks(self) -> Bitmaps:
         bitmaps: Bitmaps = {}
-        add_events(bitmaps, Events(segment=self.segment, offset=self.offset, until=self.version))
+        add_rows(bitmaps, self.segment, self.offset)
         return bitmaps
 
     def version_of(self, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]) -> Versions:
         """Of rows that are among these."""
-        segments = np.unique(self.segment)
-        own, asked = (np.searchsorted(segments, s) << 32 | o for s, o in ((self.segment, self.offset), (segment, offset)))
-        return self.version[np.searchsorted(own, asked)]
+        return self.version[np.searchsorted(self._words, row_words(self._segments, segment, offset))]
+
+    @functools.cached_property
+    def _segments(self) -> npt.NDArray[np.int64]:
+        return np.unique(self.segment)
+
+    @functools.cached_property
+    def _words(self) -> npt.NDArray[np.int64]:
+        return row_words(self._segments, self.segment, self.offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeSpan:
     """What neighbouring versions changed. The rows concerned are in `files` of the snapshot.
 
-    `begun` is the version that processed each segment; `never` are the rows of these segments that no version showed. `marks` are the
-    ended rows.
+    `begun` is the version that processed each segment; `never_visible` are the rows of these segments that no version showed. `marks` are
+    the ended rows.
     """
 
     snapshot: Snapshot
     ended: EndedRows
     marks: Bitmaps
     begun: Mapping[int, int]
-    never: Bitmaps
+    never_visible: Bitmaps
     files: tuple[DataFile, ...]
 
 
@@ -85,19 +94,21 @@ class ChangePlan:
 def plan_changes(log: CommitLog, versions: VersionRange, predicate: Predicate | None = None) -> ChangePlan:
     """Files that the predicate rules out by the bounds of key columns are left out; both rows of an update are in such a file, or none."""
     head, earlier = versions.head, versions.earlier
-    if earlier is None or versions.last <= earlier.version:
+    if earlier is None:
         return ChangePlan(spec=head.spec, spans=(), times_us={})
     commits = _commits(log, versions)
     begun = {segment: commit.version for commit in commits for segment in commit.actions.processed}
     first = _first_events(log, commits)
     began = versions_of(begun, first.segment)
-    never = first.take(first.version == began).marks()
-    older = first.take(began == 0)
-    ended = first.take((first.version != began) & ~_ended_before(earlier, older, began == 0))
-    spans = tuple(
-        _span(log.at(end, head), ended.take((ended.version > start) & (ended.version <= end)), _within(begun, start, end), never, predicate)
-        for start, end in pairwise([earlier.version, *_span_ends(commits, versions.last)])
-    )
+    never_visible = first.take(first.version == began).marks()
+    ended = first.take((first.version != began) & ~_ended_before(earlier, first, began == 0))
+    spans = []
+    for start, end in pairwise([earlier.version, *_span_ends(commits, versions.last)]):
+        ended_here = ended.take((ended.version > start) & (ended.version <= end))
+        begun_here = {segment: version for segment, version in begun.items() if start < version <= end}
+        if begun_here or len(ended_here):
+            state = head if end == head.version else earlier.followed_by(commits[: end - earlier.version])
+            spans.append(_span(state, ended_here, begun_here, never_visible, predicate))
     moment, changing = CommitTimes(head).corrected, {*begun.values(), *ended.version.tolist()}
     times_us = {commit.version: moment(commit.version, commit.timestamp_us) for commit in commits if commit.version in changing}
     return ChangePlan(spec=head.spec, spans=tuple(span for span in spans if span.files), times_us=times_us)
@@ -112,10 +123,15 @@ def versions_of(begun: Mapping[int, int], segment: npt.NDArray[np.int64]) -> Ver
 def _commits(log: CommitLog, versions: VersionRange) -> list[Commit]:
     assert versions.earlier is not None
     first, known = versions.earlier.version + 1, {commit.version: commit for commit in versions.head.commits}
-    wanted = range(first, versions.last + 1)
-    commits = [known[v] for v in wanted] if all(v in known for v in wanted) else log.commits_after(first - 1, versions.last)
-    if [commit.version for commit in commits] != [*wanted]:
-        raise FormatError(f"{log.storage.uri} lacks commits of the versions {first} to {versions.last}; run `opal check`")
+    asked = range(first, versions.last + 1)
+    commits = [known[v] for v in asked] if all(v in known for v in asked) else log.commits_after(first - 1, versions.last)
+    if missing := {*asked} - {commit.version for commit in commits}:
+        raise missing_error(log.storage, layout.commit_path(min(missing)))
+    if restored := [commit.version for commit in commits if commit.epoch != versions.earlier.root.epoch]:
+        raise InvalidInputError(
+            f"{log.storage.uri}: version {restored[0]} restored an older state, so that the versions {first} to {versions.last} have no "
+            f"common feed; read the changes up to version {restored[0] - 1}, and those from version {restored[0] + 1} on"
+        )
     return commits
 
 
@@ -123,22 +139,26 @@ def _first_events(log: CommitLog, commits: Sequence[Commit]) -> EndedRows:
     """Of each row with events in these versions, the version of the first. Merged logs hold no event of their own commit."""
     own = [(commit.version, file) for commit in commits for file in commit.actions.add_logs if file.version < 0]
     with ThreadPoolExecutor(READERS) as pool:
-        parts = [*pool.map(partial(read_events, log.storage), (file for _, file in own))]
-    events = concat_events(parts)
-    version = np.repeat(np.array([version for version, _ in own], np.int64), [len(part) for part in parts])
-    segments = np.unique(events.segment)
-    row = np.searchsorted(segments, events.segment) << 32 | events.offset
-    first = np.unique(row, return_index=True)[1]  # the versions ascend
-    return EndedRows(segment=events.segment[first], offset=events.offset[first], version=version[first])
+        parts = [*pool.map(partial(_rows_with_events, log.storage), (file for _, file in own))]
+    segment = np.concatenate([np.empty(0, np.int64), *(rows[0] for rows in parts)])
+    offset = np.concatenate([np.empty(0, np.int32), *(rows[1] for rows in parts)])
+    version = np.repeat(np.array([version for version, _ in own], np.int64), [len(rows[0]) for rows in parts])
+    first = np.unique(row_words(np.unique(segment), segment, offset), return_index=True)[1]  # the versions ascend
+    return EndedRows(segment=segment[first], offset=offset[first], version=version[first])
+
+
+def _rows_with_events(storage: Storage, log: LogFile) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    events = read_events(storage, log)
+    return events.segment, events.offset
 
 
 def _ended_before(earlier: Snapshot, rows: EndedRows, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Of all rows, those among the chosen ones that had an event before."""
-    before = np.zeros(len(chosen), np.bool_)
-    if len(rows):
-        invalid, segments = invalid_rows(earlier), np.unique(rows.segment).tolist()
-        marks = Marks.of({segment: invalid[segment] for segment in segments if segment in invalid})
-        before[chosen] = marks.at(rows.segment, rows.offset)
+    """Which of the rows are among the chosen ones and had an event before."""
+    before, older = np.zeros(len(rows), np.bool_), rows.take(chosen)
+    if len(older):
+        segments = np.unique(older.segment).tolist()
+        invalid = invalid_rows(earlier, groups={earlier.segments[segment].group for segment in segments})
+        before[chosen] = Marks.of({segment: invalid[segment] for segment in segments if segment in invalid}).at(older.segment, older.offset)
     return before
 
 
@@ -148,14 +168,12 @@ def _span_ends(commits: Sequence[Commit], last: int) -> list[int]:
     return sorted({*(version for version in drops if version >= commits[0].version), last})
 
 
-def _within(begun: Mapping[int, int], start: int, end: int) -> dict[int, int]:
-    return {segment: version for segment, version in begun.items() if start < version <= end}
-
-
-def _span(snapshot: Snapshot, ended: EndedRows, begun: Mapping[int, int], never: Bitmaps, predicate: Predicate | None) -> ChangeSpan:
+def _span(
+    snapshot: Snapshot, ended: EndedRows, begun: Mapping[int, int], never_visible: Bitmaps, predicate: Predicate | None
+) -> ChangeSpan:
     concerned = {*begun, *np.unique(ended.segment).tolist()}
-    files = tuple(file for file in (snapshot.files.values() if concerned else ()) if not concerned.isdisjoint(file.segments))
-    files = files_by_keys(files, predicate, snapshot.spec)
-    held = {segment for file in files for segment in file.segments}
-    mine = {segment: rows for segment, rows in never.items() if segment in begun and segment in held}
-    return ChangeSpan(snapshot=snapshot, ended=ended, marks=ended.marks(), begun=begun, never=mine, files=files)
+    files = [file for file in snapshot.files.values() if not concerned.isdisjoint(file.segments)]
+    files_read = files_by_keys(files, predicate, snapshot.spec)
+    held = {segment for file in files_read for segment in file.segments}
+    mine = {segment: rows for segment, rows in never_visible.items() if segment in begun and segment in held}
+    return ChangeSpan(snapshot=snapshot, ended=ended, marks=ended.marks(), begun=begun, never_visible=mine, files=files_read)

@@ -1,6 +1,6 @@
-"""Rows by their keys. The key store says where the row of a key is, so that no file is searched."""
+"""Rows by their keys. The key store says in which file the row of a key is; of such a file all rows are read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -10,14 +10,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opal_lake.data.column_read import read_columns
-from opal_lake.data.columns import physical_schema, to_logical
+from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.data.segment import DataFile
 from opal_lake.errors import FormatError, InvalidInputError, count_text
-from opal_lake.events.bitmap import Bitmaps, Marks, add_events
-from opal_lake.events.segment_log import Events
+from opal_lake.events.bitmap import Bitmaps, Marks, add_rows
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries, same_as_next, sorted_entries
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.read.result_columns import chosen_fields
 from opal_lake.spec.key_hash import hash_given
 from opal_lake.spec.schema import OFFSET, SEGMENT, Atomic, Field
 from opal_lake.spec.table_spec import TableSpec
@@ -36,16 +36,17 @@ def get_rows(
     hashes = hashes_of_keys(keys, spec)
     newest = _newest(snapshot, cache, hashes, as_of)
     newest = newest.take(by_keys(newest, hashes))
-    fields = spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns]
-    return to_logical(rows_of_entries(snapshot, newest, fields), spec, columns)
+    fields = chosen_fields(spec, columns)
+    return to_fields(rows_of_entries(snapshot, newest, fields), spec, fields)
 
 
 def hashes_of_keys(keys: Any, spec: TableSpec) -> Hashes:
     """Of keys as a user gives them: each once, in their order."""
     names = [field.name for field in spec.keys]
-    if isinstance(keys, Mapping) or any(not isinstance(key, Mapping) or key.keys() != {*names} for key in keys):
+    keys = [keys] if isinstance(keys, Mapping | str) or not isinstance(keys, Iterable) else list(keys)
+    if any(not isinstance(key, Mapping) or key.keys() != {*names} for key in keys):
         example = ", ".join(f"{name!r}: ..." for name in names)
-        raise InvalidInputError(f"keys must be a list of mappings with the key columns {', '.join(names)}, as [{{{example}}}]")
+        raise InvalidInputError(f"keys must be mappings with the key columns {', '.join(names)}, in a list: [{{{example}}}]")
     types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
     hashes = hash_given([[key[name] for name in names] for key in keys], types)
     return hashes[np.sort(np.unique(hashes, axis=0, return_index=True)[1])]
@@ -68,27 +69,27 @@ def _key_value(text: str, field: Field) -> Any:
             case "binary":
                 return bytes.fromhex(text)
     except (KeyError, ValueError) as error:
-        wanted = "true or false" if kind == "boolean" else "hexadecimal digits"
-        raise InvalidInputError(f"key column {field.name} is {kind}, and {text!r} is none; write {wanted}") from error
+        form = "true or false" if kind == "boolean" else "hexadecimal digits"
+        raise InvalidInputError(f"key column {field.name} is {kind}, and {text!r} is none; write {form}") from error
     return text
 
 
 def by_keys(entries: Entries, hashes: Hashes) -> npt.NDArray[np.intp]:
     """Positions of entries in the order of their keys; those of one key as they come."""
-    place = {key: number for number, key in enumerate(map(tuple, hashes.tolist()))}
-    places = np.array([place[key] for key in zip(entries.high.tolist(), entries.low.tolist(), strict=True)], np.intp)
-    return np.argsort(places, kind="stable")
+    rank = {key: number for number, key in enumerate(map(tuple, hashes.tolist()))}
+    ranks = np.array([rank[key] for key in zip(entries.high.tolist(), entries.low.tolist(), strict=True)], np.intp)
+    return np.argsort(ranks, kind="stable")
 
 
 def rows_of_entries(snapshot: Snapshot, entries: Entries, fields: Sequence[Field]) -> pa.Table:
     """The physical columns of the rows that entries stand for, in their order."""
     physical = [*dict.fromkeys([*(field.physical for field in fields), SEGMENT, OFFSET])]
     marks: Bitmaps = {}
-    add_events(marks, Events(segment=entries.segment, offset=entries.offset, until=entries.delta))
+    add_rows(marks, entries.segment, entries.offset)
     files = [file for file in (snapshot.files.values() if marks else ()) if not marks.keys().isdisjoint(file.segments)]
     with ThreadPoolExecutor(READERS) as pool:
         parts = [*pool.map(partial(_marked_rows, snapshot, marks, physical), files)]
-    rows = pa.concat_tables([physical_schema(snapshot.spec).empty_table().select(physical), *parts])
+    rows = pa.concat_tables([physical_schema(snapshot.spec).empty_table().select(physical), *parts], promote_options="default")
     if rows.num_rows != len(entries):
         raise FormatError(f"{snapshot.storage.uri}: the key store names rows that no data file holds; run `opal check`")
     at = {row: position for position, row in enumerate(zip(rows[SEGMENT].to_pylist(), rows[OFFSET].to_pylist(), strict=True))}

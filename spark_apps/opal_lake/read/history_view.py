@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from opal_lake.data.column_read import read_columns
 from opal_lake.data.columns import physical_schema, to_fields
-from opal_lake.errors import InvalidInputError
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.entries import Entries, concat_entries, greatest_of_equal, no_entries, same_as_next, sort_order, sorted_entries
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.get import Hashes, by_keys, hashes_of_keys, rows_of_entries
+from opal_lake.read.result_columns import fields_beside
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
 from opal_lake.spec.ordering import of_order
 from opal_lake.spec.schema import Atomic, Field
@@ -31,11 +31,7 @@ _PART = 1 << 16
 
 def view_fields(snapshot: Snapshot, columns: Sequence[str] | None) -> tuple[Field, ...]:
     """The table's columns in a history view."""
-    spec = snapshot.spec
-    fields = spec.schema.fields if columns is None else tuple(spec.schema.field(name) for name in columns)
-    if taken := sorted(VIEW_COLUMNS & {field.name for field in fields}):
-        raise InvalidInputError(f"the table has a column {taken[0]}, which a history view has too; name other columns in columns=")
-    return fields
+    return fields_beside(VIEW_COLUMNS, snapshot.spec, columns, "a history view")
 
 
 def history_of_all(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Table:
@@ -45,7 +41,7 @@ def history_of_all(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Tabl
     files = [file for file in snapshot.files.values() if snapshot.pending.isdisjoint(file.segments)]
     with ThreadPoolExecutor(READERS) as pool:
         parts = [*pool.map(lambda file: read_columns(snapshot.storage, file, spec, physical), files)]
-    rows = pa.concat_tables([physical_schema(spec).empty_table().select(physical), *parts])
+    rows = pa.concat_tables([physical_schema(spec).empty_table().select(physical), *parts], promote_options="default")
     entries = entries_of_rows(rows, spec)
     order = sort_order(entries)
     order = order[~same_as_next(entries.take(order), 3)]
@@ -55,7 +51,7 @@ def history_of_all(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Tabl
 
 
 def history_of_keys(snapshot: Snapshot, cache: RunCache, keys: Sequence[Mapping[str, Any]], columns: Sequence[str] | None) -> pa.Table:
-    """Of some keys, in their order: the key store knows all their rows."""
+    """Of a few keys, in their order: the key store knows all their rows."""
     fields, hashes = view_fields(snapshot, columns), hashes_of_keys(keys, snapshot.spec)
     entries = _entries_of(snapshot, cache, hashes)
     entries = entries.take(by_keys(entries, hashes))

@@ -1,14 +1,13 @@
 """The verbs of `opal` that run on Spark. PySpark is imported when one runs, so that help costs nothing and works without it."""
 
 import argparse
-import csv
 import importlib.util
 import json
 import sys
 from collections.abc import Iterable
 from typing import Any
 
-from opal_lake.cli.command import WORK, Verb, Verbs, add_command, pairs, store_options
+from opal_lake.cli.command import WORK, Verb, Verbs, add_columns, add_command, column_names, pairs, store_options
 from opal_lake.cli.flags import add_flags, add_token, operation_of
 from opal_lake.cli.progress import ProgressLine
 from opal_lake.cli.render import Style, output_width
@@ -108,7 +107,7 @@ def _add_read(verbs: Verbs) -> argparse.ArgumentParser:
     example = "opal read lake/users --where 'id < 100' --event-time 2026-01-31T12:00:00+00:00"
     summary = "show or export rows, as they are now or were at any past moment"
     parser = add_command(verbs, Verb(name="read", group=WORK, summary=summary, example=example, run=read))
-    _add_columns(parser)
+    add_columns(parser)
     add_flags(parser, Read, "where", "limit")
     add_flags(parser.add_argument_group("past moments"), Read, "version", "timestamp", "event_time")
     add_flags(parser.add_argument_group("part of the rows"), Read, "partition_key", "net")
@@ -121,15 +120,11 @@ def _add_changes(verbs: Verbs) -> argparse.ArgumentParser:
     summary = "show or export what versions changed: rows that were inserted, updated or deleted"
     parser = add_command(verbs, Verb(name="changes", group=WORK, summary=summary, example=example, run=changes))
     add_flags(parser, Changes, "start", "end")
-    _add_columns(parser)
+    add_columns(parser)
     add_flags(parser, Changes, "where", "limit", "mode")
     parser.add_argument("--no-updates", dest="compute_updates", action="store_false", help="an update as a delete and an insert")
     add_flags(parser.add_argument_group("export"), Changes, "to", "format", "overwrite")
     return parser
-
-
-def _add_columns(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--columns", metavar="A,B", help="which columns; names with commas in `backticks` (default: all)")
 
 
 def _add_bootstrap(verbs: Verbs) -> argparse.ArgumentParser:
@@ -248,7 +243,7 @@ def changes(args: argparse.Namespace) -> None:
 
 
 def _show_rows(args: argparse.Namespace, declared: type[Shown]) -> None:
-    args.columns = next(csv.reader([args.columns], quotechar="`", skipinitialspace=True)) if args.columns else None
+    args.columns = column_names(args.columns)
     results = _run(args, [JobSpec(operation=operation_of(args, declared), table=args.table)])
     if args.to is not None:
         _show(args, results)

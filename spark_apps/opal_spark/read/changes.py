@@ -25,11 +25,12 @@ from opal_lake.read.changed_rows import (
     VERSION,
     FeedOptions,
 )
-from opal_lake.read.changes import ChangePlan, ChangeSpan, plan_changes
+from opal_lake.read.changes import ChangePlan, ChangeSpan, EndedRows, plan_changes
+from opal_lake.read.result_columns import is_named
 from opal_lake.spec.schema import OFFSET, SEGMENT
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
-from opal_spark.engine.columns import quoted, read_columns, spark_schema
+from opal_spark.engine.columns import quoted, read_fields, spark_schema
 from opal_spark.engine.scan import scan_files
 from opal_spark.engine.session import session_zone
 from opal_spark.engine.verify import verify_files
@@ -37,7 +38,7 @@ from opal_spark.read.predicate import parse_predicate
 from opal_spark.read.reader import filtered_by
 from opal_spark.read.words import is_marked, is_not_marked, word_lists
 
-_KEY, _OFFSET, _BEGAN, _NEVER, _ENDED, _CHANGES = "_opal_key", "_opal_at", "_opal_began", "_opal_never", "_opal_ended", "_opal_changes"
+_KEY, _OFFSET, _BEGAN, _HIDDEN, _ENDED, _CHANGES = "_opal_key", "_opal_at", "_opal_began", "_opal_hidden", "_opal_ended", "_opal_changes"
 _BROADCAST_ROWS = 1 << 21
 _MOST_RANGES = 32  # Spark's optimizer goes into every OR
 
@@ -57,12 +58,12 @@ def changes(spark: SparkSession, table: Table, versions: VersionRange, feed: Fee
 
 def _changed_rows(spark: SparkSession, plan: ChangePlan) -> DataFrame:
     """Rows that ended and rows that began, with the version and the time of that; a row that did both comes twice."""
-    names = [name for name in plan.spec.schema.names if name not in FEED_COLUMNS]
-    logical = [*read_columns(plan.spec, names), VERSION, AFTER]
+    fields = [field for field in plan.spec.schema.fields if not is_named(field, FEED_COLUMNS)]
+    logical = [*read_fields(fields, plan.spec), VERSION, AFTER]
     parts = [_of_group(spark, span, group).select(*logical) for span in plan.spans for group in {file.group for file in span.files}]
     if not parts:
-        schema = spark_schema(plan.spec, physical=False).add(VERSION, "long").add(AFTER, "boolean")
-        return spark.createDataFrame([], schema.add(COMMIT_TIMESTAMP, "timestamp"))
+        schema = spark_schema(plan.spec, physical=True).add(VERSION, "long").add(AFTER, "boolean").add(COMMIT_TIMESTAMP, "timestamp")
+        return spark.createDataFrame([], schema).select(*logical, COMMIT_TIMESTAMP)
     moments = pa.array(plan.times_us.values(), pa.timestamp("us", "UTC"))
     times = pa.table({_KEY: pa.array(plan.times_us, pa.int64()), COMMIT_TIMESTAMP: moments})
     return reduce(DataFrame.union, parts).join(F.broadcast(spark.createDataFrame(times)), F.expr(f"{VERSION} = {_KEY}")).drop(_KEY)
@@ -76,15 +77,16 @@ def _of_group(spark: SparkSession, span: ChangeSpan, group: int) -> DataFrame:
         {
             _KEY: pa.array(segments, pa.int64()),
             _BEGAN: pa.array([span.begun.get(segment) for segment in segments], pa.int64()),
-            _NEVER: word_lists(span.never, segments, span.snapshot),
+            _HIDDEN: word_lists(span.never_visible, segments, span.snapshot),
             _ENDED: word_lists(span.marks, segments, span.snapshot),
         }
     )
     if len(segments) <= _MOST_RANGES:
         rows = rows.where(_near(span, segments))
-    begun, ended = f"{_BEGAN} IS NOT NULL AND {is_not_marked(_NEVER)}", is_marked(_ENDED)
+    begun, ended = f"{_BEGAN} IS NOT NULL AND {is_not_marked(_HIDDEN)}", is_marked(_ENDED)
     rows = rows.join(F.broadcast(spark.createDataFrame(local)), F.expr(f"{SEGMENT} = {_KEY}")).where(f"({begun}) OR {ended}")
-    rows, version = _with_ended_version(spark, rows.drop(_KEY), span)
+    mine = span.ended.take(np.isin(span.ended.segment, segments))
+    rows, version = _with_ended_version(spark, rows.drop(_KEY), mine)
     did = F.array(_change(begun, F.col(_BEGAN), after=True), _change(ended, version, after=False))
     return rows.withColumn(_CHANGES, F.explode(F.array_compact(did))).select("*", f"{_CHANGES}.*")
 
@@ -104,9 +106,8 @@ def _change(happened: str, version: Column, *, after: bool) -> Column:
     return F.when(F.expr(happened), F.struct(version.alias(VERSION), F.lit(after).alias(AFTER)))
 
 
-def _with_ended_version(spark: SparkSession, rows: DataFrame, span: ChangeSpan) -> tuple[DataFrame, Column]:
+def _with_ended_version(spark: SparkSession, rows: DataFrame, ended: EndedRows) -> tuple[DataFrame, Column]:
     """With the version that ended each row, where it is not the same one for all."""
-    ended = span.ended
     if len(np.unique(ended.version)) <= 1:
         return rows, F.lit(int(ended.version[0]) if len(ended) else 0).cast("long")
     local = pa.table({_KEY: pa.array(ended.segment), _OFFSET: pa.array(ended.offset), VERSION: pa.array(ended.version)})

@@ -1,26 +1,31 @@
-"""The change feed of `format("opal")`, by the names that Delta's readers have for it.
+"""The change feed of `format("opal")`, by the names that the readers of Delta and of Spark 4.2 have for it.
 
 One task reads all of it: whether a row is part of an update is known only beside the other rows of its key. `OpalTable.changes` is the way
 for large feeds.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from opal_lake.errors import InvalidInputError
+from opal_lake.job.operations.values import CHANGE_MODES
 from opal_lake.read.change_range import LATEST, version_range
-from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FeedOptions, read_changes
+from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FEED_COLUMNS, FeedOptions, read_changes
 from opal_lake.read.changes import plan_changes
+from opal_lake.read.result_columns import is_named
+from opal_lake.spec.ordering import encode_order, from_order
+from opal_lake.spec.schema import Atomic
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
 from opal_spark.engine.columns import spark_schema
 from opal_spark.engine.tasks import forget_archives
 from opal_spark.read.requested_schema import refuse_nulls
 
+_TIMESTAMP = Atomic(name="timestamp")
 _ON = "readChangeFeed"
 _START, _START_TIME, _END, _END_TIME = "startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp"
 _MODE, _UPDATES = "deduplicationMode", "computeUpdates"
@@ -33,8 +38,7 @@ class Feed:
 
     start: object
     end: object
-    mode: str
-    compute_updates: bool
+    options: FeedOptions
 
 
 def feed_of(options: Mapping[str, str]) -> Feed | None:
@@ -44,11 +48,13 @@ def feed_of(options: Mapping[str, str]) -> Feed | None:
         if alone := sorted(given.keys() - {_ON}):
             raise InvalidInputError(f"option {', '.join(alone)} is of a change feed; add .option('{_ON}', 'true')")
         return None
-    start = _end_of_range(given, _START, _START_TIME)
+    start = _bound(given, _START, _START_TIME)
     if start is None:
         raise InvalidInputError(f"a change feed needs {_START} or {_START_TIME}: .option('{_START}', 8)")
-    mode, compute_updates = given.get(_MODE, "none"), _truth(given, _UPDATES, default=True)
-    return Feed(start=start, end=_end_of_range(given, _END, _END_TIME), mode=mode, compute_updates=compute_updates)
+    modes = {mode.casefold(): mode for mode in CHANGE_MODES}
+    mode = given.get(_MODE, "none")
+    feed = FeedOptions(mode=modes.get(mode.casefold(), mode), compute_updates=_truth(given, _UPDATES, default=True))
+    return Feed(start=start, end=_bound(given, _END, _END_TIME), options=feed)
 
 
 def _truth(given: Mapping[str, str], name: str, *, default: bool) -> bool:
@@ -58,12 +64,13 @@ def _truth(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     return text == "true"
 
 
-def _end_of_range(given: Mapping[str, str], version: str, timestamp: str) -> object:
+def _bound(given: Mapping[str, str], version: str, timestamp: str) -> object:
     if version in given and timestamp in given:
         raise InvalidInputError(f"{version} and {timestamp} name the same end of the feed: give one of them")
     text = given.get(version)
     if text is None:
-        return given.get(timestamp)
+        moment = given.get(timestamp)
+        return None if moment is None else from_order(encode_order(moment, _TIMESTAMP, name=timestamp), _TIMESTAMP)
     if not text.isdecimal() and (text != LATEST or version != _START):
         raise InvalidInputError(f"option {version}={text!r} is no version; give a whole number, as `opal history` lists them")
     return int(text) if text.isdecimal() else text
@@ -71,7 +78,9 @@ def _end_of_range(given: Mapping[str, str], version: str, timestamp: str) -> obj
 
 def feed_schema(spec: TableSpec) -> StructType:
     """The table's columns, and what the feed says of each row."""
-    schema = spark_schema(spec, physical=False)
+    fields = [field.name for field in spec.schema.fields if not is_named(field, FEED_COLUMNS)]
+    known = spark_schema(spec, physical=False)
+    schema = StructType([known[name] for name in fields])
     return schema.add(CHANGE_TYPE, StringType()).add(COMMIT_VERSION, LongType()).add(COMMIT_TIMESTAMP, TimestampType())
 
 
@@ -79,27 +88,30 @@ class FeedReader(DataSourceReader):
     """One task. Its versions are fixed when the query is planned."""
 
     def __init__(self, path: str, storage: Mapping[str, str], feed: Feed, schema: StructType) -> None:
-        self.options = FeedOptions(mode=feed.mode, compute_updates=feed.compute_updates)
-        table = Table.open(path, storage)
-        versions = version_range(table.log, feed.start, feed.end)
-        self.ends = None if versions.earlier is None else (versions.earlier.version + 1, versions.last)
+        versions = version_range(Table.open(path, storage).log, feed.start, feed.end)
+        self.bounds = None if versions.earlier is None else (versions.earlier.version + 1, versions.last)
         self.path, self.storage, self.schema = path, storage, schema
-        known = feed_schema(versions.head.spec)
-        by_name = {field.name.casefold(): field for field in known}
-        self.names = [getattr(by_name.get(field.name.casefold()), "name", None) for field in schema]
-        wrong = [field for field in schema if getattr(by_name.get(field.name.casefold()), "dataType", None) != field.dataType]
-        if wrong:
-            columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in known)
-            raise InvalidInputError(
-                f"the schema given to format('opal') does not fit the change feed: {wrong[0].name} {wrong[0].dataType.simpleString()}. "
-                f"The feed has {columns}: name any of them with these types, and cast in the query"
-            )
+        self.names = _names_in(schema, feed_schema(versions.head.spec))
+        self.options = replace(feed.options, columns=[name for name in self.names if name not in FEED_COLUMNS])
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if self.ends is not None:
+        if self.bounds is not None:
             log = Table.open(self.path, self.storage).log
-            rows = read_changes(plan_changes(log, version_range(log, *self.ends)), self.options)
+            rows = read_changes(plan_changes(log, version_range(log, *self.bounds)), self.options)
             rows = rows.select(self.names).rename_columns(self.schema.names)
             refuse_nulls(rows, self.schema)
             yield from rows.to_batches()
         forget_archives()
+
+
+def _names_in(schema: StructType, known: StructType) -> list[str]:
+    """The feed's names of the columns that the query gives, in any case."""
+    by_name = {field.name.casefold(): field for field in known}
+    for field in schema:
+        if field.name.casefold() not in by_name or by_name[field.name.casefold()].dataType != field.dataType:
+            columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in known)
+            raise InvalidInputError(
+                f"the schema given to format('opal') does not fit the change feed: {field.name} {field.dataType.simpleString()}. "
+                f"The feed has {columns}: name any of them with these types, and cast in the query"
+            )
+    return [by_name[field.name.casefold()].name for field in schema]

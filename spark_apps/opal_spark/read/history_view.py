@@ -1,14 +1,17 @@
 """The history view on Spark: the rows of a key in the order of the rule, each valid until the next (`opal_lake.read.history_view`)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.history_view import DELETED as WAS_DELETED
 from opal_lake.read.history_view import IS_CURRENT, VALID_FROM, VALID_UNTIL, VIEW_COLUMNS, view_fields
 from opal_lake.read.read import files_by_keys
+from opal_lake.read.result_columns import is_named
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Field
 from opal_spark.engine.columns import quoted, read_fields, spark_schema
 from opal_spark.engine.scan import not_after, scan_files
@@ -28,12 +31,27 @@ def history_view(spark: SparkSession, snapshot: Snapshot, columns: Sequence[str]
     verify_files(spark, snapshot, files)
     schema = spark_schema(spec, physical=True)
     rows = scan_files(spark, snapshot.storage, files, schema, spec.file_format) if files else spark.createDataFrame([], schema)
-    shown = [field for field in spec.schema.fields if field.name not in VIEW_COLUMNS]
+    shown = [field for field in spec.schema.fields if not is_named(field, VIEW_COLUMNS)]
     shown += [Field(id=spec.delta_id, name=VALID_FROM, physical=spec.delta.physical, type=spec.delta.type)]
     shown += [Field(id=spec.delta_id, name=VALID_UNTIL, physical=_UNTIL, type=spec.delta.type)]
     flags = F.col(_UNTIL).isNull().alias(IS_CURRENT), F.col(_DELETED_THEN).alias(WAS_DELETED)
     view = _valid_rows(rows, snapshot).select(*read_fields(shown, spec), *flags)
     view = filtered_by(view, where, spec.file_format) if where else view
+    return view.select(*(quoted(field.name) for field in fields), VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED)
+
+
+def history_of_keys(
+    spark: SparkSession, snapshot: Snapshot, rows_of: Callable[[Sequence[str]], pa.Table], columns: Sequence[str] | None, where: str | None
+) -> DataFrame:
+    """Of a few keys: `rows_of` reads these columns of their history in this process."""
+    spec, fields = snapshot.spec, view_fields(snapshot, columns)
+    names = [field.name for field in spec.schema.fields if not is_named(field, VIEW_COLUMNS)]
+    known = spark_schema(spec, physical=False)
+    schema = StructType([known[name] for name in names])
+    for name in (VALID_FROM, VALID_UNTIL):
+        schema = schema.add(name, known[spec.delta.name].dataType)
+    view = spark.createDataFrame(rows_of(names), schema.add(IS_CURRENT, "boolean").add(WAS_DELETED, "boolean"))
+    view = filtered_by(view, where, "") if where else view
     return view.select(*(quoted(field.name) for field in fields), VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED)
 
 

@@ -9,11 +9,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from opal_lake.errors import FunctionError, InvalidInputError, OpalError
+from opal_lake.errors import FunctionError, InvalidInputError, NotFoundError, OpalError
 from opal_lake.job.job import JobResult
+from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.results import keep_result, read_result
 from opal_lake.read.change_range import LATEST
-from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, INSERT
+from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, INSERT, FeedOptions
 from opal_spark.table import OpalTable
 
 
@@ -22,7 +23,7 @@ class Change:
     """The argument of a consumer's function: the table as of a version, and which rows are new.
 
     By partition it is what was ingested under `partition_key`; by version what became visible after version `after`. A primary key that
-    was deleted has no row: compare with `table.read(version=change.after)` where that matters.
+    was deleted has no row: ask for `changes` where that matters.
     """
 
     spark: SparkSession
@@ -59,11 +60,21 @@ class Change:
         """
         if self.after is None:
             raise InvalidInputError("change.changes goes from version to version: consume by='version'")
-        if self.table.table.snapshot_for_consumer(self.after) is not None:
-            return self.table.changes(self.after + 1, self.version) if self.after < self.version else self.table.changes(LATEST)
-        moment = F.timestamp_micros(F.lit(self.table.table.snapshot_at(self.version).root.timestamp_us))
-        told = {CHANGE_TYPE: F.lit(INSERT), COMMIT_VERSION: F.lit(self.version).cast("long"), COMMIT_TIMESTAMP: moment}
-        return self.valid_rows.withColumns(told)
+        if self.after >= self.version:
+            return self.table.changes(LATEST)
+        try:
+            return self.table.changes(self.after + 1, self.version)
+        except NotFoundError:
+            if self.after:
+                raise
+        return self._all_as_inserts()
+
+    def _all_as_inserts(self) -> DataFrame:
+        log = self.table.table.log
+        FeedOptions().fields(log.head().spec)
+        moment = F.timestamp_micros(F.lit(CommitTimes(log.head()).of(self.version)))
+        columns = {CHANGE_TYPE: F.lit(INSERT), COMMIT_VERSION: F.lit(self.version).cast("long"), COMMIT_TIMESTAMP: moment}
+        return self.valid_rows.withColumns(columns)
 
 
 Consumer = Callable[[Change], Mapping[str, int] | None]

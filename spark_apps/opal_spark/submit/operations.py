@@ -21,9 +21,9 @@ from opal_lake.job.operations.table import Bootstrap, Create, Ingest, SetPropert
 from opal_lake.job.operations.upkeep import Compact, Maintain, Retain, UpkeepPolicy, ZOrder
 from opal_lake.job.source import source_from_json
 from opal_lake.read.change_range import version_range
-from opal_lake.read.changed_rows import FeedOptions
+from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_VERSION, FeedOptions
 from opal_lake.spec.table_spec import TableLayout, refuse_another_spec
-from opal_spark.engine.columns import arrow_of_spark, spark_schema
+from opal_spark.engine.columns import arrow_of_spark, quoted, spark_schema
 from opal_spark.engine.failures import unwritable
 from opal_spark.inspect.check import check as check_table
 from opal_spark.read.changes import changes as changed_rows
@@ -174,7 +174,11 @@ def changes(spark: SparkSession, spec: JobSpec[Changes]) -> JobResult:
     versions = version_range(table.log, job.start, job.end)
     feed = FeedOptions(mode=job.mode, compute_updates=job.compute_updates, columns=job.columns)
     result = JobResult(operation="changes", table=table.uri, version=versions.last, token=spec.token)
-    return _shown_or_exported(changed_rows(spark, table, versions, feed, job.where), job, result)
+    rows = changed_rows(spark, table, versions, feed, job.where)
+    if job.to is None:
+        keys = [quoted(field.name) for field in versions.head.spec.keys if field.name in rows.columns]
+        rows = rows.orderBy(COMMIT_VERSION, *keys, F.desc(CHANGE_TYPE))  # a pre-image before its post-image
+    return _shown_or_exported(rows, job, result)
 
 
 def _shown_or_exported(rows: DataFrame, job: Shown, result: JobResult) -> JobResult:

@@ -82,11 +82,17 @@ class System(ABC):
 class Plain(System):
     """The limit: rows are appended, none is ever replaced."""
 
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        super().__init__(spark, folder)
+        self.appended: list[list[str]] = []
+
     def bootstrap(self, rows: DataFrame) -> Parts:
         return self.upsert(rows)
 
     def upsert(self, rows: DataFrame) -> Parts:
+        before = {*self.folder.glob("*.parquet")}
         rows.write.mode("append").parquet(str(self.folder))
+        self.appended.append([str(path) for path in self.folder.glob("*.parquet") if path not in before])
         return {}
 
     def current(self) -> DataFrame:
@@ -104,9 +110,9 @@ class Plain(System):
         return {str(path): path.stat().st_size for path in self.folder.glob("*.parquet") if meets(path, box)}
 
     def feed(self, commits: int, *, net: bool) -> DataFrame | None:
-        """The batches themselves: the files of the last appends, each of two tasks."""
-        newest = sorted(self.folder.glob("*.parquet"), key=lambda path: path.stat().st_mtime)[-2 * commits :]
-        return None if net else self.spark.read.schema(SCHEMA).parquet(*map(str, newest))
+        """The batches themselves."""
+        files = [path for appended in self.appended[-commits:] for path in appended]
+        return None if net else self.spark.read.schema(SCHEMA).parquet(*files)
 
     def _parts(self, target_mb: int) -> int:
         return math.ceil(sum(self.opened({}).values()) / (target_mb * MB))
@@ -152,6 +158,7 @@ class Opal(System):
 
         super().__init__(spark, folder)
         self.inline = inline
+        self.versions: list[int] = []  # after each upsert: small files may be folded by versions of their own
         schema = spark.createDataFrame([], SCHEMA).schema
         self.table = OpalTable.create(spark, str(folder), schema, keys=["key"], delta="mod_time", file_format=file_format)
 
@@ -160,13 +167,16 @@ class Opal(System):
 
     def upsert(self, rows: DataFrame) -> Parts:
         if self.inline:
-            self.table.ingest(rows, metadata="inline")
+            self._note(self.table.ingest(rows, metadata="inline"))
             return {}
         began = time.perf_counter()
         self.table.ingest(rows)
         ingested = time.perf_counter()
-        self.table.metagen()
+        self._note(self.table.metagen())
         return {"ingest": ingested - began, "metagen": time.perf_counter() - ingested}
+
+    def _note(self, done: Any) -> None:
+        self.versions.append(done.version)
 
     def current(self) -> DataFrame:
         return self.table.read()
@@ -192,8 +202,7 @@ class Opal(System):
         self.table.zorder(columns, target_mb=target_mb, whole=True)
 
     def feed(self, commits: int, *, net: bool) -> DataFrame | None:
-        newest = self.table.table.snapshot_at().version
-        return self.table.changes(newest - (1 if self.inline else 2) * commits + 1, mode="netChanges" if net else "none")
+        return self.table.changes(self.versions[-commits - 1] + 1, mode="netChanges" if net else "none")
 
     def get(self, keys: Sequence[str]) -> list[int]:
         return [int(value) for value in self.table.get([{"key": key} for key in keys])["v2"].to_pylist()]

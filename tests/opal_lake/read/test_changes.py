@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.errors import ExpiredError, InvalidInputError, NotFoundError
 from opal_lake.log import sections
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changes import plan_changes
@@ -134,10 +134,10 @@ def test_times_are_those_of_the_commits(storage: Storage) -> None:
 
 
 def test_a_column_of_the_feed_s_own_name_has_to_be_left_out(storage: Storage) -> None:
-    schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("_change_type", pa.string())])
+    schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("_CHANGE_type", pa.string())])
     table = create_on(storage, plan_spec(schema, TableLayout(keys=["id"], delta="at")))
     table.ingest(pa.table([[1], [1], ["mine"]], schema=schema), metadata="inline")
-    with pytest.raises(InvalidInputError, match="the table has a column _change_type, which a change feed has too; name other columns"):
+    with pytest.raises(InvalidInputError, match="has a column _CHANGE_type, and so has a change feed; leave it out of the columns"):
         table.changes(0)
     assert table.changes(0, columns=["id"]).column("_change_type").to_pylist() == ["insert"]
 
@@ -153,3 +153,25 @@ def test_keys_need_not_be_among_the_columns(storage: Storage) -> None:
     ]
     with pytest.raises(InvalidInputError, match="'cost'"):
         table.changes(2, columns=["cost"])
+
+
+def test_a_key_of_the_feed_s_own_name_makes_a_feed_impossible(storage: Storage) -> None:
+    schema = pa.schema([("_Commit_Version", pa.int64()), ("at", pa.int64())])
+    table = create_on(storage, plan_spec(schema, TableLayout(keys=["_Commit_Version"], delta="at")))
+    for read in (lambda: table.changes(0), lambda: table.changes(0, columns=["at"])):
+        with pytest.raises(InvalidInputError, match="the key column _Commit_Version has the name of a column of a change feed"):
+            read()
+
+
+def test_a_range_without_a_change_is_empty(storage: Storage) -> None:
+    table = create(storage)
+    assert version_range(table.log, 0, 0).earlier is None
+    assert table.changes(0, 0).num_rows == 0
+
+
+def test_commits_that_are_gone_have_expired(storage: Storage) -> None:
+    table = history(storage, 9)
+    versions = version_range(table.log, 2)
+    at_hour(storage, 400).retain(window="1h", grace="1h")
+    with pytest.raises(ExpiredError, match="expired"):
+        plan_changes(table.log, versions)

@@ -38,6 +38,13 @@ def test_rows_come_in_the_order_of_the_keys(shop: Table) -> None:
     assert shop.get([{"sku": "a"}], columns=["price"]).to_pylist() == [{"price": 11}]
 
 
+def test_keys_may_come_from_an_iterator_or_alone(shop: Table) -> None:
+    assert shop.get({"sku": key} for key in "ab").num_rows == 1
+    assert shop.get({"sku": "a"}).num_rows == 1  # type: ignore[arg-type]  # one key is meant
+    with pytest.raises(InvalidInputError, match="columns: got the text 'price'"):
+        shop.get([{"sku": "a"}], columns="price")
+
+
 def test_a_moment_is_that_of_a_version_or_of_the_source(shop: Table) -> None:
     assert prices(shop, "a", "b", "c", version=1) == [("a", 10), ("b", 20)]
     assert prices(shop, "a", "b", "c", event_time=4) == [("a", 10), ("b", 20)]
@@ -54,11 +61,11 @@ def test_rows_are_there_wherever_they_moved(shop: Table, storage: Storage) -> No
 @pytest.mark.parametrize(
     "keys, words",
     [
-        ([{"id": 1}], r"keys must be a list of mappings with the key columns sku, as \[\{'sku': \.\.\.\}\]"),
-        ([{"sku": "a", "at": 1}], "keys must be a list of mappings"),
-        ([{}], "keys must be a list of mappings"),
-        (["a"], "keys must be a list of mappings"),
-        ({"sku": "a"}, "keys must be a list of mappings"),
+        ([{"id": 1}], r"keys must be mappings with the key columns sku, in a list: \[\{'sku': \.\.\.\}\]"),
+        ([{"sku": "a", "at": 1}], "keys must be mappings"),
+        ([{}], "keys must be mappings"),
+        (["a"], "keys must be mappings"),
+        (7, "keys must be mappings"),
         ([{"sku": 7}], "key value 1 is 7; a string column takes str"),
         ([{"sku": None}], "key value 1 is None; a string column takes str"),
     ],

@@ -47,7 +47,7 @@ def test_a_column_of_the_view_s_own_name_has_to_be_left_out(storage: Storage) ->
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("deleted", pa.bool_())])
     table = create_on(storage, plan_spec(schema, TableLayout(keys=["id"], delta="at", deletes="deleted")))
     table.ingest(pa.table([[1], [1], [False]], schema=schema), [False], metadata="inline")
-    with pytest.raises(InvalidInputError, match="the table has a column deleted, which a history view has too; name other columns"):
+    with pytest.raises(InvalidInputError, match="the table has a column deleted, and so has a history view; leave it out of the columns"):
         table.history_view()
     assert table.history_view(columns=["id"]).column("deleted").to_pylist() == [False]
 

@@ -63,6 +63,11 @@ def compare_views(table: OpalTable, version: int) -> None:
     expected = table.table.history_view(version=version)
     actual = table.history_view(version=version).toArrow().cast(expected.schema)
     assert sorted(actual.to_pylist(), key=serial) == sorted(expected.to_pylist(), key=serial)
+    names = [field.name for field in table.table.snapshot_at().spec.keys]
+    keys = [{name: row[name] for name in names} for row in expected.to_pylist()]
+    by_keys = table.history_view(keys=keys, version=version)
+    assert by_keys.schema == table.history_view(version=version).schema
+    assert sorted(by_keys.toArrow().cast(expected.schema).to_pylist(), key=serial) == sorted(expected.to_pylist(), key=serial)
 
 
 def serial(row: dict[str, int]) -> int:
@@ -148,10 +153,10 @@ def test_ends_are_versions_times_or_savepoints(users: OpalTable) -> None:
         ((9,), NotFoundError, r"has no version 9 yet; the newest is 7, and end=None reads up to it"),
         ((3, 99), NotFoundError, r"has no version 99 yet"),
         ((3, 2), InvalidInputError, r"from 3 \(version 3\) to 2 \(version 2\) are of a range that ends before it begins"),
-        (("yesterday",), InvalidInputError, r"start='yesterday' is no end of a range of changes; give a version as 8, a commit time"),
+        (("yesterday",), InvalidInputError, r"start='yesterday' is no bound of a range of changes; give a version as 8, a commit time"),
         ((-1,), InvalidInputError, r"start=-1 is no version"),
-        ((1.5,), InvalidInputError, r"start=1.5 is no end of a range"),
-        ((None,), InvalidInputError, r"start=None is no end of a range"),
+        ((1.5,), InvalidInputError, r"start=1.5 is no bound of a range"),
+        ((None,), InvalidInputError, r"start=None is no bound of a range"),
         ((1, "1999-01-01T00:00:00Z"), NotFoundError, r"no readable version is as old as 1999-01-01"),
     ],
 )
@@ -197,3 +202,22 @@ def test_a_history_view_says_when_each_row_was_valid(users: OpalTable) -> None:
 def test_rows_are_read_by_their_keys(users: OpalTable) -> None:
     found = users.get([{"id": "d"}, {"id": "c"}, {"id": "b"}], columns=["id", "city"])
     assert found.to_pylist() == [{"id": "d", "city": "Graz"}, {"id": "b", "city": "Köln"}]
+
+
+def test_columns_of_the_result_s_own_names_in_any_case_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    columns = "id INT, at INT, _COMMIT_TIMESTAMP STRING, Deleted BOOLEAN, Valid_From INT"
+    schema = spark.createDataFrame([], columns).schema
+    table = OpalTable.create(spark, str(tmp_path / "t"), schema, keys=["id"], delta="at", deletes="deleted")
+    assert table.changes(0, columns=["id"]).collect() == []
+    table.ingest(spark.createDataFrame([(1, 1, "mine", False, 7), (2, 1, "mine", True, 7)], columns), metadata="inline")
+    (row,) = table.changes(0, columns=["id", "Valid_From"]).collect()
+    assert (row["id"], row["Valid_From"], row["_change_type"], row["_commit_version"]) == (1, 7, "insert", 1)
+    for view in (
+        table.history_view(columns=["id", "at"], where="valid_from = 1"),
+        table.history_view(columns=["id", "at"], keys=[{"id": 1}]),
+    ):
+        assert [tuple(row) for row in view.collect()] == [(1, 1, 1, None, True, False)]
+    with pytest.raises(InvalidInputError, match="has a column _COMMIT_TIMESTAMP, and so has a change feed; leave it out"):
+        table.changes(0)
+    with pytest.raises(InvalidInputError, match="has a column Deleted, and so has a history view; leave it out"):
+        table.history_view()

@@ -1,6 +1,10 @@
 """`format("opal")` leaves files out when it is told to, and no row that a query asks for, however often a view is used."""
 
+import os
 import re
+import subprocess
+import sys
+import textwrap
 from contextlib import nullcontext
 from datetime import UTC
 from pathlib import Path
@@ -17,6 +21,7 @@ from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_spark import OpalTable
 from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.read.requested_schema import refuse_nulls, requested_fields
+from tests.fixtures_cli import SOURCES
 
 
 @pytest.fixture
@@ -255,7 +260,8 @@ def test_a_feed_by_the_names_of_delta_s_options(spark: SparkSession, upserted: s
     kinds = feed(spark, upserted, startingVersion=2, computeUpdates="false").select("_change_type").collect()
     assert sorted(row[0] for row in kinds) == ["delete", "insert", "insert"]
     assert feed(spark, upserted, startingVersion="latest").collect() == []
-    assert feed(spark, upserted, startingVersion=0, endingVersion=1).count() == 8
+    assert feed(spark, upserted, startingVersion=0, endingVersion=1, deduplicationMode="NETchanges").count() == 8
+    assert feed(spark, upserted, startingVersion=0, endingVersion=0).count() == 0
     chosen = spark.read.format("opal").schema("_change_type STRING, ID LONG").option("readChangeFeed", "true")
     assert {row["ID"] for row in chosen.option("startingVersion", 2).load(upserted).collect()} == {3, 9}
 
@@ -272,9 +278,25 @@ def test_a_feed_by_the_names_of_delta_s_options(spark: SparkSession, upserted: s
         ({"readChangeFeed": "true", "startingVersion": "1", "version": "1"}, "option version is of a read of rows"),
         ({"readChangeFeed": "true", "startingVersion": "7"}, "has no version 7 yet; the newest is 1"),
         ({"readChangeFeed": "true", "startingVersion": "1", "deduplicationMode": "net"}, "mode='net' is unknown"),
-        ({"readChangeFeed": "true", "startingTimestamp": "2026-01-01"}, "start='2026-01-01' is no end of a range of changes"),
+        ({"readChangeFeed": "true", "startingTimestamp": "2026-01-01"}, "startingTimestamp: '2026-01-01' has no time of day"),
     ],
 )
 def test_options_of_a_feed_that_cannot_be_are_refused(spark: SparkSession, path: str, options: dict[str, str], words: str) -> None:
     with pytest.raises((AnalysisException, PythonException), match=re.escape(words)):
         spark.read.format("opal").options(**options).load(path).collect()
+
+
+def test_spark_finds_the_source_without_registration(path: str) -> None:
+    """In a session of its own; a table's columns of a feed's names are no part of its feed."""
+    lines = f"""
+        from pyspark.sql import SparkSession
+        spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+        print("rows", spark.read.format("opal").load({path!r}).count())
+        import opal_spark
+        opal_spark.register(spark)
+        print("rows", spark.read.format("opal").load({path!r}).count())
+    """
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(SOURCES)}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(lines)], capture_output=True, text=True, env=environment, check=False)
+    assert [line for line in done.stdout.splitlines() if line.startswith("rows")] == ["rows 8", "rows 8"], done.stderr
+    assert "Traceback" not in done.stderr

@@ -161,6 +161,7 @@ def test_changes_go_from_version_to_version(spark: SparkSession, table: Table, j
 
 
 def test_a_consumer_of_changes_that_begins_late_gets_all_rows_as_inserts(spark: SparkSession, table: Table, jobs: list[object]) -> None:
+    table.savepoint("empty", 0)
     table.retain(window="0s", grace="0s")
     version = table.snapshot_at().version
     run(spark, table, function="shop_test_jobs:note_changes", rows="changes", after=0)

@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.declared import Operation, declaration
-from opal_lake.job.operations.values import CHANGE_MODES, CONSUMED, End, Function, Help, one_of
+from opal_lake.job.operations.values import CHANGE_MODES, CONSUMER_ROWS, Bound, Function, Help, one_of
 
-Consumed = Annotated[str, one_of(*CONSUMED)]
+Consumed = Annotated[str, one_of(*CONSUMER_ROWS)]
 ChangeMode = Annotated[str, one_of(*CHANGE_MODES)]
 ExportFormat = Annotated[str, one_of("parquet", "csv", "json", "orc")]
 
@@ -52,8 +52,8 @@ class Changes(Shown):
 
     name: ClassVar[str] = "changes"
 
-    start: Annotated[End, Help("the first version; or a commit time, or a savepoint, and what came after it", "END")]
-    end: Annotated[End | None, Help("the last version; or a commit time, or a savepoint (default: the newest)", "END")] = None
+    start: Annotated[Bound, Help("the first version, or a commit time; latest: the next one; a savepoint: what came after it", "BOUND")]
+    end: Annotated[Bound | None, Help("the last version; or a commit time, or a savepoint (default: the newest)", "BOUND")] = None
     mode: Annotated[ChangeMode, Help("netChanges leaves out what later versions undid")] = "none"
     compute_updates: bool = True
 

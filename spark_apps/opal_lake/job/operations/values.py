@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from opal_lake.duration import DURATION, Duration, parse_duration, plain_duration
 from opal_lake.errors import InvalidInputError
 
-CONSUMED = ("visible", "changes")
+CONSUMER_ROWS = ("visible", "changes")
 CHANGE_MODES = ("none", "dropCarryovers", "netChanges")
 MAX_CLUSTER_COLUMNS = 8
 CODEC = r"zstd(:([1-9]|1[0-9]|2[0-2]))?"
@@ -135,7 +135,7 @@ def function_name(name: str, value: Any) -> str:
     return str(value)
 
 
-def end_of_range(name: str, value: Any) -> str | int:
+def bound(name: str, value: Any) -> str | int:
     """A version, as a number or its digits; or a text, whatever the table knows by it."""
     if isinstance(value, str) and value.strip():
         return int(value) if re.fullmatch(_WHOLE, value) else value
@@ -176,7 +176,7 @@ PolicySpan = Annotated[Duration | int, Kind(_delta_span_or_none, "SPAN", takes_n
 Percent = Annotated[float, Kind(percent, "N", takes_number=True)]
 MegaBytes = Annotated[int, Kind(whole_number, "N", takes_number=True)]
 Count = Annotated[int, Kind(whole_number, "N", takes_number=True)]
-End = Annotated[str | int, Kind(end_of_range, "END")]
+Bound = Annotated[str | int, Kind(bound, "BOUND")]
 Codec = Annotated[str, Kind(codec, "CODEC")]
 Columns = Annotated[Sequence[str], Kind(column_names, "COLUMN")]
 ClusterColumns = Annotated[Sequence[str], Kind(cluster_columns, "COLUMN")]

@@ -1,0 +1,28 @@
+"""Which columns of the table a result has beside columns of its own."""
+
+from collections.abc import Collection, Sequence
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.spec.schema import Field
+from opal_lake.spec.table_spec import TableSpec, refuse_text
+
+
+def chosen_fields(spec: TableSpec, columns: Sequence[str] | None) -> tuple[Field, ...]:
+    """Those named, or all."""
+    refuse_text("columns", columns)
+    return spec.schema.fields if columns is None else tuple(spec.schema.field(name) for name in columns)
+
+
+def fields_beside(own: Collection[str], spec: TableSpec, columns: Sequence[str] | None, noun: str) -> tuple[Field, ...]:
+    """The same, where neither they nor the keys have a name of the result's own columns, which Spark tells apart by more than case."""
+    fields = chosen_fields(spec, columns)
+    if clash := [field.name for field in spec.keys if is_named(field, own)]:
+        raise InvalidInputError(f"the key column {clash[0]} has the name of a column of {noun}; such a table has none")
+    if clash := [field.name for field in fields if is_named(field, own)]:
+        raise InvalidInputError(f"the table has a column {clash[0]}, and so has {noun}; leave it out of the columns that you read")
+    return fields
+
+
+def is_named(field: Field, names: Collection[str]) -> bool:
+    """Whether it has one of the names, in any case."""
+    return field.name.casefold() in {name.casefold() for name in names}
