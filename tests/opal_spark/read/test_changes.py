@@ -86,7 +86,7 @@ def test_spark_s_feed_is_the_core_s(spark: SparkSession, file_format: str) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_of_many_histories_spark_s_feed_is_the_core_s(spark: SparkSession, file_format: str) -> None:
-    compare_random_histories(spark, file_format, 25)
+    compare_random_histories(spark, file_format, 10)
 
 
 @pytest.fixture(scope="module")
