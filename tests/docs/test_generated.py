@@ -63,7 +63,7 @@ def test_the_lists_are_whole() -> None:
 
 def test_the_picture_has_the_floors_that_imports_are_checked_by() -> None:
     houses = rooms.houses()
-    assert list(houses) == LINTED["root_packages"]
+    assert [*houses, "pyspark_opal"] == LINTED["root_packages"]  # which is one line, and has no rooms
     for contract in LINTED["contracts"]:
         if "containers" in contract:
             [package] = contract["containers"]
