@@ -157,7 +157,8 @@ def _ended_before(earlier: Snapshot, rows: EndedRows, chosen: npt.NDArray[np.boo
     before, older = np.zeros(len(rows), np.bool_), rows.take(chosen)
     if len(older):
         segments = np.unique(older.segment).tolist()
-        invalid = invalid_rows(earlier, groups={earlier.segments[segment].group for segment in segments})
+        known = filter(None, map(earlier.segments.get, segments))  # the key store may name rows that were dropped, which are in no file
+        invalid = invalid_rows(earlier, groups={segment.group for segment in known})
         before[chosen] = Marks.of({segment: invalid[segment] for segment in segments if segment in invalid}).at(older.segment, older.offset)
     return before
 

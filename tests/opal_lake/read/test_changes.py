@@ -2,11 +2,15 @@
 
 from datetime import UTC, datetime
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from opal_lake.data.segment import LogFile
 from opal_lake.errors import ExpiredError, InvalidInputError, NotFoundError
+from opal_lake.events.segment_log import Events, concat_events
 from opal_lake.log import sections
+from opal_lake.read import changes
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changes import plan_changes
 from opal_lake.spec.table_spec import TableLayout, plan_spec
@@ -175,3 +179,16 @@ def test_commits_that_are_gone_have_expired(storage: Storage) -> None:
     at_hour(storage, 400).retain(window="1h", grace="1h")
     with pytest.raises(ExpiredError, match="expired"):
         plan_changes(table.log, versions)
+
+
+def test_an_event_of_a_row_that_was_dropped_with_its_segment_is_no_change(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = history(storage, 4)
+    before = told(table, 2)
+    read = changes.read_events
+
+    def with_one_more(store: Storage, log: LogFile) -> Events:
+        gone = Events(segment=np.array([999 << 32]), offset=np.array([0], np.int32), until=np.array([1]))
+        return concat_events([read(store, log), gone])
+
+    monkeypatch.setattr(changes, "read_events", with_one_more)
+    assert told(table, 2) == before
