@@ -44,6 +44,9 @@ class IngestOperator(OpalSparkOperator):
     a MetaGenOperator's outlets: one shuffle and one commit less. A table may switch at any time; what is pending then waits for one more
     MetaGen.
 
+    `business_snapshot`, as "{{ partition_key }}", says which one the rows belong to, or `business_snapshot_column` names the column that
+    says it. They never fall: a run for one that is finished fails.
+
     `source` may be the output of a task that returns a path, a list of paths, or a source as {"files": ...} or {"jdbc": ...}, and be
     mapped over: `IngestOperator.partial(task_id="ingest", table="shop.orders").expand(source=paths())`.
     """
@@ -60,10 +63,13 @@ class IngestOperator(OpalSparkOperator):
         on_bad_rows: str = "fail",
         reject_threshold: int | str | None = None,
         on_empty: str = "fail",
+        business_snapshot: str | None = None,
+        business_snapshot_column: str | None = None,
         partition: str | None = None,
         **kwargs: Any,
     ) -> None:
         what = {"metadata": metadata, "on_bad_rows": on_bad_rows, "reject_threshold": reject_threshold, "on_empty": on_empty}
+        what |= {"business_snapshot": business_snapshot, "business_snapshot_column": business_snapshot_column}
         arguments: dict[str, Any] = {
             # a mapping as it is: what is secret in it has to be named as one
             "source": source if is_templated(source) or isinstance(source, Mapping) else source_arguments(source),

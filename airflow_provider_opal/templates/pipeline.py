@@ -106,6 +106,8 @@ def pipeline_of(
     on_bad_rows: str = "fail",
     reject_threshold: int | str | None = None,
     on_empty: str = "fail",
+    business_snapshot: str | None = None,
+    business_snapshot_column: str | None = None,
     opal_conn_id: str | None = None,
     spark_conn_id: str | None = None,
     spark: Mapping[str, Any] | None = None,
@@ -126,7 +128,8 @@ def pipeline_of(
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"the name {', '.join(twice)} is given to more than one consumer; rename one")
     bad_rows = {"on_bad_rows": on_bad_rows, "reject_threshold": reject_threshold}
-    ingest = {"source": source, "create": create, "metadata": metadata, "on_empty": on_empty, **bad_rows}
+    snapshots = {"business_snapshot": business_snapshot, "business_snapshot_column": business_snapshot_column}
+    ingest = {"source": source, "create": create, "metadata": metadata, "on_empty": on_empty, **bad_rows, **snapshots}
     given = {"opal_conn_id": opal_conn_id, "spark_conn_id": spark_conn_id, "retries": retries, "retry_delay": retry_delay, "pool": pool}
     task = {**{name: value for name, value in given.items() if value is not None}, **(spark or {})}
     return Pipeline(table=table, ingest=ingest, consumers=tuple(consumers), task=task, maintenance=maintenance_of(maintenance))

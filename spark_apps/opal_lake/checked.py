@@ -13,6 +13,7 @@ MOST_NESTED = 64  # types within types, or values within those of a result
 _SIGNED, _UNSIGNED, _CRC = 1 << 63, 1 << 64, 1 << 32
 _FIRST_MOMENT, _LAST_MOMENT = -62_135_596_800_000_000, 253_402_300_800_000_000  # the years 1 to 9999
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}").fullmatch
+_BUSINESS_SNAPSHOT = re.compile(r"(?![0-9]+\Z)[A-Za-z0-9][A-Za-z0-9_.:+-]{0,99}").fullmatch
 
 
 def _refuse_constant(name: str) -> None:
@@ -98,6 +99,17 @@ def plain_id(value: Any) -> str:
     if not isinstance(value, str) or not _ID(value):
         raise ValueError(f"{value!r} is no id: up to 64 letters, digits, `_`, `-` and `.`")
     return value
+
+
+def is_business_snapshot(value: Any) -> bool:
+    """Whether it can name one. Digits alone would be a version where changes are asked for."""
+    return isinstance(value, str) and _BUSINESS_SNAPSHOT(value) is not None
+
+
+def business_snapshot(value: Any) -> str:
+    if not is_business_snapshot(value):
+        raise ValueError(f"{value!r} is no business snapshot")
+    return str(value)
 
 
 def listed(value: Any) -> list[Any]:

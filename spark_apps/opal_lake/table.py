@@ -39,6 +39,7 @@ from opal_lake.read.get import get_rows
 from opal_lake.read.history_view import history_of_all, history_of_keys
 from opal_lake.read.net_rows import key_of_net, plan_net, read_net
 from opal_lake.read.read import event_time_of, narrowed, plan_read, read_rows, segments_after, segments_of_partition
+from opal_lake.retention.business_snapshot import finish_business_snapshot
 from opal_lake.retention.clock_repair import repair_clock
 from opal_lake.retention.retention import retain
 from opal_lake.retention.savepoint import release_savepoint, set_savepoint
@@ -48,6 +49,7 @@ from opal_lake.spec.ordering import encode_order
 from opal_lake.spec.schema import DELETED, Atomic
 from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.storage import Storage, open_storage
+from opal_lake.write.by_business_snapshot import ArrowSplit, ingest_by_column
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_lake.write.metagen_job import metagen
 from opal_lake.write.spec_change import Changes, set_properties
@@ -71,10 +73,13 @@ class Table(OpenTable):
         """A new, empty table."""
         return create_on(open_storage(uri, options), plan_spec(schema, layout))
 
-    def snapshot_at(self, version: int | None = None, timestamp: object | None = None) -> Snapshot:
-        """The state at a version, or at the last one committed at or before a moment; by default the newest."""
-        if version is not None and timestamp is not None:
-            raise InvalidInputError("version and timestamp name the same axis: give one of them")
+    def snapshot_at(self, version: int | None = None, timestamp: object | None = None, business_snapshot: str | None = None) -> Snapshot:
+        """The state at a version, at the last one committed at or before a moment, or of a business snapshot; by default the newest."""
+        if (version, timestamp, business_snapshot).count(None) < 2:
+            raise InvalidInputError("version, timestamp and business_snapshot name the same axis: give one of them")
+        if business_snapshot is not None:
+            head = self.log.head()
+            return self.log.at(head.root.business.version_of(business_snapshot, head.root.savepoints, head.version), head)
         if version is not None and not hasattr(version, "__index__"):
             raise InvalidInputError(f"version={version!r} is no version; give a whole number, as `opal history` lists them")
         if timestamp is not None:
@@ -114,22 +119,20 @@ class Table(OpenTable):
         reject_threshold: int | str | None = None,
         refuse_empty: bool = False,
         partition_key: str | None = None,
+        business_snapshot: str | None = None,
+        business_snapshot_column: str | None = None,
     ) -> JobResult:
         """Append rows, pending until a MetaGen, or visible at once when their metadata are made inline.
 
         `deleted` marks the rows that delete their key. With `on_bad_rows="quarantine"` more than `reject_threshold` bad rows, as 100 or
-        "5%", fail it. `refuse_empty` makes rows that are none an error.
+        "5%", fail it. `refuse_empty` makes rows that are none an error. `business_snapshot`, as "2022-07-15", says which one the rows are
+        of; `business_snapshot_column` names a column that says it, and there is a commit for each.
         """
-        options = IngestOptions(
-            metadata=metadata,
-            token=token,
-            application=application,
-            on_bad_rows=on_bad_rows,
-            reject_threshold=reject_threshold,
-            refuse_empty=refuse_empty,
-            partition_key=partition_key,
-        )
-        return ingest(self, lambda spec: _marked(rows, deleted, spec), options)
+        options = IngestOptions(**given_fields(IngestOptions, locals()))
+        if business_snapshot_column is None:
+            return ingest(self, lambda spec: _marked(rows, deleted, spec), options)
+        column = business_snapshot_column
+        return ingest_by_column(self, lambda spec: ArrowSplit(rows=_marked(rows, deleted, spec), column=column), options, column)
 
     def metagen(self, *, token: str | None = None) -> JobResult:
         """Make all pending rows visible: find out which rows they replace or delete."""
@@ -224,6 +227,10 @@ class Table(OpenTable):
         """Give a savepoint up."""
         return release_savepoint(self.log, name)
 
+    def finish_business_snapshot(self, name: str) -> JobResult:
+        """No more rows of the open business snapshot come: its version becomes a savepoint of its name, and the next one opens."""
+        return finish_business_snapshot(self.log, name)
+
     def repair_clock(self, *, dry_run: bool = False) -> JobResult:
         """Correct the times of versions since some writer's clock was ahead; a dry run tells what they would be."""
         return repair_clock(self.log, dry_run=dry_run)
@@ -245,15 +252,18 @@ class Table(OpenTable):
         event_time: object = None,
         columns: Sequence[str] | None = None,
         *,
+        business_snapshot: str | None = None,
         partition_key: str | None = None,
         after: int | None = None,
         net: bool = False,
     ) -> pa.Table:
         """The visible rows, into memory. Of the ingests of one partition key, or of those that became visible after a version.
 
+        `business_snapshot` reads the table as of its end; of the open one, as it is now.
+
         With `net` the key's own: also those that other keys' rows have replaced.
         """
-        snapshot = self.snapshot_at(version, timestamp)
+        snapshot = self.snapshot_at(version, timestamp, business_snapshot)
         as_of = event_time_of(snapshot, event_time)
         if net:
             return read_net(plan_net(snapshot, key_of_net(partition_key, after), as_of), columns)

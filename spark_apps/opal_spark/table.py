@@ -20,10 +20,11 @@ from opal_lake.job.operations.upkeep import Compact
 from opal_lake.job.source import BATCH_MB, Files, Jdbc
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import FeedOptions
-from opal_lake.spec.table_spec import TableLayout, plan_spec, refuse_another_spec
+from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec, refuse_another_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.write.bootstrap import BootstrapPlan
+from opal_lake.write.by_business_snapshot import ingest_by_column
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_lake.write.spec_change import Changes
 from opal_spark.engine.columns import arrow_of_spark
@@ -38,6 +39,7 @@ from opal_spark.sources import source_errors, source_rows
 from opal_spark.sources.fitting import fitting
 from opal_spark.sources.tables import plan_source
 from opal_spark.write.bootstrap import Bootstrap, refuse_overlap, source_table
+from opal_spark.write.by_business_snapshot import SparkSplits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -97,6 +99,8 @@ class OpalTable:
         reject_threshold: int | str | None = None,
         refuse_empty: bool = False,
         partition_key: str | None = None,
+        business_snapshot: str | None = None,
+        business_snapshot_column: str | None = None,
     ) -> JobResult:
         """Append the rows of a DataFrame, of files or of a database.
 
@@ -105,19 +109,22 @@ class OpalTable:
         `partition_key`, such as a day, names the rows: `read` finds them by it. `refuse_empty` makes a source without a row an error.
         With `on_bad_rows="quarantine"` bad rows are put aside; if there are more than `reject_threshold`, as 100 or "5%", the ingest fails
         before it commits.
+
+        `business_snapshot`, as "2022-07-15", says which one the rows belong to. `business_snapshot_column` names a column of the table that
+        says it; then each business snapshot has a commit of its own, and rows of a later one than the open one are held back for the drift
+        time (property `drift`).
         """
-        options = IngestOptions(
-            metadata=metadata,
-            token=token,
-            application=application,
-            on_bad_rows=on_bad_rows,
-            reject_threshold=reject_threshold,
-            refuse_empty=refuse_empty,
-            partition_key=partition_key,
-        )
+        options = IngestOptions(**given_fields(IngestOptions, locals()))
         together = metadata == "batch"  # inline the shuffle by key hash parts them again
+
+        def fit(spec: TableSpec) -> DataFrame:
+            return fitting(source_rows(self.spark, rows, spec), spec, together=together)
+
         with source_errors(self.spark, rows, lambda: self.table.snapshot_at().spec):
-            return ingest(self._on_spark, lambda spec: fitting(source_rows(self.spark, rows, spec), spec, together=together), options)
+            if business_snapshot_column is None:
+                return ingest(self._on_spark, fit, options)
+            with SparkSplits(column=business_snapshot_column) as splits:
+                return ingest_by_column(self._on_spark, lambda spec: splits.of(fit(spec)), options, business_snapshot_column)
 
     def metagen(self, *, token: str | None = None) -> JobResult:
         """Make all pending rows visible: find out which rows they replace or delete."""
@@ -131,27 +138,20 @@ class OpalTable:
         columns: Sequence[str] | None = None,
         where: str | None = None,
         *,
+        business_snapshot: str | None = None,
         partition_key: str | None = None,
         after: int | None = None,
         net: bool = False,
     ) -> DataFrame:
         """The visible rows: now, as of a version or a commit time (`timestamp`), and as of an event time. Both axes may be combined.
 
+        `business_snapshot` reads the table as of its end. The open one is read as it is now.
+
         With `partition_key` only the rows that were ingested under it. With `after` only those that became visible after that version.
         With `partition_key` and `net` all rows of this partition key that no later row of the same partition key replaced or deleted,
         whatever other partition keys brought.
         """
-        view = View(
-            version=version,
-            timestamp=timestamp,
-            event_time=event_time,
-            columns=columns,
-            where=where,
-            partition_key=partition_key,
-            after=after,
-            net=net,
-        )
-        return read(self.spark, self.table, view)
+        return read(self.spark, self.table, View(**given_fields(View, locals())))
 
     def get(
         self,
@@ -251,6 +251,10 @@ class OpalTable:
     def release(self, name: str) -> JobResult:
         """Release a savepoint."""
         return self.table.release(name)
+
+    def finish_business_snapshot(self, name: str) -> JobResult:
+        """No more rows of the open business snapshot come: its version becomes a savepoint of its name, and the next one opens."""
+        return self.table.finish_business_snapshot(name)
 
     def retain(
         self, *, window: Duration | None = None, grace: Duration | None = None, dry_run: bool = False, token: str | None = None

@@ -49,7 +49,16 @@ def _size_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("files", f"{counts['files']:,} {description['file_format']}, {size_text(counts['bytes'])}"),
         ("metadata", f"{counts['events']:,} events, {count_text(counts['runs'], 'key-store run')}, {size_text(counts['metadata_bytes'])}"),
         ("readable", _readable(description)),
+        *_business_facts(description["business_snapshots"]),
     ]
+
+
+def _business_facts(business: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Nothing for a table without any."""
+    names = [f"{len(business['finished']):,} finished"] if business["finished"] else []
+    names += [f"{business['open']} is open"] if business["open"] else []
+    names += [f"{', '.join(business['held'])} held back"] if business["held"] else []
+    return [("business snapshots", ", ".join(names))] if names else []
 
 
 def _readable(description: Mapping[str, Any]) -> str:
@@ -105,6 +114,7 @@ HISTORY = (
     Column(key="operation", title="operation"),
     Column(key="changes_view", title="view", show=lambda changes: "changed" if changes else "", paint=Style.good),
     Column(key="counts", title="result", show=counts_text, shrinks=True),
+    Column(key="business_snapshot", title="snapshot", show=lambda name: name or "", optional=True),
     Column(key="token", title="token", show=lambda token: escaped(token or ""), shrinks=True),
 )
 FILES = (
@@ -128,7 +138,7 @@ SEGMENTS = (
 
 
 def history_page(rows: Sequence[Mapping[str, Any]], style: Style, width: int | None, limit: int | None = None) -> Iterator[str]:
-    used = [column for column in HISTORY if column.key != "token" or any(row["token"] for row in rows)]
+    used = [column for column in HISTORY if column.key not in ("token", "business_snapshot") or any(row[column.key] for row in rows)]
     yield from text_table(used, rows, style, width)
     if rows and rows[-1]["version"] > 0 and len(rows) == limit:
         yield style.faint(f"older versions are left out; --limit {2 * len(rows)} shows more, --limit 0 all")

@@ -24,6 +24,7 @@ def commands(verbs: Verbs) -> None:
     """Register the verbs."""
     _add_set(verbs)
     _add_savepoint(verbs)
+    _add_finish(verbs)
     _add_retain(verbs)
     _add_repair_clock(verbs)
 
@@ -65,6 +66,17 @@ def savepoint(args: argparse.Namespace) -> None:
         _show(args, table.release(args.name), "released")
     else:
         _show(args, table.savepoint(args.name, args.version), "kept")
+
+
+def _add_finish(verbs: Verbs) -> None:
+    example = "opal finish-snapshot lake/users 2022-07-15"
+    summary = "end the open business snapshot: keep it as a savepoint of its name, and open the next one"
+    verb = Verb(name="finish-snapshot", group=KEEP, summary=summary, example=example, run=finish, operands="NAME ")
+    add_command(verbs, verb).add_argument("name", metavar="NAME", help="the open one, as `opal describe` says it")
+
+
+def finish(args: argparse.Namespace) -> None:
+    _show(args, _table(args).finish_business_snapshot(args.name), "finished")
 
 
 def _add_retain(verbs: Verbs) -> None:

@@ -37,6 +37,11 @@ def describe(table: Table) -> dict[str, Any]:
         "committed_at": moment_text(root.timestamp_us),
         "oldest_version": root.oldest_version,
         "savepoints": dict(root.savepoints),
+        "business_snapshots": {
+            "finished": list(root.business.finished),
+            "open": root.business.open,
+            "held": sorted(root.business.held),
+        },
         "floor": None if root.floor is None else _delta_value(root.floor, spec),
         "file_format": spec.file_format,
         "keys": [field.name for field in spec.keys],
@@ -85,6 +90,7 @@ def _history_row(commit: Commit) -> dict[str, Any]:
         "changes_view": commit.changes_view,
         "number": commit.number,
         "token": commit.token,
+        "business_snapshot": commit.business_snapshot,
         "counts": dict(commit.result.get("counts", {})),
         "write_id": commit.write_id[:_SHORT_ID],
     }

@@ -30,6 +30,7 @@ from opal_lake.log.sections import (
 )
 from opal_lake.log.snapshot import LISTS, Root, Snapshot, base_to_json
 from opal_lake.log.visibility import fold_bases
+from opal_lake.spec.business_snapshots import business_from_json, business_to_json
 from opal_lake.spec.table_spec import spec_from_json, spec_to_json
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
@@ -58,6 +59,7 @@ def encode_root(root: Root, sections: Sections) -> bytes:
     kept |= {
         "thinned": sorted(root.incomplete_ingests),
         "clock_repairs": list(root.clock_repairs),
+        "business_snapshots": business_to_json(root.business),
         "vouchers": sorted(root.vouchers.items()),
     }
     return seal(canonical_json(body | {name: value for name, value in kept.items() if value}))
@@ -85,6 +87,7 @@ def _root_from_json(body: Mapping[str, Any]) -> Root:
         oldest_version=checked.count(body.get("oldest_version", 0)),
         savepoints=checked.numbered(body.get("savepoints", {})),
         viewed=checked.count(body.get("viewed", 0)),
+        business=business_from_json(body.get("business_snapshots", {})),
         clock_repairs=checked.counts(body.get("clock_repairs", ())),
         greatest_number=checked.count(body["greatest_number"]),
         groups={checked.count(group): checked.count(held) for group, held in body["groups"]},

@@ -24,6 +24,7 @@ from opal_lake.decoding import decoding
 from opal_lake.errors import FormatError
 from opal_lake.job.job import checked_result
 from opal_lake.layout import PathKind, own_path
+from opal_lake.spec.business_snapshots import BusinessSnapshots
 from opal_lake.spec.table_spec import TableSpec, spec_from_json, spec_to_json
 
 FORMAT_VERSION = 1
@@ -71,7 +72,8 @@ class CorrectedTimes:
 class Actions:
     """What a commit changes. `ingested` files bring a segment each, which is pending until `processed` names it.
 
-    `removed_events` are those of the `remove_logs`; `forgotten` says that some of them are in no other log.
+    `removed_events` are those of the `remove_logs`; `forgotten` says that some of them are in no other log. `finished` is a business
+    snapshot of which no more rows come.
     """
 
     spec: TableSpec | None = None
@@ -90,6 +92,7 @@ class Actions:
     oldest_version: int | None = None
     savepoints: Mapping[str, int] = field(default_factory=dict)
     released: tuple[str, ...] = ()
+    finished: str | None = None
     corrected_times: CorrectedTimes | None = None
 
     def check_reported(self, number: int | None) -> None:
@@ -113,10 +116,20 @@ class Commit:
     token: str | None = None
     application: tuple[str, int] | None = None
     partition_key: str | None = None
+    business_snapshot: str | None = None
     epoch: int = 0
     changes_view: bool = False
     result: Mapping[str, Any] = field(default_factory=dict)
     actions: Actions = Actions()
+
+
+def business_after(business: BusinessSnapshots, commit: Commit) -> BusinessSnapshots:
+    """What business snapshots there are after a commit."""
+    known = business.release(commit.actions.released) if commit.actions.released else business
+    if commit.actions.finished is not None:
+        return known.finish(commit.actions.finished)
+    name = commit.business_snapshot
+    return known if name is None else known.with_rows(name, commit.number, commit.timestamp_us)
 
 
 def canonical_json(data: Any) -> bytes:
@@ -157,6 +170,7 @@ def encode_commit(commit: Commit) -> bytes:
         "result": dict(commit.result),
         "actions": actions_to_json(commit.actions),
         **({} if commit.writer_us is None else {"writer_us": commit.writer_us}),
+        **({} if commit.business_snapshot is None else {"business_snapshot": commit.business_snapshot}),
     }
     return seal(canonical_json(body))
 
@@ -184,6 +198,7 @@ def _commit_from_json(body: Mapping[str, Any]) -> Commit:
         token=None if token is None else checked.text(token),
         application=(checked.text(application[0]), checked.count(application[1])) if application else None,
         partition_key=None if partition_key is None else checked.text(partition_key),
+        business_snapshot=checked.business_snapshot(body["business_snapshot"]) if "business_snapshot" in body else None,
         epoch=checked.word(body["epoch"]),
         changes_view=checked.flag(body["changes_view"]),
         result=checked_result(body["result"]),
@@ -209,6 +224,7 @@ def actions_to_json(actions: Actions) -> dict[str, Any]:
         "forgotten": actions.forgotten,
         "savepoints": dict(actions.savepoints),
         "released": list(actions.released),
+        "finished": actions.finished,
         "corrected_times": _times_to_json(actions.corrected_times),
     }
     optional = {"floor": actions.floor, "oldest_version": actions.oldest_version}  # which may be 0
@@ -234,6 +250,7 @@ def actions_from_json(data: Mapping[str, Any]) -> Actions:
         oldest_version=None if oldest is None else checked.count(oldest),
         savepoints=checked.numbered(data.get("savepoints", {})),
         released=tuple(map(checked.text, checked.listed(data.get("released", ())))),
+        finished=checked.business_snapshot(data["finished"]) if "finished" in data else None,
         corrected_times=_times_from_json(data["corrected_times"]) if "corrected_times" in data else None,
     )
 

@@ -62,6 +62,7 @@ class Proposal:
     token: str | None = None
     application: tuple[str, int] | None = None
     partition_key: str | None = None
+    business_snapshot: str | None = None
     at_once: bool = False
 
 
@@ -304,6 +305,7 @@ class CommitLog:
             token=proposal.token,
             application=proposal.application,
             partition_key=proposal.partition_key,
+            business_snapshot=proposal.business_snapshot,
             epoch=head.root.epoch,
             changes_view=draft.changes_view,
             result=result.to_dict(),

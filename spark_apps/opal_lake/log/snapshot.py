@@ -15,6 +15,7 @@ from opal_lake.log.commit import (
     Commit,
     Rewrite,
     SideFile,
+    business_after,
     canonical_json,
     file_from_json,
     file_to_json,
@@ -24,6 +25,7 @@ from opal_lake.log.commit import (
     run_to_json,
 )
 from opal_lake.log.sections import GONE, InlinePart, Part, Sections, decode_lines, decode_section, is_gone
+from opal_lake.spec.business_snapshots import BusinessSnapshots
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
@@ -48,6 +50,7 @@ class Root:
     viewed: int = 0
     clock_repairs: tuple[int, ...] = ()
     savepoints: Mapping[str, int] = field(default_factory=dict)
+    business: BusinessSnapshots = field(default_factory=BusinessSnapshots)
     greatest_number: int = 0
     groups: Mapping[int, int] = field(default_factory=dict)
     abandoned: frozenset[int] = frozenset()
@@ -102,6 +105,7 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
         clock_repairs=tuple(version for version in repairs if version > oldest),
         viewed=commit.version if commit.changes_view else root.viewed,
         savepoints=savepoints | dict(actions.savepoints),
+        business=business_after(root.business, commit),
         greatest_number=max(root.greatest_number, commit.number or 0),
         groups=groups,
         abandoned=root.abandoned | set(actions.abandoned),

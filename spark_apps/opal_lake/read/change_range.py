@@ -88,9 +88,9 @@ def _last(head: Snapshot, end: object) -> int:
 
 
 def _version(head: Snapshot, given: object, name: str) -> int | None:
-    """A version, or the one that a savepoint keeps; None for what may be a time."""
+    """A version, the one that a savepoint keeps, or, of the open business snapshot, the newest; None for what may be a time."""
     if isinstance(given, str):
-        return head.root.savepoints.get(given)
+        return head.version if given == head.root.business.open else head.root.savepoints.get(given)
     if isinstance(given, bool) or given is None or isinstance(given, float):
         raise InvalidInputError(f"{name}={given!r} is no bound of a range of changes; give {_FORMS}")
     if not hasattr(given, "__index__"):

@@ -10,6 +10,7 @@ from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_log import CommitLog, Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable, readable_text, savepoints_text
+from opal_lake.spec.business_snapshots import BusinessSnapshots
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 
@@ -22,6 +23,7 @@ def set_savepoint(log: CommitLog, name: str, version: int | None = None, *, move
     if not _NAME.match(name):
         raise InvalidInputError(f"a savepoint cannot be called {name!r}; use up to 100 letters, digits, '_', '.' and '-'")
     started_us, base = log.clock.now_us(), log.head()
+    _refuse_business(base.root.business, name)
     if version is None:
         known = base.root.savepoints.get(name)
         version = base.version if known is None or known < base.root.viewed else known
@@ -42,6 +44,12 @@ def set_savepoint(log: CommitLog, name: str, version: int | None = None, *, move
         return Draft(actions=Actions(savepoints={name: kept}, released=released), result=result)
 
     return log.commit(base, Proposal(operation="savepoint", number=None, build=build, started_us=started_us))
+
+
+def _refuse_business(business: BusinessSnapshots, name: str) -> None:
+    """A finished business snapshot is a savepoint of its name."""
+    if name == business.open or name in business.held or name in business.finished:
+        raise InvalidInputError(f"{name} is a business snapshot of this table, whose savepoint has this name; choose another one")
 
 
 def release_savepoint(log: CommitLog, name: str) -> JobResult:

@@ -104,6 +104,7 @@ PROPERTIES: dict[str, Property] = {
     "dead_share": _upkeep(Number(default=20, most=100), "percent of the rows, invisible and beyond look_back: a major compaction is due"),
     "unclustered_share": _upkeep(Number(default=25, most=100), "percent of the bytes that are not in Z-order: a Z-order is due"),
     "zorder": _upkeep(Text(default="", check=_check_zorder), "columns of the Z-order, as a,b; none: no Z-order"),
+    "drift": _upkeep(Text(default="0s", check=_check_span), "how long rows of the next business snapshot are held back"),
     "window": _upkeep(Text(default="7d", check=_check_span), "how long versions stay readable, by commit time"),
     "look_back": _upkeep(Text(default="", check=_check_look_back), "event times that stay readable: 30d, or a number in the delta's unit"),
     "archive_after": _upkeep(Text(default="", check=_check_look_back), "age at which partitions are compressed by archive_codec"),

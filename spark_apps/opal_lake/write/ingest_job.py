@@ -2,10 +2,11 @@
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,7 +17,7 @@ from opal_lake.data.reported import check_ingested
 from opal_lake.data.segment import DataFile
 from opal_lake.engine.executor import Attempt, Rows
 from opal_lake.engine.open_table import OpenTable
-from opal_lake.errors import FormatError, InvalidInputError, NoRowsError, count_text
+from opal_lake.errors import ConflictError, FormatError, InvalidInputError, NoRowsError, count_text
 from opal_lake.job.job import JobResult, check_visible
 from opal_lake.job.operations.values import METADATA, ON_BAD_ROWS
 from opal_lake.job.reject_threshold import RejectThreshold, parse_threshold
@@ -25,6 +26,7 @@ from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Commit, SideFile,
 from opal_lake.log.commit_log import CommitLog, Draft, Proposal
 from opal_lake.log.sections import encode_section
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.retention.business_snapshot import finish_before, waits
 from opal_lake.rewrite.fold_files import fold_if_due
 from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
 from opal_lake.rule.slot import Slot, SlotWriter
@@ -39,7 +41,7 @@ SourceRows = Callable[[TableSpec], Rows]  # a source's rows with the table's col
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOptions:
-    """How to ingest. `expected_rows` is what a list says that the source holds."""
+    """How to ingest. `expected_rows` is what a list says that the source holds; `notes` come first in the result."""
 
     metadata: str = "batch"
     token: str | None = None
@@ -48,7 +50,9 @@ class IngestOptions:
     reject_threshold: int | str | None = None
     refuse_empty: bool = False
     partition_key: str | None = None
+    business_snapshot: str | None = None
     expected_rows: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,22 +65,27 @@ class IngestRun:
     token: str | None = None
     application: tuple[str, int] | None = None
     partition_key: str | None = None
+    business_snapshot: str | None = None
     quarantine: bool = False
     reject_threshold: RejectThreshold | None = None
     refuse_empty: bool = False
     expected_rows: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 def ingest(table: OpenTable, rows: SourceRows, options: IngestOptions) -> JobResult:
-    """Append rows: pending until a MetaGen, or visible at once when their metadata are made inline."""
+    """Append rows: pending until a MetaGen, or visible at once when their metadata are made inline.
+
+    Rows of a business snapshot that has to wait for the open one are pending in any case.
+    """
     METADATA.check("metadata", options.metadata)
     threshold = parse_threshold(options.reject_threshold, options.on_bad_rows)
     run = start_ingest(table, options)
     if isinstance(run, JobResult):
-        return run if options.metadata == "batch" else check_visible(run)
+        return run if options.metadata == "batch" or options.business_snapshot is not None else check_visible(run)
     run = replace(run, reject_threshold=threshold)
-    source_rows = rows(run.base.spec)
-    if options.metadata == "batch":
+    source_rows, name = rows(run.base.spec), options.business_snapshot
+    if options.metadata == "batch" or (name is not None and waits(table.log, run.base, name)):
         return commit_ingest(table.log, run, write_segments(table, source_rows, run))
     outputs, rule_outputs = write_inline(table, source_rows, run)
     result = commit_ingest(table.log, run, outputs, rule_outputs)
@@ -90,6 +99,8 @@ def start_ingest(table: OpenTable, options: IngestOptions) -> IngestRun | JobRes
     base = table.log.head(to_commit=True)
     if (earlier := table.log.earlier_result(base, "ingest", options.token, options.application)) is not None:
         return earlier
+    if options.business_snapshot is not None:
+        base.root.business.check_ingest(options.business_snapshot, base.root.savepoints)
     return IngestRun(
         number=claim_number(table.storage, base.root, "ingest", table.log.clock),
         base=base,
@@ -97,9 +108,11 @@ def start_ingest(table: OpenTable, options: IngestOptions) -> IngestRun | JobRes
         token=options.token,
         application=options.application,
         partition_key=options.partition_key,
+        business_snapshot=options.business_snapshot,
         quarantine=quarantine,
         refuse_empty=options.refuse_empty,
         expected_rows=options.expected_rows,
+        notes=options.notes,
     )
 
 
@@ -146,6 +159,46 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
 
     Fails before anything is in the log when there were bad rows that nobody wants put aside, or more than may be.
     """
+    rejected, examples = _check_rows(log, run, outputs)
+    files = sorted((file for output in outputs for file in output.files), key=lambda file: file.segments)
+    counts = _counts(files, rejected, rule_outputs)
+    tries = count()
+
+    def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
+        if not files and run.token is None and run.application is None and not rejected:
+            return None
+        notes = [*run.notes, *_notes_of_business(run, head, is_inline=rule_outputs is not None)]
+        placed = assign_groups(files, head)
+        actions = _processing(rule_outputs, head, winners, placed) if rule_outputs else Actions()
+        is_side = len(placed) > MAX_FILES_IN_COMMIT
+        side = _write_side(log, run.number, next(tries), placed) if is_side else None
+        actions = replace(actions, ingested=() if is_side else placed, ingested_side=side)
+        notes += [f"rejected {count_text(number, 'row')}: {reason}" for reason, number in rejected.most_common()]
+        notes += [_where(log, run)] if rejected else []
+        notes += [*rule_notes(rule_outputs.counts), *_pending_notes(head)] if rule_outputs else ()
+        result = JobResult(operation="ingest", table=log.storage.uri, counts=counts, notes=tuple(notes), examples=examples)
+        return Draft(actions=actions, result=result, changes_view=bool(actions.processed))
+
+    name = run.business_snapshot
+    begins = rule_outputs is not None and name is not None and run.base.root.business.is_held(name)
+    if begins and name is not None:
+        finish_before(log, name)
+    proposal = Proposal(
+        operation="ingest",
+        number=run.number,
+        build=build,
+        started_us=run.started_us,
+        token=run.token,
+        application=run.application,
+        partition_key=run.partition_key,
+        business_snapshot=run.business_snapshot,
+        at_once=rule_outputs is not None and not begins,
+    )
+    return log.commit(run.base, proposal)
+
+
+def _check_rows(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput]) -> tuple[Counter[str], Sequence[Mapping[str, Any]]]:
+    """What was rejected, and examples of it; an error where there may not be any, or so many."""
     rejected = fewer_reasons(sum((Counter(dict(output.rejected)) for output in outputs), Counter()))
     examples = tuple(example for output in outputs for example in output.examples)[:EXAMPLES]
     met = rejected.total() + sum(file.rows for output in outputs for file in output.files)
@@ -162,35 +215,7 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
             f"the source gave {count_text(met, 'row')}, listed were {run.expected_rows:,}: it changed, or was not read whole; "
             "nothing was ingested"
         )
-    files = sorted((file for output in outputs for file in output.files), key=lambda file: file.segments)
-    counts = _counts(files, rejected, rule_outputs)
-    tries = count()
-
-    def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
-        if not files and run.token is None and run.application is None and not rejected:
-            return None
-        placed = assign_groups(files, head)
-        actions = _processing(rule_outputs, head, winners, placed) if rule_outputs else Actions()
-        is_side = len(placed) > MAX_FILES_IN_COMMIT
-        side = _write_side(log, run.number, next(tries), placed) if is_side else None
-        actions = replace(actions, ingested=() if is_side else placed, ingested_side=side)
-        notes = [f"rejected {count_text(number, 'row')}: {reason}" for reason, number in rejected.most_common()]
-        notes += [_where(log, run)] if rejected else []
-        notes += [*rule_notes(rule_outputs.counts), *_pending_notes(head)] if rule_outputs else ()
-        result = JobResult(operation="ingest", table=log.storage.uri, counts=counts, notes=tuple(notes), examples=examples)
-        return Draft(actions=actions, result=result, changes_view=bool(actions.processed))
-
-    proposal = Proposal(
-        operation="ingest",
-        number=run.number,
-        build=build,
-        started_us=run.started_us,
-        token=run.token,
-        application=run.application,
-        partition_key=run.partition_key,
-        at_once=rule_outputs is not None,
-    )
-    return log.commit(run.base, proposal)
+    return rejected, examples
 
 
 def _counts(files: Sequence[DataFile], rejected: Counter[str], rule_outputs: JobOutputs | None) -> dict[str, int]:
@@ -200,6 +225,18 @@ def _counts(files: Sequence[DataFile], rejected: Counter[str], rule_outputs: Job
             f"the tasks wrote {counts['rows']} rows and applied the rule to {rule_outputs.counts['rows']}; nothing was ingested"
         )
     return counts | {"rejected": rejected.total()} | (rule_counts(rule_outputs.counts, len(files)) if rule_outputs else {})
+
+
+def _notes_of_business(run: IngestRun, head: Snapshot, *, is_inline: bool) -> Iterator[str]:
+    """Whether rows of its business snapshot may still come, and that they are held back."""
+    name, business = run.business_snapshot, head.root.business
+    if name is None:
+        return
+    business.check_ingest(name, head.root.savepoints)
+    if business.is_held(name):
+        if is_inline:
+            raise ConflictError(f"rows of business snapshot {business.open} came while those of {name} were written; run the ingest again")
+        yield f"rows of business snapshot {name} are held back until {business.open} is finished, by a metagen after the drift time"
 
 
 def _pending_notes(head: Snapshot) -> list[str]:

@@ -17,6 +17,7 @@ from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog, Draft, Proposal
 from opal_lake.log.results import find_result, keep_result
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.retention.business_snapshot import finish_what_is_over, held_notes, is_over, segments_due
 from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
 from opal_lake.rule.slot import Slot, SlotOutput, SlotWriter, process_slot
 
@@ -37,24 +38,34 @@ class MetaGenPlan:
 
 
 def metagen(table: OpenTable, token: str | None = None) -> JobResult:
-    """Apply the rule to all pending rows and make them visible."""
-    plan = start_metagen(table, token)
-    return plan if isinstance(plan, JobResult) else commit_metagen(table.log, plan, apply_to_pending(table, plan), token)
+    """Apply the rule to all pending rows and make them visible: of each business snapshot in a commit of its own, the last by the token."""
+    while True:
+        plan = start_metagen(table, token)
+        if isinstance(plan, JobResult):
+            return plan
+        is_last = not is_over(table.log, plan.base)
+        result = commit_metagen(table.log, plan, apply_to_pending(table, plan), token if is_last else None)
+        if is_last:
+            return result
 
 
 def start_metagen(table: OpenTable, token: str | None) -> MetaGenPlan | JobResult:
-    """Claim a number and take up what is pending; or the result, if this was done before, or there is nothing to do."""
+    """Claim a number and take up what is pending; or the result, if this was done before, or there is nothing to do.
+
+    With nothing left to do for the open business snapshot, and its drift time over, it is finished first.
+    """
     started_us, base = table.log.clock.now_us(), table.log.head()
     if (earlier := find_result(table.log, base, "metagen", token)) is not None:
         return earlier
-    if not base.root.pending:
+    base = finish_what_is_over(table.log, base)
+    if not segments_due(base):
         return nothing_pending(base, token)
     return plan_metagen(base, claim_number(table.storage, base.root, "metagen", table.log.clock), started_us)
 
 
 def plan_metagen(base: Snapshot, number: int, started_us: int) -> MetaGenPlan:
-    """All pending segments. A pending segment lies in one file: no rewrite takes it."""
-    pending = base.pending
+    """All pending segments that are not held back. A pending segment lies in one file: no rewrite takes it."""
+    pending = segments_due(base)
     files = tuple(file for file in base.files.values() if not pending.isdisjoint(file.segments))
     return MetaGenPlan(number=number, base=base, started_us=started_us, segments=tuple(sorted(pending)), files=files)
 
@@ -88,16 +99,25 @@ def commit_metagen(log: CommitLog, plan: MetaGenPlan, rule_outputs: JobOutputs, 
         if not left:
             return None
         counts = rule_counts(rule_outputs.counts, len(left))
-        result = JobResult(operation="metagen", table=log.storage.uri, counts=counts, notes=rule_notes(rule_outputs.counts))
+        notes = (*rule_notes(rule_outputs.counts), *held_notes(head))
+        result = JobResult(operation="metagen", table=log.storage.uri, counts=counts, notes=notes)
         actions = replace(rule_outputs.actions(head, winners), processed=left)
         return Draft(actions=actions, result=result, changes_view=True)
 
-    proposal = Proposal(operation="metagen", number=plan.number, build=build, started_us=plan.started_us, token=token)
+    proposal = Proposal(
+        operation="metagen",
+        number=plan.number,
+        build=build,
+        started_us=plan.started_us,
+        token=token,
+        business_snapshot=plan.base.root.business.open,
+    )
     result = log.commit(plan.base, proposal)
     return nothing_pending(seen, token) if result.version is None else result
 
 
 def nothing_pending(head: Snapshot, token: str | None) -> JobResult:
     """The result of a run that has nothing to do; its version is one at which all that was to be processed is visible."""
-    done = JobResult(operation="metagen", table=head.storage.uri, version=head.version, token=token, counts=rule_counts(Counter(), 0))
+    counts, notes = rule_counts(Counter(), 0), held_notes(head)
+    done = JobResult(operation="metagen", table=head.storage.uri, version=head.version, token=token, counts=counts, notes=notes)
     return keep_result(head.storage, done)

@@ -109,7 +109,7 @@ def _add_read(verbs: Verbs) -> argparse.ArgumentParser:
     parser = add_command(verbs, Verb(name="read", group=WORK, summary=summary, example=example, run=read))
     add_columns(parser)
     add_flags(parser, Read, "where", "limit")
-    add_flags(parser.add_argument_group("past moments"), Read, "version", "timestamp", "event_time")
+    add_flags(parser.add_argument_group("past moments"), Read, "version", "timestamp", "business_snapshot", "event_time")
     add_flags(parser.add_argument_group("part of the rows"), Read, "partition_key", "net")
     add_flags(parser.add_argument_group("export"), Read, "to", "format", "overwrite")
     return parser

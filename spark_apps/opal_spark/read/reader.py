@@ -46,6 +46,7 @@ class View:
 
     version: int | None = None
     timestamp: object = None
+    business_snapshot: str | None = None
     event_time: object = None
     columns: Sequence[str] | None = None
     where: str | None = None
@@ -60,7 +61,7 @@ def read(spark: SparkSession, table: Table, view: View) -> DataFrame:
     The state is fixed now; rows are read when the DataFrame is used.
     """
     refuse_text("columns", view.columns)
-    snapshot = table.snapshot_at(view.version, view.timestamp)
+    snapshot = table.snapshot_at(view.version, view.timestamp, view.business_snapshot)
     spec = snapshot.spec
     predicate = parse_predicate(view.where, spec, session_zone=session_zone(spark)) if view.where else None
     as_of = event_time_of(snapshot, view.event_time)

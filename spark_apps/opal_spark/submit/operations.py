@@ -78,7 +78,14 @@ def ingest(spark: SparkSession, spec: JobSpec[Ingest]) -> JobResult:
         operation = Create(**vars(job.create), **columns, if_absent=True)
         create(spark, JobSpec(operation=operation, table=spec.table))
     table = OpalTable.for_path(spark, spec.table)
-    ingest_rows = partial(table.ingest, metadata=job.metadata, token=spec.token, partition_key=job.partition_key)
+    ingest_rows = partial(
+        table.ingest,
+        metadata=job.metadata,
+        token=spec.token,
+        partition_key=job.partition_key,
+        business_snapshot=job.business_snapshot,
+        business_snapshot_column=job.business_snapshot_column,
+    )
     refuse_empty = job.on_empty == "fail"
     try:
         return ingest_rows(source, on_bad_rows=job.on_bad_rows, reject_threshold=job.reject_threshold, refuse_empty=refuse_empty)
@@ -163,7 +170,7 @@ def consume(spark: SparkSession, spec: JobSpec[Consume]) -> JobResult:
 def read(spark: SparkSession, spec: JobSpec[Read]) -> JobResult:
     """Rows as they are, or were: shown in the result's examples, or exported."""
     job, table = spec.operation, OpalTable.for_path(spark, spec.table)
-    snapshot = table.table.snapshot_at(job.version, job.timestamp)  # so that the result can say which version it was
+    snapshot = table.table.snapshot_at(job.version, job.timestamp, job.business_snapshot)  # so that the result can say which version it was
     rows = table.read(snapshot.version, None, job.event_time, job.columns, job.where, partition_key=job.partition_key, net=job.net)
     return _shown_or_exported(rows, job, JobResult(operation="read", table=table.table.uri, version=snapshot.version, token=spec.token))
 

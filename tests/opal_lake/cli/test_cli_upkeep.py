@@ -1,6 +1,7 @@
 """The verbs that keep a table: properties, savepoints, retention."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,23 @@ def test_a_clock_is_repaired_by_the_command(tmp_path: Path, capsys: pytest.Captu
     assert main(["repair-clock", uri]) == OK
     assert "nothing to do" in capsys.readouterr().out
     assert main(["check", uri]) == OK
+
+
+def test_a_business_snapshot_is_finished_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uri = str(tmp_path / "shop")
+    table = create(open_storage(uri))
+    table.ingest(*rows([("ax", 1, 10)]), metadata="inline", business_snapshot="2022-07-15")
+    table.set_properties({"drift": "2h"})
+    table.ingest(*rows([("ax", 2, 20)]), business_snapshot="2022-07-16")
+    assert main(["describe", uri]) == OK
+    assert "2022-07-15 is open, 2022-07-16 held back" in capsys.readouterr().out
+    assert main(["finish-snapshot", uri, "2022-07-16"]) == INPUT
+    assert "'2022-07-16' is not the open business snapshot, 2022-07-15 is" in capsys.readouterr().err
+    assert main(["finish-snapshot", uri, "2022-07-15"]) == OK
+    assert "version 3 stays readable as 2022-07-15" in capsys.readouterr().out
+    assert main(["finish-snapshot", uri, "2022-07-15"]) == OK
+    assert "nothing to do" in capsys.readouterr().out
+    assert main(["history", uri]) == OK
+    assert re.search(r"finish_business_snapshot .*2022-07-15", capsys.readouterr().out)
+    assert main(["describe", uri]) == OK
+    assert "1 finished, 2022-07-16 is open" in capsys.readouterr().out

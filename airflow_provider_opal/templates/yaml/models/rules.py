@@ -40,8 +40,7 @@ def findings(dag: DagModel) -> Iterator[Finding]:
             check_keys(cron_of(dag.schedule), dag.key_format)
         except ValueError as error:
             yield ("key_format",), str(error)
-    if dag.reject_threshold is not None and dag.on_bad_rows != "quarantine":
-        yield ("reject_threshold",), "says how many rows may be put aside, and none are; add 'on_bad_rows: quarantine'"
+    yield from _of_ingest(dag)
     if isinstance(dag.table, TableModel):
         yield from _columns(dag.table)
         yield from _clustered(dag, dag.table)
@@ -54,6 +53,13 @@ def findings(dag: DagModel) -> Iterator[Finding]:
                 ("consumers", name, "arguments"),
                 f"{shown(argument)!r} is a secret by its name and would be shown; name a connection instead",
             )
+
+
+def _of_ingest(dag: DagModel) -> Iterator[Finding]:
+    if dag.reject_threshold is not None and dag.on_bad_rows != "quarantine":
+        yield ("reject_threshold",), "says how many rows may be put aside, and none are; add 'on_bad_rows: quarantine'"
+    if dag.business_snapshot is not None and dag.business_snapshot_column is not None:
+        yield ("business_snapshot_column",), "and 'business_snapshot' both say which one the rows are of; take one out"
 
 
 def doubts(dag: DagModel) -> Iterator[Finding]:
@@ -136,6 +142,8 @@ def _split(schema: str) -> Iterator[str]:
 
 def _templates(dag: DagModel) -> Iterator[Finding]:
     for way, text in _texts(dag.source.model_dump(exclude_none=True), ("source",)):
+        yield from ((way, what) for what in template_faults(text, keyed=dag.schedule is not None))
+    for way, text in _texts(dag.business_snapshot, ("business_snapshot",)):
         yield from ((way, what) for what in template_faults(text, keyed=dag.schedule is not None))
     yield from _of_consumers(dag)
     if dag.spark is not None:

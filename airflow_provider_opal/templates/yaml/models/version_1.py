@@ -247,6 +247,8 @@ class Options(Strict):
         None, description="With on_bad_rows: quarantine: more bad rows than that fail, as 100 or 5%."
     )
     on_empty: Literal["fail", "accept"] = Field("fail", description="A source without rows: fail, or take it for no change.")
+    business_snapshot: Text | None = Field(None, description="Which one the rows belong to, as `{{ partition_key }}`; they never fall.")
+    business_snapshot_column: Text | None = Field(None, description="The column that says it of each row.")
     retries: Small | None = Field(None, description="How often a task tries again; twice if not given.")
     retry_delay: Duration = Field(timedelta(minutes=1), description="Between two tries.")
     pool: Text | None = Field(None, description="The pool of Airflow that limits the tasks.")

@@ -41,6 +41,7 @@ class Read(Shown):
 
     version: Annotated[int | None, Help("what was committed up to this version")] = None
     timestamp: Annotated[str | None, Help("what was committed up to this time, as 2026-01-31T12:00:00+00:00", "TIME")] = None
+    business_snapshot: Annotated[str | None, Help("as of its end, or of now if it is open, as 2022-07-15", "NAME")] = None
     event_time: Annotated[str | int | None, Help("what was valid at the source, by the delta column; late rows included", "VALUE")] = None
     partition_key: Annotated[str | None, Help("what was ingested under this key, by a run of a pipeline", "KEY")] = None
     net: Annotated[bool, Help("of the key also what rows of other keys have replaced or deleted")] = False

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Annotated, Any, ClassVar
 
+from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.declared import Declared, Operation, declaration
 from opal_lake.job.operations.values import METADATA, ON_BAD_ROWS, Changes, Columns, Help, MegaBytes, Properties, one_of
 from opal_lake.job.reject_threshold import parse_threshold
@@ -59,10 +60,14 @@ class Ingest(Operation):
     on_empty: OnEmpty = "fail"
     create: NewTable | None = None
     partition_key: str | None = None
+    business_snapshot: Annotated[str | None, Help("the one that the rows belong to, as 2022-07-15; they never fall", "NAME")] = None
+    business_snapshot_column: Annotated[str | None, Help("a column that says it of each row: a commit for each", "COLUMN")] = None
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """The threshold is a number of rows or a share of them, and needs a place for bad rows."""
+        """The threshold is a number of rows or a share of them, and needs a place for bad rows. One thing says the business snapshot."""
+        if given["business_snapshot"] is not None and given["business_snapshot_column"] is not None:
+            raise InvalidInputError("business_snapshot and business_snapshot_column both say which one the rows are of; give one of them")
         if not is_open(given["reject_threshold"]) and not is_open(given["on_bad_rows"]):
             parse_threshold(given["reject_threshold"], given["on_bad_rows"])
 

@@ -1,0 +1,85 @@
+"""What business snapshots should do, in plain Python: rows that are visible, that wait for a MetaGen, and that are held back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+PutRow = tuple[str, int, str]  # key, delta, value
+
+
+class RefusedError(Exception):
+    """The table has to refuse this, and stay as it is."""
+
+
+@dataclass(slots=True, kw_only=True)
+class HeldRows:
+    """Rows of a business snapshot that has not begun, and since when there are any."""
+
+    since_us: int
+    rows: list[PutRow] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class BusinessModel:
+    """A table with a drift time. Later rows of equal delta win."""
+
+    drift_us: int = 0
+    visible: list[PutRow] = field(default_factory=list)
+    pending: list[PutRow] = field(default_factory=list)
+    held: dict[str, HeldRows] = field(default_factory=dict)
+    open: str | None = None
+    finished: dict[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def content(self) -> dict[str, str]:
+        """The value of each key."""
+        best: dict[str, tuple[int, str]] = {}
+        for key, delta, value in self.visible:
+            if key not in best or delta >= best[key][0]:
+                best[key] = delta, value
+        return {key: value for key, (_, value) in best.items()}
+
+    def check(self, name: str) -> None:
+        if (self.finished and name <= max(self.finished)) or (self.open is not None and name < self.open):
+            raise RefusedError(name)
+
+    def ingest(self, rows: Sequence[PutRow], name: str | None, now_us: int, *, is_inline: bool) -> None:
+        """`now_us` is when it is committed."""
+        if name is not None:
+            self.check(name)
+        if name is None or self.open in (None, name):
+            self.open = name or self.open
+            (self.visible if is_inline else self.pending).extend(rows)
+        elif is_inline and not self._waits(name, now_us):
+            self._finish()
+            self.open = name
+            self.visible.extend(rows)
+        else:
+            self.held.setdefault(name, HeldRows(since_us=now_us)).rows.extend(rows)
+
+    def _waits(self, name: str, now_us: int) -> bool:
+        since_us = self.held[name].since_us if name in self.held else now_us
+        return bool(self.pending) or bool({*self.held} - {name}) or now_us < since_us + self.drift_us
+
+    def is_over(self, now_us: int) -> bool:
+        return any(held.since_us + self.drift_us <= now_us for held in self.held.values())
+
+    def metagen(self, now_us: int) -> None:
+        while True:
+            self.visible += self.pending
+            self.pending = []
+            if not self.is_over(now_us):
+                return
+            self._finish()
+
+    def finish(self, name: str) -> None:
+        if name in self.finished:
+            return
+        if name != self.open or self.pending:
+            raise RefusedError(name)
+        self._finish()
+
+    def _finish(self) -> None:
+        assert self.open is not None
+        self.finished[self.open] = self.content()
+        self.open = min(self.held, default=None)
+        if self.open is not None:
+            self.pending += self.held.pop(self.open).rows

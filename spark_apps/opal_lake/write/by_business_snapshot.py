@@ -1,0 +1,154 @@
+"""An ingest of rows of several business snapshots, which a column of theirs tells: a commit for each, in their order."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import partial
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opal_lake.checked import is_business_snapshot
+from opal_lake.data.rejects import BAD
+from opal_lake.engine.executor import Rows
+from opal_lake.engine.open_table import OpenTable
+from opal_lake.errors import InvalidInputError, count_text
+from opal_lake.job.job import JobResult
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.retention.business_snapshot import is_over
+from opal_lake.spec.business_snapshots import BusinessSnapshots
+from opal_lake.spec.schema import Atomic
+from opal_lake.spec.table_spec import TableSpec
+from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_lake.write.metagen_job import metagen
+
+MOST_VALUES = 1_000
+_COLUMN_TYPES = ("string", "date")
+
+
+class SplitRows(Protocol):
+    """Rows that can be parted by the texts in a column: dates as 2022-07-15, None for null."""
+
+    def values(self, most: int) -> Mapping[str | None, int]:
+        """How many rows have each text; more than `most` texts need not be told apart."""
+
+    def part(self, chosen: Collection[str | None], bad: Mapping[str | None, str]) -> Rows:
+        """The rows with these texts, for the executor; those with a bad one are noted as bad, with the reason."""
+
+
+Split = Callable[[TableSpec], SplitRows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrowSplit:
+    """Rows in memory."""
+
+    rows: pa.Table
+    column: str
+
+    def values(self, most: int) -> Mapping[str | None, int]:
+        return {_text(pair["values"]): pair["counts"] for pair in pc.value_counts(self.rows[self.column]).to_pylist()}
+
+    def part(self, chosen: Collection[str | None], bad: Mapping[str | None, str]) -> pa.Table:
+        texts = [_text(value) for value in self.rows[self.column].to_pylist()]
+        kept = self.rows.filter(pa.array([text in chosen for text in texts], pa.bool_()))
+        if not bad:
+            return kept
+        return kept.append_column(BAD, pa.array([bad.get(text) for text in texts if text in chosen], pa.string()))
+
+
+def _text(value: object) -> str | None:
+    return value.isoformat() if isinstance(value, date) else None if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one commit takes: the rows of a business snapshot, if any, and bad rows, with what is wrong by the text in the column."""
+
+    name: str | None
+    bad: Mapping[str | None, str] = field(default_factory=dict)
+
+    @property
+    def values(self) -> set[str | None]:
+        return {*self.bad, *([] if self.name is None else [self.name])}
+
+    def options(self, options: IngestOptions, counts: Mapping[str | None, int]) -> IngestOptions:
+        """A source that gives other rows when it is read again is found out."""
+        return replace(options, business_snapshot=self.name, expected_rows=sum(counts[value] for value in self.values))
+
+
+def ingest_by_column(table: OpenTable, split: Split, options: IngestOptions, column: str) -> JobResult:
+    """The result of the last commit, which carries the token. After a failure the same call does what is left.
+
+    Rows of a business snapshot that is finished are bad rows. An inline ingest also takes up rows that have been held back long enough.
+    """
+    if options.business_snapshot is not None:
+        raise InvalidInputError("business_snapshot and business_snapshot_column both say which one the rows are of; give one of them")
+    base = table.log.head()
+    _check_column(base.spec, column)
+    if (earlier := table.log.earlier_result(base, "ingest", options.token, options.application)) is not None:
+        return earlier
+    rows = split(base.spec)
+    values = rows.values(MOST_VALUES)
+    applied = {value for value in values if value is not None and _is_applied(table, base, _own(options, value))}
+    parts = plan_parts([value for value in values if value not in applied], base.root.business, column)
+    for part in parts:
+        if part.name is not None:
+            base.root.business.check_ingest(part.name, base.root.savepoints)
+    notes: list[str] = []
+    for part in parts[:-1]:
+        result = ingest(table, partial(_rows_of, rows, part), part.options(_own(options, str(part.name)), values))
+        brought = count_text(result.counts.get("rows", 0), "row")
+        notes += [f"version {result.version} has {brought} of business snapshot {part.name}", *result.notes]
+    last = replace(parts[-1].options(options, values), notes=tuple(notes))
+    result = ingest(table, partial(_rows_of, rows, parts[-1]), last)
+    if options.metadata == "inline" and is_over(table.log, table.log.head()):
+        metagen(table)
+    return result
+
+
+def plan_parts(values: Collection[str | None], business: BusinessSnapshots, column: str) -> tuple[Part, ...]:
+    """In the order of the business snapshots, at least one. Bad rows go with the first: beside its good rows they count for a threshold."""
+    if len(values) > MOST_VALUES:
+        raise InvalidInputError(
+            f"column {column!r} has more than {MOST_VALUES:,} values in these rows; name one that tells the business snapshot, as a day"
+        )
+    first = min((value for value in values if business.newest is None and is_business_snapshot(value)), key=str, default=None)
+    known = business if first is None else BusinessSnapshots(open=first)  # the first of a table shows how they are written
+    problems = {value: _problem(value, known, column) for value in values}
+    bad = {value: problem for value, problem in problems.items() if problem is not None}
+    names = sorted(value for value in values if value is not None and value not in bad)
+    if not names:
+        return (Part(name=None, bad=bad),)
+    return (Part(name=names[0], bad=bad), *(Part(name=name) for name in names[1:]))
+
+
+def _problem(value: str | None, business: BusinessSnapshots, column: str) -> str | None:
+    return f"business snapshot column {column!r} is null" if value is None else business.problem_of(value)
+
+
+def _own(options: IngestOptions, name: str) -> IngestOptions:
+    """With what makes a repeat of one part harmless."""
+    token, application = options.token, options.application
+    return replace(
+        options,
+        token=None if token is None else f"{token}/{name}",
+        application=None if application is None else (f"{application[0]}/{name}", application[1]),
+    )
+
+
+def _is_applied(table: OpenTable, base: Snapshot, own: IngestOptions) -> bool:
+    """By an earlier try; it may be finished since."""
+    return table.log.earlier_result(base, "ingest", own.token, own.application) is not None
+
+
+def _rows_of(rows: SplitRows, part: Part, _: TableSpec) -> Rows:
+    return rows.part(part.values, part.bad)
+
+
+def _check_column(spec: TableSpec, column: str) -> None:
+    kind = spec.schema.field(column).type
+    if not isinstance(kind, Atomic) or kind.name not in _COLUMN_TYPES:
+        shown = kind.name if isinstance(kind, Atomic) else "nested"
+        raise InvalidInputError(f"column {column!r} is {shown}, and a business snapshot is a date or a text; name a column that holds one")

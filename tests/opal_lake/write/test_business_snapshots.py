@@ -1,0 +1,482 @@
+"""Business snapshots: each is a version, the next one is held back for the drift time, and they never fall."""
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from datetime import date
+from functools import partial
+
+import pyarrow as pa
+import pytest
+from hypothesis import Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from opal_lake.clock import ManualClock
+from opal_lake.duration import parse_duration
+from opal_lake.errors import CommitUnknownError, ConflictError, InvalidInputError, NotFoundError, OpalError, StorageError
+from opal_lake.inspect.check import check_table
+from opal_lake.inspect.describe import describe, history_rows
+from opal_lake.spec.table_spec import TableLayout, plan_spec
+from opal_lake.storage import Storage
+from opal_lake.storage.memory import MemoryStorage
+from opal_lake.table import Table, create_on, table_on
+from opal_lake.testing.business_model import BusinessModel, RefusedError
+from opal_lake.testing.failing_store import Crash, FailingStore, Mode
+from opal_lake.testing.ids import CountingIds
+
+SCHEMA = pa.schema([("user", pa.string()), ("at", pa.int64()), ("city", pa.string()), ("day", pa.string())])
+Row = tuple[str, int, str, str]
+HOUR_US = 3_600_000_000
+FRIDAY, SATURDAY, SUNDAY = "2022-07-15", "2022-07-16", "2022-07-17"
+
+
+def arrow(rows: Sequence[Row]) -> pa.Table:
+    return pa.table([[row[place] for row in rows] for place in range(len(SCHEMA))], schema=SCHEMA)
+
+
+def create(drift: str = "0s", storage: Storage | None = None, **properties: int | str) -> Table:
+    layout = TableLayout(keys=["user"], delta="at", properties={"drift": drift, "checkpoint_commits": 3, **properties})
+    return create_on(storage or MemoryStorage(), plan_spec(SCHEMA, layout), ManualClock(), CountingIds())
+
+
+def cities(table: Table, **view: object) -> dict[str, str]:
+    return {row["user"]: row["city"] for row in table.read(**view).to_pylist()}  # type: ignore[arg-type]  # the views are the tests' own
+
+
+def pass_time(table: Table, hours: float) -> None:
+    clock = table.log.clock
+    assert isinstance(clock, ManualClock)
+    clock.at_us += int(hours * HOUR_US)
+
+
+@pytest.mark.parametrize("metadata", ["batch", "inline"])
+def test_the_drift_story(metadata: str) -> None:
+    """User A moves from Beijing to Hangzhou and to Wuhan; what a day says is its last city, also when it comes after the day's end."""
+    table = create(drift="2h")
+    stream = [
+        [("A", 1, "Beijing", FRIDAY), ("B", 1, "Hangzhou", FRIDAY)],
+        [("A", 2, "Hangzhou", FRIDAY)],
+        [("B", 5, "Beijing", SATURDAY), ("A", 3, "Wuhan", FRIDAY)],  # Saturday has begun in one partition of the stream only
+        [("C", 4, "Wuhan", FRIDAY), ("A", 6, "Beijing", SATURDAY)],
+    ]
+    for number, batch in enumerate(stream):
+        table.ingest(arrow(batch), metadata=metadata, business_snapshot_column="day", application=("stream", number))
+        table.metagen()
+        pass_time(table, 0.4)
+    friday = {"A": "Wuhan", "B": "Hangzhou", "C": "Wuhan"}
+    assert cities(table) == cities(table, business_snapshot=FRIDAY) == friday
+    with pytest.raises(NotFoundError, match=rf"{SATURDAY} are held back until {FRIDAY} is finished"):
+        table.read(business_snapshot=SATURDAY)
+    pass_time(table, 2)
+    table.metagen()
+    saturday = {"A": "Beijing", "B": "Beijing", "C": "Wuhan"}
+    assert cities(table) == cities(table, business_snapshot=SATURDAY) == saturday
+    assert cities(table, business_snapshot=FRIDAY) == friday
+    with pytest.raises(InvalidInputError, match=f"{FRIDAY} is not after {FRIDAY}, which is finished; ingest its rows as {SATURDAY}"):
+        table.ingest(arrow([("A", 4, "Nowhere", FRIDAY)]), business_snapshot=FRIDAY)
+    assert cities(table) == saturday
+    assert check_table(table) == []
+    assert commits_hold_one_each(table)
+
+
+def test_without_a_drift_time_the_next_metagen_finishes_the_day_before() -> None:
+    table = create()
+    table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), business_snapshot=FRIDAY)
+    assert cities(table, business_snapshot=FRIDAY) == {}  # it is open, and nothing is visible yet
+    table.ingest(arrow([("A", 2, "Wuhan", FRIDAY)]), business_snapshot=FRIDAY)
+    table.ingest(arrow([("A", 3, "Hangzhou", SATURDAY)]), business_snapshot=SATURDAY)
+    result = table.metagen(token="m")
+    assert table.metagen(token="m") == replace(result, repeated=True)
+    assert cities(table, business_snapshot=FRIDAY) == {"A": "Wuhan"}
+    assert cities(table) == {"A": "Hangzhou"}
+    listed = [(row["operation"], row["business_snapshot"]) for row in history_rows(table)]
+    assert listed[:5] == [
+        ("metagen", SATURDAY),
+        ("finish_business_snapshot", FRIDAY),
+        ("metagen", FRIDAY),
+        ("ingest", SATURDAY),
+        ("ingest", FRIDAY),
+    ]
+    assert describe(table)["business_snapshots"] == {"finished": [FRIDAY], "open": SATURDAY, "held": []}
+
+
+def test_an_inline_ingest_of_the_next_day_finishes_the_one_before() -> None:
+    table = create()
+    table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot=FRIDAY)
+    table.ingest(arrow([("A", 2, "Wuhan", SATURDAY)]), metadata="inline", business_snapshot=SATURDAY)
+    assert cities(table, business_snapshot=FRIDAY) == {"A": "Beijing"}
+    assert cities(table, business_snapshot=SATURDAY) == cities(table) == {"A": "Wuhan"}
+
+
+def test_an_inline_ingest_waits_for_pending_rows_of_the_day_before() -> None:
+    table = create()
+    table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), business_snapshot=FRIDAY)
+    result = table.ingest(arrow([("A", 2, "Wuhan", SATURDAY)]), metadata="inline", token="s", business_snapshot=SATURDAY)
+    assert any(f"{SATURDAY} are held back until {FRIDAY} is finished" in note for note in result.notes)
+    assert table.ingest(arrow([]), metadata="inline", token="s", business_snapshot=SATURDAY).repeated
+    assert cities(table) == {}
+    table.metagen()
+    assert cities(table, business_snapshot=FRIDAY) == {"A": "Beijing"}
+    assert cities(table) == {"A": "Wuhan"}
+
+
+def test_an_inline_ingest_whose_rows_are_bad_finishes_nothing() -> None:
+    table = create()
+    table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot=FRIDAY)
+    bad = arrow([("A", 2, "Wuhan", SATURDAY)]).set_column(0, "user", pa.array([None], pa.string()))
+    with pytest.raises(InvalidInputError, match="key column 'user' is null"):
+        table.ingest(bad, metadata="inline", business_snapshot=SATURDAY)
+    table.ingest(arrow([("A", 3, "Hangzhou", FRIDAY)]), metadata="inline", business_snapshot=FRIDAY)
+    assert cities(table, business_snapshot=FRIDAY) == {"A": "Hangzhou"}
+
+
+def test_finishing_says_when_a_day_is_complete_whatever_the_drift_time() -> None:
+    table = create(drift="30d")
+    table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), business_snapshot=FRIDAY)
+    table.ingest(arrow([("A", 2, "Wuhan", SATURDAY)]), business_snapshot=SATURDAY)
+    with pytest.raises(InvalidInputError, match=f"1 segment is pending, and would not be in business snapshot {FRIDAY}; run a metagen"):
+        table.finish_business_snapshot(FRIDAY)
+    table.metagen()
+    with pytest.raises(InvalidInputError, match=f"'{SATURDAY}' is not the open business snapshot, {FRIDAY} is"):
+        table.finish_business_snapshot(SATURDAY)
+    assert table.finish_business_snapshot(FRIDAY).version is not None
+    assert table.finish_business_snapshot(FRIDAY).version is None  # the same again is no change
+    assert cities(table) == {"A": "Beijing"}  # Saturday's rows wait for a metagen, like those of any open one
+    table.metagen()
+    assert cities(table) == {"A": "Wuhan"}
+
+
+def test_changes_go_from_one_business_snapshot_to_the_next() -> None:
+    table = create()
+    for day, rows in {FRIDAY: [("A", 1, "Beijing"), ("B", 1, "Wuhan")], SATURDAY: [("A", 2, "Wuhan")], SUNDAY: [("B", 3, "Xian")]}.items():
+        table.ingest(arrow([(*row, day) for row in rows]), metadata="inline", business_snapshot=day)
+    net = table.changes(FRIDAY, SATURDAY, mode="netChanges").select(["_change_type", "user", "city"]).to_pylist()
+    assert [tuple(row.values()) for row in net] == [("update_preimage", "A", "Beijing"), ("update_postimage", "A", "Wuhan")]
+    to_open = table.changes(SATURDAY, SUNDAY, mode="netChanges").select(["_change_type", "user", "city"]).to_pylist()
+    assert [tuple(row.values()) for row in to_open] == [("update_preimage", "B", "Wuhan"), ("update_postimage", "B", "Xian")]
+    assert table.changes(SUNDAY).num_rows == 0  # what came after it
+
+
+def test_a_finished_business_snapshot_outlives_retention_and_a_released_one_does_not() -> None:
+    table = create()
+    for day, row in {FRIDAY: ("A", 1, "Beijing"), SATURDAY: ("A", 2, "Wuhan"), SUNDAY: ("A", 3, "Xian")}.items():
+        table.ingest(arrow([(*row, day)]), metadata="inline", business_snapshot=day)
+    table.retain(window="0s", grace="0s")
+    assert cities(table, business_snapshot=FRIDAY) == {"A": "Beijing"}
+    table.release(FRIDAY)
+    with pytest.raises(NotFoundError, match=f"there is no business snapshot '{FRIDAY}'; readable are {SATURDAY}, {SUNDAY} .open."):
+        table.read(business_snapshot=FRIDAY)
+    with pytest.raises(InvalidInputError, match=f"{FRIDAY} is not after {SATURDAY}, which is finished"):
+        table.ingest(arrow([("A", 4, "Nowhere", FRIDAY)]), business_snapshot=FRIDAY)
+    assert cities(table, business_snapshot=SATURDAY) == {"A": "Wuhan"}
+    assert check_table(table) == []
+
+
+def test_every_metagen_leaves_held_rows_also_one_of_another_process() -> None:
+    storage = MemoryStorage()
+    table = create(drift="2h", storage=storage)
+    table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), business_snapshot=FRIDAY)
+    table.ingest(arrow([("A", 2, "Wuhan", SATURDAY)]), business_snapshot=SATURDAY)
+    other = table_on(storage, table.log.clock, CountingIds(prefix="other"))
+    result = other.metagen()
+    assert cities(table) == {"A": "Beijing"}
+    assert any(f"rows of {SATURDAY} are held back" in note for note in result.notes)
+    assert [row["segments_pending"] for row in [describe(table)["counts"]]] == [1]
+    assert describe(table)["business_snapshots"]["held"] == [SATURDAY]
+    idle = other.metagen()
+    assert idle.counts["segments"] == 0
+    assert any(f"rows of {SATURDAY} are held back" in note for note in idle.notes)
+    table.set_properties({"drift": "1s"})  # it is a property: from now on it counts for all
+    other.metagen()
+    assert cities(table) == {"A": "Wuhan"}
+
+
+def test_a_day_without_rows_counts_and_finishes_the_one_before() -> None:
+    table = create()
+    table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot=FRIDAY)
+    table.ingest(arrow([]), token="empty", business_snapshot=SATURDAY)
+    table.metagen()
+    assert cities(table, business_snapshot=FRIDAY) == cities(table, business_snapshot=SATURDAY) == {"A": "Beijing"}
+
+
+def test_late_rows_are_refused_or_put_aside_with_the_other_bad_rows() -> None:
+    table = create()
+    table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot_column="day")
+    table.ingest(arrow([("A", 2, "Wuhan", SATURDAY)]), metadata="inline", business_snapshot_column="day")
+    late = [("B", 1, "Xian", FRIDAY), ("C", 3, "Xian", SATURDAY), ("D", 3, "Xian", SUNDAY)]
+    versions = table.snapshot_at().version
+    with pytest.raises(InvalidInputError, match=f"(?s)1 row cannot go into the table.*1 row: business snapshot {FRIDAY} is not after"):
+        table.ingest(arrow(late), metadata="inline", business_snapshot_column="day")
+    assert table.snapshot_at().version == versions
+    options = {"on_bad_rows": "quarantine", "reject_threshold": 1, "token": "late"}
+    table.ingest(arrow(late), metadata="inline", business_snapshot_column="day", **options)
+    assert cities(table, business_snapshot=FRIDAY) == {"A": "Beijing"}
+    assert cities(table, business_snapshot=SATURDAY) == {"A": "Wuhan", "C": "Xian"}
+    assert cities(table) == {"A": "Wuhan", "C": "Xian", "D": "Xian"}
+
+
+BAD_NAMES = ["", "2022/07/15", "-2022", "20220715", "a" * 101, "2022-07-15\n", 7]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_that_is_none_is_refused(name: object) -> None:
+    table = create()
+    with pytest.raises(InvalidInputError, match="is no business snapshot; write a date as 2022-07-15"):
+        table.ingest(arrow([]), business_snapshot=name)  # type: ignore[arg-type]  # what it is about
+
+
+@pytest.mark.parametrize("metadata", ["batch", "inline"])
+@pytest.mark.parametrize("name", ["2022-7-16", "2022-07-16T00", "week-29", "9"])
+def test_names_of_another_form_are_refused_since_texts_order_them(name: str, metadata: str) -> None:
+    table = create()
+    table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata=metadata, business_snapshot=FRIDAY)
+    with pytest.raises(InvalidInputError, match=r"is not written as 2022-07-15 is|is no business snapshot"):
+        table.ingest(arrow([("A", 1, "Beijing", name)]), metadata=metadata, business_snapshot=name)
+    with pytest.raises(InvalidInputError, match="cannot go into the table"):
+        table.ingest(arrow([("A", 1, "Beijing", name)]), metadata=metadata, business_snapshot_column="day")
+    assert table.snapshot_at().version == 1
+
+
+def refused(table: Table, match: str, call: Callable[[], object], error: type[OpalError] = InvalidInputError) -> None:
+    before = table.snapshot_at().version
+    with pytest.raises(error, match=match):
+        call()
+    assert table.snapshot_at().version == before
+
+
+def test_bad_input_says_what_would_work_and_writes_nothing() -> None:
+    table = create(drift="1h")
+    rows = arrow([("A", 1, "Beijing", SATURDAY)])
+    table.ingest(rows, business_snapshot=SATURDAY)
+    refused(
+        table,
+        f"{FRIDAY} is before {SATURDAY}, which is open, and they never fall; ingest its rows as {SATURDAY}",
+        lambda: table.ingest(rows, business_snapshot=FRIDAY),
+    )
+    refused(table, "give one of them", lambda: table.ingest(rows, business_snapshot=SATURDAY, business_snapshot_column="day"))
+    refused(table, "'where'", lambda: table.ingest(rows, business_snapshot_column="where"), OpalError)
+    refused(table, "column 'at' is long, and a business snapshot is a date", lambda: table.ingest(rows, business_snapshot_column="at"))
+    refused(table, "give one of them", lambda: table.read(version=1, business_snapshot=SATURDAY))
+    refused(table, f"'{SUNDAY}'; readable are {SATURDAY} .open.", lambda: table.read(business_snapshot=SUNDAY), NotFoundError)
+    refused(table, "choose another one", lambda: table.savepoint(SATURDAY))
+    table.savepoint(SUNDAY)
+    refused(table, f"{SUNDAY} would become a savepoint .* release it", lambda: table.ingest(rows, business_snapshot=SUNDAY))
+    refused(table, "none has begun", lambda: create().read(business_snapshot=SUNDAY), NotFoundError)
+    with_null = rows.set_column(3, "day", pa.array([None], pa.string()))
+    refused(table, "business snapshot column 'day' is null", lambda: table.ingest(with_null, business_snapshot_column="day"))
+    many = arrow([("A", number, "x", f"d{number:04}") for number in range(1001)])
+    refused(table, "more than 1,000 values", lambda: table.ingest(many, business_snapshot_column="day"))
+
+
+def test_a_column_of_dates_tells_the_business_snapshot() -> None:
+    schema = pa.schema([("user", pa.string()), ("at", pa.int64()), ("day", pa.date32())])
+    layout = TableLayout(keys=["user"], delta="at")
+    table = create_on(MemoryStorage(), plan_spec(schema, layout), ManualClock(), CountingIds())
+    days = [date(2022, 7, 15), date(2022, 7, 16)]
+    table.ingest(pa.table([["A", "A"], [1, 2], days], schema=schema), metadata="inline", business_snapshot_column="day")
+    assert table.read(business_snapshot=FRIDAY)["at"].to_pylist() == [1]
+    assert table.read()["at"].to_pylist() == [2]
+
+
+STREAM: list[list[Row]] = [
+    [("A", 1, "Beijing", FRIDAY), ("B", 1, "Xian", FRIDAY)],
+    [("A", 2, "Wuhan", FRIDAY), ("A", 4, "Hangzhou", SATURDAY)],
+    [("B", 3, "Wuhan", FRIDAY), ("B", 5, "Hangzhou", SATURDAY)],
+]
+
+
+def run_stream(clock: ManualClock, metadata: str, storage: Storage, writer: str) -> None:
+    """As a stream that starts again from its checkpoint: all batches by their numbers, then what is due."""
+    table = table_on(storage, clock, CountingIds(prefix=writer))
+    for number, batch in enumerate(STREAM):
+        table.ingest(arrow(batch), metadata=metadata, business_snapshot_column="day", application=("stream", number))
+    table.metagen()
+
+
+def prepared() -> tuple[MemoryStorage, ManualClock]:
+    storage, clock = MemoryStorage(), ManualClock(step_us=1000)
+    create_on(storage, create(drift="2h").snapshot_at().spec, clock, CountingIds())
+    return storage, clock
+
+
+def run_until_done(job: Callable[[Storage, str], None], first: Storage, storage: Storage) -> None:
+    """As often as a scheduler would start it."""
+    for start, target in enumerate([first, storage, storage]):
+        try:
+            return job(target, f"writer-{start}")
+        except (Crash, StorageError, CommitUnknownError, ConflictError):
+            continue
+    raise AssertionError("the job did not come through on a sound store")
+
+
+MODES: list[Mode] = ["before", "after", "failed", "done_but_failed"]
+
+
+@pytest.mark.parametrize("metadata", ["batch", "inline"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_crash_while_rows_are_held_back_loses_none_and_doubles_none(mode: Mode, metadata: str) -> None:
+    storage, clock = prepared()
+    dry = FailingStore(storage)
+    run_stream(clock, metadata, dry, "dry")
+    for fail_at in range(1 + MODES.index(mode), len(dry.trace) + 1, 23):
+        storage, clock = prepared()
+        run_until_done(partial(run_stream, clock, metadata), FailingStore(storage, fail_at, mode), storage)
+        table = table_on(storage, clock, CountingIds(prefix="after"))
+        friday = {"A": "Wuhan", "B": "Wuhan"}
+        assert cities(table) == cities(table, business_snapshot=FRIDAY) == friday, fail_at
+        assert sum(segment.rows for segment in table.snapshot_at().segments.values()) == 6, fail_at
+        clock.at_us += 3 * HOUR_US
+        table.metagen()
+        assert cities(table) == {"A": "Hangzhou", "B": "Hangzhou"}, fail_at
+        assert cities(table, business_snapshot=FRIDAY) == friday, fail_at
+        assert check_table(table) == [], fail_at
+        assert commits_hold_one_each(table), fail_at
+
+
+def begin_saturday(clock: ManualClock, storage: Storage, writer: str) -> None:
+    table_on(storage, clock, CountingIds(prefix=writer)).metagen(token="due")
+
+
+def friday_is_over() -> tuple[MemoryStorage, ManualClock]:
+    """Rows of Saturday were held back, one of Friday is still pending, and the drift time has passed."""
+    storage, clock = prepared()
+    run_stream(clock, "batch", storage, "stream")
+    table_on(storage, clock, CountingIds(prefix="late")).ingest(arrow([("C", 2, "Xian", FRIDAY)]), business_snapshot=FRIDAY)
+    clock.at_us += 3 * HOUR_US
+    return storage, clock
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_crash_while_the_next_day_begins_loses_no_day(mode: Mode) -> None:
+    storage, clock = friday_is_over()
+    dry = FailingStore(storage)
+    begin_saturday(clock, dry, "dry")
+    for fail_at in range(1 + MODES.index(mode), len(dry.trace) + 1, 11):
+        storage, clock = friday_is_over()
+        run_until_done(partial(begin_saturday, clock), FailingStore(storage, fail_at, mode), storage)
+        table = table_on(storage, clock, CountingIds(prefix="after"))
+        assert cities(table, business_snapshot=FRIDAY) == {"A": "Wuhan", "B": "Wuhan", "C": "Xian"}, fail_at
+        assert cities(table) == {"A": "Hangzhou", "B": "Hangzhou", "C": "Xian"}, fail_at
+        assert check_table(table) == [], fail_at
+
+
+@pytest.mark.parametrize("drift", ["0s", "1h"])
+def test_random_histories_are_those_of_the_model(drift: str) -> None:
+    @seed(SEED)
+    @settings(max_examples=HISTORIES, deadline=None, database=None, print_blob=True, phases=[Phase.generate, Phase.shrink])
+    @given(steps=STEPS)
+    def run(steps: list[Step]) -> None:
+        play(steps, drift)
+
+    run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drift", ["0s", "1h"])
+def test_many_random_histories_are_those_of_the_model(drift: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "HISTORIES", 150)
+    test_random_histories_are_those_of_the_model(drift)
+
+
+DAYS = [f"2022-07-{day}" for day in range(15, 20)]
+HISTORIES = 8
+SEED = int(os.environ.get("OPAL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+Step = tuple[str, int, list[tuple[int, int, int]]]
+WRITES, REST = ("batch", "inline", "by column", "inline by column", "plain"), ("finish", "reopen", "compact", "retain")
+VERBS = (*WRITES, "metagen", "metagen", "wait", "wait", *REST)
+DICE = st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 4))
+STEPS = st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 4), st.lists(DICE, max_size=4)), min_size=3, max_size=16)
+
+
+def play(steps: list[Step], drift: str) -> None:
+    """On a table and on the model. A clock of small steps: what comes of the drift time is never a close call."""
+    storage, clock = MemoryStorage(), ManualClock(step_us=1000)
+    table = create_on(storage, create(drift=drift).snapshot_at().spec, clock, CountingIds())
+    model = BusinessModel(drift_us=parse_duration(drift, name="drift"))
+    days = 0
+    for number, (verb, die, dice) in enumerate(steps):
+        days = min(len(DAYS) - 1, days + (die == 4))  # days go by, and what comes is of about now
+        name = DAYS[max(0, days + die % 3 - 1)] if days < len(DAYS) - 1 else DAYS[-1 - die % 2]
+        rows = [("kxz"[key], delta, f"{number}.{place}", DAYS[(days + day) % len(DAYS)]) for place, (key, delta, day) in enumerate(dice)]
+        version = table.snapshot_at().version
+        try:
+            expected = deepcopy(model)
+            do_to_model(expected, verb, name, rows, clock.at_us)
+        except RefusedError:
+            with pytest.raises(InvalidInputError):
+                do_to_table(table, verb, name, rows)
+            assert table.snapshot_at().version == version
+        else:
+            model = expected
+            do_to_table(table, verb, name, rows)
+        if verb == "reopen":
+            table = table_on(storage, clock, CountingIds(prefix=f"writer-{number}"))
+        compare(table, model)
+    assert check_table(table) == []
+    assert commits_hold_one_each(table)
+
+
+def do_to_model(model: BusinessModel, verb: str, name: str, rows: list[Row], now_us: int) -> None:
+    is_inline, put = verb.startswith("inline"), [row[:3] for row in rows]
+    match verb:
+        case "batch" | "inline":
+            model.ingest(put, name, now_us, is_inline=is_inline)
+        case "plain":
+            model.ingest(put, None, now_us, is_inline=False)
+        case "by column" | "inline by column":
+            names = sorted({row[3] for row in rows})
+            for each in names:
+                model.check(each)  # before any of them comes
+            for each in names:
+                model.ingest([row[:3] for row in rows if row[3] == each], each, now_us, is_inline=is_inline)
+            if is_inline and model.is_over(now_us):
+                model.metagen(now_us)
+        case "metagen":
+            model.metagen(now_us)
+        case "finish":
+            model.finish(name)
+
+
+def do_to_table(table: Table, verb: str, name: str, rows: list[Row]) -> None:
+    metadata = "inline" if verb.startswith("inline") else "batch"
+    named = arrow([(*row[:3], name) for row in rows])
+    clock = table.log.clock
+    match verb:
+        case "batch" | "inline":
+            table.ingest(named, metadata=metadata, business_snapshot=name, token=f"t{clock.now_us()}")
+        case "plain":
+            table.ingest(named)
+        case "by column" | "inline by column":
+            table.ingest(arrow(rows), metadata=metadata, business_snapshot_column="day")
+        case "metagen":
+            table.metagen()
+        case "finish":
+            table.finish_business_snapshot(name)
+        case "wait":
+            pass_time(table, 0.6)
+        case "compact":
+            table.compact()
+        case "retain":
+            table.retain(window="0s", grace="0s")
+
+
+def compare(table: Table, model: BusinessModel) -> None:
+    assert cities(table) == model.content()
+    described = describe(table)
+    assert described["business_snapshots"] == {"finished": sorted(model.finished), "open": model.open, "held": sorted(model.held)}
+    for name, content in model.finished.items():
+        assert cities(table, business_snapshot=name) == content, name
+    if model.open is not None:
+        assert cities(table, business_snapshot=model.open) == model.content()
+    waiting = len(model.pending) + sum(len(held.rows) for held in model.held.values())
+    assert described["counts"]["rows_pending"] == waiting
+
+
+def commits_hold_one_each(table: Table) -> bool:
+    """By the rows themselves: those of an ingest are all of the business snapshot that it names."""
+    for commit in table.history():
+        for file in commit.actions.ingested if commit.business_snapshot is not None else ():
+            assert file.bounds[4].low == file.bounds[4].high == commit.business_snapshot
+    return True
