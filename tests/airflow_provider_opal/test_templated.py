@@ -166,8 +166,10 @@ def test_a_template_decides_whether_a_run_is_a_dry_one(
 )
 def test_every_field_of_a_source_may_be_a_template(source: Any, job: dict[str, Any]) -> None:
     threshold, reject = "{{ params.mb }}", "{{ 'quarantine' }}"
-    made = IngestOperator(task_id="i", table="t", source=source, on_bad_rows=reject, reject_threshold=threshold, metadata="{{ 'inline' }}")
+    more: dict[str, Any] = {"metadata": "{{ 'inline' }}", "business_snapshot": "2022-07-{{ params.mb }}"}
+    made = IngestOperator(task_id="i", table="t", source=source, on_bad_rows=reject, reject_threshold=threshold, **more)
     arguments = job_of(made)
+    assert arguments["business_snapshot"] == "2022-07-64"
     assert arguments["source"] == job
     assert (arguments["on_bad_rows"], arguments["reject_threshold"], arguments["metadata"]) == ("quarantine", "64", "inline")
 

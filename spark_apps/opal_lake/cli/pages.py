@@ -55,7 +55,8 @@ def _size_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _business_facts(business: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Nothing for a table without any."""
-    names = [f"{len(business['finished']):,} finished"] if business["finished"] else []
+    finished = business["finished"]
+    names = [f"{len(finished):,} finished ({finished[0]} to {finished[-1]})"] if finished else []
     names += [f"{business['open']} is open"] if business["open"] else []
     names += [f"{', '.join(business['held'])} held back"] if business["held"] else []
     return [("business snapshots", ", ".join(names))] if names else []
@@ -63,7 +64,8 @@ def _business_facts(business: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _readable(description: Mapping[str, Any]) -> str:
     floor = "every event time" if description["floor"] is None else f"event times from {moment_text(description['floor'])}"
-    kept = ", ".join(f"{name} ({version:,})" for name, version in description["savepoints"].items())
+    days = description["business_snapshots"]["finished"]  # which are many
+    kept = ", ".join(f"{name} ({version:,})" for name, version in description["savepoints"].items() if name not in days)
     return (
         f"versions {description['oldest_version']:,} to {description['version']:,}"
         + (f", savepoints {kept}" if kept else "")

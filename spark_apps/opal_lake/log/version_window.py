@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Iterable, Mapping
 
+from opal_lake.errors import count_text
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Root, Snapshot
 
@@ -12,9 +13,15 @@ def is_readable(root: Root, version: int) -> bool:
 
 
 def readable_text(root: Root) -> str:
-    """`7 to 20, and savepoints a (3), b (5)`."""
+    """`7 to 20, and savepoints a (3), b (5)`. Business snapshots are many."""
     below = {name: version for name, version in root.savepoints.items() if version < root.oldest_version}
-    return f"{root.oldest_version} to {root.version}" + (f", and savepoints {savepoints_text(below)}" if below else "")
+    days = [name for name in root.business.finished if name in below]
+    named = {name: version for name, version in below.items() if name not in days}
+    return (
+        f"{root.oldest_version} to {root.version}"
+        + (f", and savepoints {savepoints_text(named)}" if named else "")
+        + (f", and {count_text(len(days), 'business snapshot')}, {days[0]} to {days[-1]}" if days else "")
+    )
 
 
 def savepoints_text(savepoints: Mapping[str, int]) -> str:

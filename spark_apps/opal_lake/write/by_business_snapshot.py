@@ -16,7 +16,7 @@ from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.job.job import JobResult
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.retention.business_snapshot import is_over
+from opal_lake.retention.business_snapshot import is_over, segments_due
 from opal_lake.spec.business_snapshots import BusinessSnapshots
 from opal_lake.spec.schema import Atomic
 from opal_lake.spec.table_spec import TableSpec
@@ -81,7 +81,7 @@ class Part:
 def ingest_by_column(table: OpenTable, split: Split, options: IngestOptions, column: str) -> JobResult:
     """The result of the last commit, which carries the token. After a failure the same call does what is left.
 
-    Rows of a business snapshot that is finished are bad rows. An inline ingest also takes up rows that have been held back long enough.
+    Rows of a business snapshot that is finished are bad rows. An inline ingest leaves only rows pending that are held back still.
     """
     if options.business_snapshot is not None:
         raise InvalidInputError("business_snapshot and business_snapshot_column both say which one the rows are of; give one of them")
@@ -103,8 +103,10 @@ def ingest_by_column(table: OpenTable, split: Split, options: IngestOptions, col
         notes += [f"version {result.version} has {brought} of business snapshot {part.name}", *result.notes]
     last = replace(parts[-1].options(options, values), notes=tuple(notes))
     result = ingest(table, partial(_rows_of, rows, parts[-1]), last)
-    if options.metadata == "inline" and is_over(table.log, table.log.head()):
-        metagen(table)
+    if options.metadata == "inline":
+        head = table.log.head()
+        if segments_due(head) or is_over(table.log, head):
+            metagen(table)
     return result
 
 

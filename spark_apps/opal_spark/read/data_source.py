@@ -27,7 +27,7 @@ from opal_spark.read.feed_source import FEED_OPTIONS, Feed, FeedReader, feed_of,
 from opal_spark.read.predicate import check_columns, parse_predicate
 from opal_spark.read.requested_schema import refuse_nulls, requested_fields
 
-_ROWS_OPTIONS = ("version", "timestamp", "event_time", "files_where")
+_ROWS_OPTIONS = ("version", "timestamp", "business_snapshot", "event_time", "files_where")
 _OPTIONS = ("path", *_ROWS_OPTIONS, *FEED_OPTIONS)
 _OF_A_CATALOG = {"owner", "provider"}  # what Spark adds to the options of a table of its catalog
 _NO_CATALOG = "Spark does not hand its path on to readers; write CREATE TEMPORARY VIEW name USING opal OPTIONS (path '{path}')"
@@ -49,7 +49,8 @@ def _imported(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 
 
 class OpalDataSource(DataSource):
-    """Options: `path`, and `version` or `timestamp` and `event_time` as for OpalTable.read, as text. Or those of a change feed.
+    """Options: `path`, and `version`, `timestamp` or `business_snapshot`, and `event_time`, as for OpalTable.read, as text. Or those of a
+    change feed.
 
     `files_where` is a condition: files that cannot hold a row that fulfils it are left out. Rows of the others are for the query to filter.
     With a schema (`.schema(...)`, `CREATE TEMPORARY VIEW v (...) USING opal`) only its columns are read.
@@ -87,7 +88,8 @@ class OpalDataSource(DataSource):
         version = self.options.get("version")
         if version is not None and not version.isdecimal():
             raise InvalidInputError(f"option version={version!r} is no version; give a whole number, as `opal history` lists them")
-        return Table.open(path, storage).snapshot_at(int(version) if version is not None else None, self.options.get("timestamp"))
+        at_version, business_snapshot = None if version is None else int(version), self.options.get("business_snapshot")
+        return Table.open(path, storage).snapshot_at(at_version, self.options.get("timestamp"), business_snapshot)
 
     def schema(self) -> StructType:
         spec = self._snapshot().spec

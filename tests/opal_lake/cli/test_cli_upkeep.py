@@ -101,4 +101,4 @@ def test_a_business_snapshot_is_finished_and_shown(tmp_path: Path, capsys: pytes
     assert main(["history", uri]) == OK
     assert re.search(r"finish_business_snapshot .*2022-07-15", capsys.readouterr().out)
     assert main(["describe", uri]) == OK
-    assert "1 finished, 2022-07-16 is open" in capsys.readouterr().out
+    assert "1 finished (2022-07-15 to 2022-07-15), 2022-07-16 is open" in capsys.readouterr().out

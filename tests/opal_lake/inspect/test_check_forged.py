@@ -1,6 +1,7 @@
 """Tables whose checksums all hold and whose content is wrong: each invariant is found out by its number, and at its file."""
 
 import json
+import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -257,3 +258,34 @@ def test_forgery_is_found_by_its_number_and_at_its_file(what: str, forger: Forge
 def test_every_invariant_of_content_has_a_forgery() -> None:
     """I9 and I10 are broken by damage, which tests/opal_lake/inspect/test_check.py does to every file."""
     assert {invariant for invariant, _ in FORGERIES.values()} == {f"I{number}" for number in range(1, 22)} - {"I9", "I10"}
+
+
+@pytest.fixture
+def days() -> Forger:
+    """Version 1 opens Friday, 2 holds Saturday back, 3 finishes Friday, 4 processes Saturday, 5 is of Saturday too."""
+    storage = MemoryStorage()
+    table = create(storage, checkpoint_commits=100)
+    table.ingest(*rows([("a", 1, 1)]), metadata="inline", business_snapshot="2022-07-15")
+    table.ingest(*rows([("a", 2, 2)]), business_snapshot="2022-07-16")
+    table.metagen()
+    table.ingest(*rows([("b", 2, 2)]), metadata="inline", business_snapshot="2022-07-16")
+    return Forger({found.path: storage.get(found.path) for found in storage.list("") if not found.path.startswith(layout.CHECKPOINTS)})
+
+
+@pytest.mark.parametrize(
+    "version, change, says",
+    [
+        (1, lambda commit: replace(commit, business_snapshot="2022-07-17"), "2022-07-16 is before 2022-07-17, which is open"),
+        (5, lambda commit: replace(commit, business_snapshot="2022-07-15"), "2022-07-15 is not after 2022-07-15, which is finished"),
+        (5, lambda commit: replace(commit, business_snapshot="2022-7-17"), "2022-7-17 is not written as 2022-07-16 is"),
+        (3, lambda commit: replace(commit, actions=replace(commit.actions, savepoints={"2022-07-15": 1})), "savepoint is the version b"),
+        (3, lambda commit: replace(commit, actions=replace(commit.actions, finished="2022-07-14")), "2022-07-15 was open"),
+        (3, lambda commit: replace(commit, actions=Actions()), "rows of ingests .2. visible, which were held back"),
+    ],
+)  # fmt: skip
+def test_business_snapshots_that_fall_are_found(days: Forger, version: int, change: Callable[[Commit], Commit], says: str) -> None:
+    assert check_table(days.table()) == []
+    path = days.commit(version, change)
+    named = [finding for finding in check_table(days.table()) if finding.invariant == "I26"]
+    assert any(re.search(says, finding.message) for finding in named), named
+    assert version == 1 or path in {finding.path for finding in named} or layout.commit_path(version + 1) in {f.path for f in named}

@@ -2,11 +2,15 @@
 
 import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from datetime import date
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -122,6 +126,15 @@ def test_an_inline_ingest_waits_for_pending_rows_of_the_day_before() -> None:
     assert cities(table) == {"A": "Wuhan"}
 
 
+def test_an_inline_batch_of_the_next_day_takes_up_what_was_held_back_of_it() -> None:
+    table = create(drift="1h")
+    table.ingest(arrow([("A", 1, "Beijing", FRIDAY), ("A", 2, "Wuhan", SATURDAY)]), metadata="inline", business_snapshot_column="day")
+    pass_time(table, 2)
+    table.ingest(arrow([("B", 3, "Xian", SATURDAY)]), metadata="inline", business_snapshot_column="day")
+    assert cities(table) == {"A": "Wuhan", "B": "Xian"}
+    assert describe(table)["counts"]["segments_pending"] == 0
+
+
 def test_an_inline_ingest_whose_rows_are_bad_finishes_nothing() -> None:
     table = create()
     table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot=FRIDAY)
@@ -165,6 +178,8 @@ def test_a_finished_business_snapshot_outlives_retention_and_a_released_one_does
         table.ingest(arrow([(*row, day)]), metadata="inline", business_snapshot=day)
     table.retain(window="0s", grace="0s")
     assert cities(table, business_snapshot=FRIDAY) == {"A": "Beijing"}
+    with pytest.raises(NotFoundError, match=f"and 1 business snapshot, {FRIDAY} to {FRIDAY}"):
+        table.read(version=0)
     table.release(FRIDAY)
     with pytest.raises(NotFoundError, match=f"there is no business snapshot '{FRIDAY}'; readable are {SATURDAY}, {SUNDAY} .open."):
         table.read(business_snapshot=FRIDAY)
@@ -335,6 +350,33 @@ def test_a_crash_while_rows_are_held_back_loses_none_and_doubles_none(mode: Mode
         assert commits_hold_one_each(table), fail_at
 
 
+KILLED = """
+import os, signal, sys
+from opal_lake.table import Table
+from tests.opal_lake.write.test_business_snapshots import STREAM, arrow
+
+table = Table.open(sys.argv[1])
+for number, batch in enumerate(STREAM):
+    table.ingest(arrow(batch), metadata="inline", business_snapshot_column="day", application=("stream", number))
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_held_rows_outlive_the_process_that_held_them_back(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path), SCHEMA, TableLayout(keys=["user"], delta="at", properties={"drift": "2h"}))
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, cwd=Path(__file__).parents[3])
+    assert done.returncode == -signal.SIGKILL
+    assert describe(table)["business_snapshots"] == {"finished": [], "open": FRIDAY, "held": [SATURDAY]}
+    for number, batch in enumerate(STREAM):
+        table.ingest(arrow(batch), metadata="inline", business_snapshot_column="day", application=("stream", number))
+    assert cities(table) == {"A": "Wuhan", "B": "Wuhan"}
+    table.finish_business_snapshot(FRIDAY)
+    table.metagen()
+    assert cities(table) == {"A": "Hangzhou", "B": "Hangzhou"}
+    assert check_table(table) == []
+
+
 def begin_saturday(clock: ManualClock, storage: Storage, writer: str) -> None:
     table_on(storage, clock, CountingIds(prefix=writer)).metagen(token="due")
 
@@ -431,7 +473,7 @@ def do_to_model(model: BusinessModel, verb: str, name: str, rows: list[Row], now
                 model.check(each)  # before any of them comes
             for each in names:
                 model.ingest([row[:3] for row in rows if row[3] == each], each, now_us, is_inline=is_inline)
-            if is_inline and model.is_over(now_us):
+            if is_inline and (model.pending or model.is_over(now_us)):
                 model.metagen(now_us)
         case "metagen":
             model.metagen(now_us)

@@ -56,6 +56,7 @@ dags:
     on_bad_rows: quarantine
     reject_threshold: 5%
     on_empty: accept
+    business_snapshot: "{{ partition_key }}"
     retries: 5
     retry_delay: 1h30m
     pool: small
@@ -231,6 +232,7 @@ def test_everything_that_can_be_said_comes_out_in_the_dags(tmp_path: Path, monke
     assert (task.opal_conn_id, task.spark_conn_id, task.pool, task.retries, task.owner) == ("lake", "spark", "small", 5, "shop")
     assert (task.retry_delay.total_seconds(), task.execution_timeout.total_seconds()) == (5_400, 3_600)
     assert (task.arguments["on_bad_rows"], task.arguments["reject_threshold"]) == ("quarantine", "5%")
+    assert task.arguments["business_snapshot"] == "{{ partition_key }}"
     assert dags["all.reconcile"].get_task("all.own").grace.total_seconds() == 7_200
     assert task.arguments["create"]["schema"].startswith("id BIGINT")
     assert task.arguments["create"]["properties"] == {"segment_rows": 1000}

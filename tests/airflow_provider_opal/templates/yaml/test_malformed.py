@@ -706,6 +706,22 @@ CASES = [
         "dags.orders.on_bad_rows",
         "use one of 'fail', 'quarantine'",
     ),
+    case(
+        "business_snapshot_twice",
+        "    consumers:",
+        "    business_snapshot: '{{ partition_key }}'\n    business_snapshot_column: day\n    consumers:",
+        "15:31",
+        "dags.orders.business_snapshot_column",
+        "take one out",
+    ),
+    case(
+        "business_snapshot_of_a_day",
+        "    consumers:",
+        "    business_snapshot: '{{ ds }}'\n    consumers:",
+        "14:24",
+        "dags.orders.business_snapshot",
+        "write '{{ partition_key }}'",
+    ),
     case("metadata_later", "    consumers:", "    metadata: later\n    consumers:", "14:15", "dags.orders.metadata", "'batch', 'inline'"),
     case(
         "conn_slash",
