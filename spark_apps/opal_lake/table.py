@@ -22,6 +22,7 @@ from opal_lake.events.bitmap import Bitmaps
 from opal_lake.ids import IdSource, RandomIds
 from opal_lake.job.job import JobResult
 from opal_lake.job.operations.declared import given_fields
+from opal_lake.job.operations.table import Restore
 from opal_lake.job.operations.upkeep import Retain
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.log.commit import Actions, Commit
@@ -41,7 +42,7 @@ from opal_lake.read.net_rows import key_of_net, plan_net, read_net
 from opal_lake.read.read import event_time_of, narrowed, plan_read, read_rows, segments_after, segments_of_partition
 from opal_lake.retention.clock_repair import repair_clock
 from opal_lake.retention.retention import retain
-from opal_lake.retention.savepoint import release_savepoint, set_savepoint
+from opal_lake.retention.savepoint import release_savepoint, savepoint_version, set_savepoint
 from opal_lake.rewrite.rewrite import target_bytes_of
 from opal_lake.spec.condition import check_condition
 from opal_lake.spec.ordering import encode_order
@@ -50,6 +51,7 @@ from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.storage import Storage, open_storage
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_lake.write.metagen_job import metagen
+from opal_lake.write.restore import restore
 from opal_lake.write.spec_change import Changes, set_properties
 
 
@@ -224,6 +226,24 @@ class Table(OpenTable):
         """Give a savepoint up."""
         return release_savepoint(self.log, name)
 
+    def restore(
+        self,
+        *,
+        version: int | None = None,
+        timestamp: object = None,
+        savepoint: str | None = None,
+        dry_run: bool = False,
+        token: str | None = None,
+    ) -> JobResult:
+        """A new version that shows what an older one showed. All versions stay readable as before; a dry run counts what would change.
+
+        Rows that were pending then are pending again. Properties, savepoints and the oldest readable event time stay as they are, and so
+        does what was applied: a retry of an ingest that this undoes ingests nothing.
+        """
+        Restore.check_together({"version": version, "timestamp": timestamp, "savepoint": savepoint}, lambda _: False)
+        kept = version if savepoint is None else savepoint_version(self.log.head(), savepoint)
+        return restore(self.log, self.snapshot_at(kept, timestamp), dry_run=dry_run, token=token)
+
     def repair_clock(self, *, dry_run: bool = False) -> JobResult:
         """Correct the times of versions since some writer's clock was ahead; a dry run tells what they would be."""
         return repair_clock(self.log, dry_run=dry_run)
@@ -309,7 +329,7 @@ class Table(OpenTable):
         of the range undid.
         """
         feed = FeedOptions(mode=mode, compute_updates=compute_updates, columns=columns)
-        return read_changes(plan_changes(self.log, version_range(self.log, start, end)), feed)
+        return read_changes(plan_changes(self.log, version_range(self.log, start, end), is_net=feed.is_net), feed)
 
     def narrow(self, snapshot: Snapshot, invalid: Bitmaps, partition_key: str | None, after: int | None) -> Bitmaps:
         """The bitmaps of a read that wants only what came with a partition key, or after a version."""

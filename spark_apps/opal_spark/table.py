@@ -258,6 +258,22 @@ class OpalTable:
         """Delete files that no version of the last `window`, no savepoint and no job of the last `grace` (a day by default) needs."""
         return self.table.retain(window=window, grace=grace, dry_run=dry_run, token=token)
 
+    def restore(
+        self,
+        *,
+        version: int | None = None,
+        timestamp: object = None,
+        savepoint: str | None = None,
+        dry_run: bool = False,
+        token: str | None = None,
+    ) -> JobResult:
+        """A new version that shows what an older one showed. All versions stay readable as before; a dry run counts what would change.
+
+        Rows that were pending then are pending again. Properties, savepoints and the oldest readable event time stay as they are, and so
+        does what was applied: a retry of an ingest that this undoes ingests nothing.
+        """
+        return self.table.restore(version=version, timestamp=timestamp, savepoint=savepoint, dry_run=dry_run, token=token)
+
     def repair_clock(self, *, dry_run: bool = False) -> JobResult:
         """Correct commit times that are wrong because a writer's clock was ahead. A dry run returns the corrected times."""
         return self.table.repair_clock(dry_run=dry_run)

@@ -14,6 +14,7 @@ from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import Column, Style, duration_text, escaped, facts, output_width, size_text, text_table
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.job import JobResult
+from opal_lake.job.operations.table import Restore
 from opal_lake.job.operations.upkeep import Retain
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def commands(verbs: Verbs) -> None:
     """Register the verbs."""
     _add_set(verbs)
     _add_savepoint(verbs)
+    _add_restore(verbs)
     _add_retain(verbs)
     _add_repair_clock(verbs)
 
@@ -65,6 +67,19 @@ def savepoint(args: argparse.Namespace) -> None:
         _show(args, table.release(args.name), "released")
     else:
         _show(args, table.savepoint(args.name, args.version), "kept")
+
+
+def _add_restore(verbs: Verbs) -> None:
+    example = "opal restore lake/users --version 7 --dry-run"
+    summary = "show again what an older version showed, as a new version"
+    parser = add_command(verbs, Verb(name="restore", group=KEEP, summary=summary, example=example, run=restore))
+    add_flags(parser, Restore)
+    add_token(parser)
+
+
+def restore(args: argparse.Namespace) -> None:
+    job = operation_of(args, Restore)
+    _show(args, _table(args).restore(**vars(job), token=args.token), "would change" if job.dry_run else "changed")
 
 
 def _add_retain(verbs: Verbs) -> None:
