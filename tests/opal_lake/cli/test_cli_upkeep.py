@@ -81,3 +81,23 @@ def test_a_clock_is_repaired_by_the_command(tmp_path: Path, capsys: pytest.Captu
     assert main(["repair-clock", uri]) == OK
     assert "nothing to do" in capsys.readouterr().out
     assert main(["check", uri]) == OK
+
+
+def test_restore_says_what_would_change_and_does_it(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    table = reopen(open_storage(uri))
+    assert main(["restore", uri, "--version", "1", "--dry-run"]) == OK
+    assert "would change 1 row restored, 1 row removed" in capsys.readouterr().out
+    assert content(table) == [("ax", 2, 2)]
+    assert main(["restore", uri, "--version", "1", "--token", "t"]) == OK
+    shown = capsys.readouterr().out
+    assert "changed 1 row restored, 1 row removed, version 4 of" in shown
+    assert "version 1 is what a read returns again" in shown
+    assert content(table) == [("ax", 0, 0)]
+    assert main(["restore", uri, "--version", "4"]) == OK
+    assert "nothing to do" in capsys.readouterr().out
+    assert main(["history", uri, "--limit", "1"]) == OK
+    assert "restore" in capsys.readouterr().out
+    assert main(["restore", uri]) == INPUT
+    assert "one of version, timestamp and savepoint" in capsys.readouterr().err
+    assert main(["restore", uri, "--savepoint", "x"]) == INPUT
+    assert "no savepoint 'x'; it has none" in capsys.readouterr().err
