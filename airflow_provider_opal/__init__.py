@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_opal.operators.maintenance import MaintenanceOperator
     from airflow_provider_opal.operators.metagen import MetaGenOperator
     from airflow_provider_opal.operators.reconcile import ReconcileOperator
+    from airflow_provider_opal.operators.restore import RestoreOperator
     from airflow_provider_opal.operators.retention import RetentionOperator
     from airflow_provider_opal.operators.spark import OpalSparkOperator
     from airflow_provider_opal.operators.zorder import ZOrderOperator
@@ -40,6 +41,7 @@ __all__ = [
     "OpalSparkOperator",
     "OpalTaskGroup",
     "ReconcileOperator",
+    "RestoreOperator",
     "RetentionOperator",
     "SnapshotTriggerSensor",
     "Table",
@@ -68,6 +70,7 @@ _MODULES = {
     "OpalSparkOperator": "airflow_provider_opal.operators.spark",
     "OpalTaskGroup": "airflow_provider_opal.templates.pipeline",
     "ReconcileOperator": "airflow_provider_opal.operators.reconcile",
+    "RestoreOperator": "airflow_provider_opal.operators.restore",
     "RetentionOperator": "airflow_provider_opal.operators.retention",
     "SnapshotTriggerSensor": "airflow_provider_opal.sensors.snapshot",
     "Table": "airflow_provider_opal.operators.ingest",

@@ -3,7 +3,9 @@
 from typing import Any
 
 NAME = "Opal"
-_OPERATORS = ("spark", "ingest", "metagen", "consume", "reconcile", "compaction", "zorder", "retention", "maintenance", "approval")
+_OPERATORS = (
+    "spark", "ingest", "metagen", "consume", "reconcile", "compaction", "zorder", "restore", "retention", "maintenance", "approval",
+)  # fmt: skip
 _HOME = "https://pypi.org/project/airflow-provider-opal/"
 
 

@@ -17,6 +17,7 @@ from airflow_provider_opal.operators.consume import ConsumeOperator
 from airflow_provider_opal.operators.ingest import IngestOperator, Table
 from airflow_provider_opal.operators.maintenance import MaintenanceOperator
 from airflow_provider_opal.operators.metagen import MetaGenOperator
+from airflow_provider_opal.operators.restore import RestoreOperator
 from airflow_provider_opal.operators.retention import RetentionOperator
 from airflow_provider_opal.operators.zorder import ZOrderOperator
 from airflow_provider_opal.templates.maintenance import Maintenance
@@ -27,7 +28,7 @@ from opal_lake.cli.lake import commands as lake_commands
 from opal_lake.job.operations import NAMES
 from opal_lake.job.operations.declared import Declared, default_of, is_required, types_of
 from opal_lake.job.operations.rows import Changes, Check, Consume, MetaGen, Read, RebuildKeyStore
-from opal_lake.job.operations.table import COLUMN_ROLES, Bootstrap, Create, Ingest, NewTable, SetProperties
+from opal_lake.job.operations.table import COLUMN_ROLES, Bootstrap, Create, Ingest, NewTable, Restore, SetProperties
 from opal_lake.job.operations.upkeep import Compact, Maintain, Retain, UpkeepPolicy, ZOrder
 from opal_lake.spec.properties import check_properties, plain_properties
 from opal_lake.table import Table as LakeTable
@@ -163,6 +164,9 @@ SURFACES = {
     "OpalTable.compact": Surface(declared=Compact, arguments=parameters(OpalTable.compact), differs={"token": TOKEN}),
     "OpalTable.zorder": Surface(declared=ZOrder, arguments=parameters(OpalTable.zorder), differs={"token": TOKEN}),
     "OpalTable.retain": Surface(declared=Retain, arguments=parameters(OpalTable.retain), differs={"token": TOKEN}),
+    "OpalTable.restore": Surface(
+        declared=Restore, arguments=parameters(OpalTable.restore), differs={"token": TOKEN, "timestamp": "also a datetime"}
+    ),
     "OpalTable.maintain": Surface(
         declared=Maintain,
         arguments=parameters(OpalTable.maintain),
@@ -183,6 +187,9 @@ SURFACES = {
     ),
     "Table.metagen": Surface(declared=MetaGen, arguments=parameters(LakeTable.metagen), differs={"token": TOKEN}),
     "Table.retain": Surface(declared=Retain, arguments=parameters(LakeTable.retain), differs={"token": TOKEN}),
+    "Table.restore": Surface(
+        declared=Restore, arguments=parameters(LakeTable.restore), differs={"token": TOKEN, "timestamp": "also a datetime"}
+    ),
     "Table.compact": Surface(declared=Compact, arguments=parameters(LakeTable.compact), differs={"token": TOKEN}),
     "Table.zorder": Surface(declared=ZOrder, arguments=parameters(LakeTable.zorder), differs={"token": TOKEN}),
     "Table.maintain": Surface(
@@ -224,6 +231,9 @@ SURFACES = {
         | {"whole": "a schedule does what is new; `opal zorder --whole` does all once"},
     ),
     "RetentionOperator": Surface(declared=Retain, arguments=parameters(RetentionOperator.__init__), differs={"table": WHERE}),
+    "RestoreOperator": Surface(
+        declared=Restore, arguments=parameters(RestoreOperator.__init__), differs={"table": WHERE, "version": "also a template"}
+    ),
     "MaintenanceOperator": Surface(declared=Maintain, arguments=parameters(MaintenanceOperator.__init__), differs={"table": WHERE}),
     "templates.Maintenance": Surface(
         declared=UpkeepPolicy,
@@ -299,6 +309,7 @@ SURFACES = {
     "opal zorder": Surface(
         declared=ZOrder, arguments=flags("zorder"), differs={"token": TOKEN, "columns": "given without a flag", "paths": "the columns"}
     ),
+    "opal restore": Surface(declared=Restore, arguments=flags("restore"), differs={"token": TOKEN}),
     "opal retain": Surface(declared=Retain, arguments=flags("retain"), differs={"token": TOKEN}),
     "opal maintain": Surface(
         declared=Maintain,

@@ -1,4 +1,4 @@
-"""UpkeepOperator: the base of operators that maintain a table's files. Arguments follow from the declarations of the operations."""
+"""UpkeepOperator: the base of operators that work on a whole table. Arguments follow from the declarations of the operations."""
 
 import logging
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class UpkeepOperator(OpalSparkOperator):
-    """Maintains a table's files and changes no rows: it has no outlets, triggers no consumers, and needs no partition key.
+    """Works on the whole table, and needs no partition key. It may run at any time beside ingests, MetaGens and readers.
 
-    It may run at any time beside ingests, MetaGens and readers.
+    One that maintains files changes no rows: it has no outlets, and triggers no consumers.
     """
 
     declared: ClassVar["type[Operation]"]

@@ -22,6 +22,7 @@ from opal_lake.events.bitmap import Bitmaps
 from opal_lake.ids import IdSource, RandomIds
 from opal_lake.job.job import JobResult
 from opal_lake.job.operations.declared import given_fields
+from opal_lake.job.operations.table import Restore
 from opal_lake.job.operations.upkeep import Retain
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.log.commit import Actions, Commit
@@ -39,19 +40,20 @@ from opal_lake.read.get import get_rows
 from opal_lake.read.history_view import history_of_all, history_of_keys
 from opal_lake.read.net_rows import key_of_net, plan_net, read_net
 from opal_lake.read.read import event_time_of, narrowed, plan_read, read_rows, segments_after, segments_of_partition
-from opal_lake.retention.business_snapshot import finish_business_snapshot
+from opal_lake.retention.business_snapshot import finish_business_snapshot, read_business_snapshot
 from opal_lake.retention.clock_repair import repair_clock
 from opal_lake.retention.retention import retain
-from opal_lake.retention.savepoint import release_savepoint, set_savepoint
+from opal_lake.retention.savepoint import release_savepoint, savepoint_version, set_savepoint
 from opal_lake.rewrite.rewrite import target_bytes_of
 from opal_lake.spec.condition import check_condition
 from opal_lake.spec.ordering import encode_order
-from opal_lake.spec.schema import DELETED, Atomic
+from opal_lake.spec.schema import Atomic
 from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.storage import Storage, open_storage
-from opal_lake.write.by_business_snapshot import ArrowSplit, ingest_by_column
-from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_lake.write.arrow_rows import ArrowRows, ingest_arrow
+from opal_lake.write.ingest_job import IngestOptions
 from opal_lake.write.metagen_job import metagen
+from opal_lake.write.restore import restore
 from opal_lake.write.spec_change import Changes, set_properties
 
 
@@ -78,8 +80,7 @@ class Table(OpenTable):
         if (version, timestamp, business_snapshot).count(None) < 2:
             raise InvalidInputError("version, timestamp and business_snapshot name the same axis: give one of them")
         if business_snapshot is not None:
-            head = self.log.head()
-            return self.log.at(head.root.business.version_of(business_snapshot, head.root.savepoints, head.version), head)
+            return read_business_snapshot(self.log, business_snapshot)
         if version is not None and not hasattr(version, "__index__"):
             raise InvalidInputError(f"version={version!r} is no version; give a whole number, as `opal history` lists them")
         if timestamp is not None:
@@ -129,10 +130,7 @@ class Table(OpenTable):
         of; `business_snapshot_column` names a column that says it, and there is a commit for each.
         """
         options = IngestOptions(**given_fields(IngestOptions, locals()))
-        if business_snapshot_column is None:
-            return ingest(self, lambda spec: _marked(rows, deleted, spec), options)
-        column = business_snapshot_column
-        return ingest_by_column(self, lambda spec: ArrowSplit(rows=_marked(rows, deleted, spec), column=column), options, column)
+        return ingest_arrow(self, ArrowRows(rows=rows, deleted=deleted), options, business_snapshot_column)
 
     def metagen(self, *, token: str | None = None) -> JobResult:
         """Make all pending rows visible: find out which rows they replace or delete."""
@@ -231,6 +229,24 @@ class Table(OpenTable):
         """No more rows of the open business snapshot come: its version becomes a savepoint of its name, and the next one opens."""
         return finish_business_snapshot(self.log, name)
 
+    def restore(
+        self,
+        *,
+        version: int | None = None,
+        timestamp: object = None,
+        savepoint: str | None = None,
+        dry_run: bool = False,
+        token: str | None = None,
+    ) -> JobResult:
+        """A new version that shows what an older one showed. All versions stay readable as before; a dry run counts what would change.
+
+        Rows that were pending then are pending again. Properties, savepoints and the oldest readable event time stay as they are, and so
+        does what was applied: a retry of an ingest that this undoes ingests nothing.
+        """
+        Restore.check_together({"version": version, "timestamp": timestamp, "savepoint": savepoint}, lambda _: False)
+        kept = version if savepoint is None else savepoint_version(self.log.head(), savepoint)
+        return restore(self.log, self.snapshot_at(kept, timestamp), dry_run=dry_run, token=token)
+
     def repair_clock(self, *, dry_run: bool = False) -> JobResult:
         """Correct the times of versions since some writer's clock was ahead; a dry run tells what they would be."""
         return repair_clock(self.log, dry_run=dry_run)
@@ -319,7 +335,7 @@ class Table(OpenTable):
         of the range undid.
         """
         feed = FeedOptions(mode=mode, compute_updates=compute_updates, columns=columns)
-        return read_changes(plan_changes(self.log, version_range(self.log, start, end)), feed)
+        return read_changes(plan_changes(self.log, version_range(self.log, start, end), is_net=feed.is_net), feed)
 
     def narrow(self, snapshot: Snapshot, invalid: Bitmaps, partition_key: str | None, after: int | None) -> Bitmaps:
         """The bitmaps of a read that wants only what came with a partition key, or after a version."""
@@ -382,14 +398,3 @@ def create_on(
 def _exists(storage: Storage) -> TableExistsError:
     way_out = "open it with OpalTable.for_path, create it only if_absent (`opal create --if-absent`), or choose another path"
     return TableExistsError(f"{storage.uri} is an Opal table already; {way_out}")
-
-
-def _marked(rows: pa.Table, deleted: Sequence[bool] | None, spec: TableSpec) -> pa.Table:
-    names = spec.schema.names
-    if sorted(set(rows.column_names) - {DELETED}) != sorted(names):
-        raise InvalidInputError(f"the rows have the columns {rows.column_names}, the table has {names}; give it exactly these")
-    if deleted is None:
-        return rows
-    if spec.deletes is None:
-        raise InvalidInputError("rows are marked as deletes, but the table knows none; create it with deletes='an SQL condition'")
-    return rows.append_column(DELETED, pa.array(deleted, pa.bool_()))

@@ -20,12 +20,11 @@ from opal_lake.job.operations.upkeep import Compact
 from opal_lake.job.source import BATCH_MB, Files, Jdbc
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import FeedOptions
-from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec, refuse_another_spec
+from opal_lake.spec.table_spec import TableLayout, plan_spec, refuse_another_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.write.bootstrap import BootstrapPlan
-from opal_lake.write.by_business_snapshot import ingest_by_column
-from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_lake.write.ingest_job import IngestOptions
 from opal_lake.write.spec_change import Changes
 from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.engine.executor import on_spark
@@ -35,11 +34,9 @@ from opal_spark.inspect.check import check
 from opal_spark.read.changes import changes
 from opal_spark.read.history_view import history_of_keys, history_view
 from opal_spark.read.reader import View, explain_read, read
-from opal_spark.sources import source_errors, source_rows
-from opal_spark.sources.fitting import fitting
 from opal_spark.sources.tables import plan_source
 from opal_spark.write.bootstrap import Bootstrap, refuse_overlap, source_table
-from opal_spark.write.by_business_snapshot import SparkSplits
+from opal_spark.write.ingest import SourceOf, ingest_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -115,16 +112,7 @@ class OpalTable:
         time (property `drift`).
         """
         options = IngestOptions(**given_fields(IngestOptions, locals()))
-        together = metadata == "batch"  # inline the shuffle by key hash parts them again
-
-        def fit(spec: TableSpec) -> DataFrame:
-            return fitting(source_rows(self.spark, rows, spec), spec, together=together)
-
-        with source_errors(self.spark, rows, lambda: self.table.snapshot_at().spec):
-            if business_snapshot_column is None:
-                return ingest(self._on_spark, fit, options)
-            with SparkSplits(column=business_snapshot_column) as splits:
-                return ingest_by_column(self._on_spark, lambda spec: splits.of(fit(spec)), options, business_snapshot_column)
+        return ingest_source(self._on_spark, SourceOf(spark=self.spark, rows=rows), options, business_snapshot_column)
 
     def metagen(self, *, token: str | None = None) -> JobResult:
         """Make all pending rows visible: find out which rows they replace or delete."""
@@ -261,6 +249,22 @@ class OpalTable:
     ) -> JobResult:
         """Delete files that no version of the last `window`, no savepoint and no job of the last `grace` (a day by default) needs."""
         return self.table.retain(window=window, grace=grace, dry_run=dry_run, token=token)
+
+    def restore(
+        self,
+        *,
+        version: int | None = None,
+        timestamp: object = None,
+        savepoint: str | None = None,
+        dry_run: bool = False,
+        token: str | None = None,
+    ) -> JobResult:
+        """A new version that shows what an older one showed. All versions stay readable as before; a dry run counts what would change.
+
+        Rows that were pending then are pending again. Properties, savepoints and the oldest readable event time stay as they are, and so
+        does what was applied: a retry of an ingest that this undoes ingests nothing.
+        """
+        return self.table.restore(version=version, timestamp=timestamp, savepoint=savepoint, dry_run=dry_run, token=token)
 
     def repair_clock(self, *, dry_run: bool = False) -> JobResult:
         """Correct commit times that are wrong because a writer's clock was ahead. A dry run returns the corrected times."""

@@ -105,9 +105,9 @@ def counts_text(counts: Mapping[str, int]) -> str:
 def _count_text(count: int, name: str) -> str:
     if name.partition("_")[0] == "bytes":
         return f"{size_text(count)} {name.removeprefix('bytes').strip('_')}".rstrip()
-    singular = name.removesuffix("ies") + "y" if name.endswith("ies") and name != "series" else name.removesuffix("s")
-    noun = singular if count == 1 and name != "ambiguous" else name
-    return f"{count:,} {noun.replace('_', ' ')}"
+    noun, *rest = name.split("_")  # as in `rows_dropped`
+    singular = noun.removesuffix("ies") + "y" if noun.endswith("ies") and noun != "series" else noun.removesuffix("s")
+    return " ".join([f"{count:,}", singular if count == 1 and noun != "ambiguous" else noun, *rest])
 
 
 HISTORY = (

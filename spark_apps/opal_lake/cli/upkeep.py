@@ -14,6 +14,7 @@ from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import Column, Style, duration_text, escaped, facts, output_width, size_text, text_table
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.job import JobResult
+from opal_lake.job.operations.table import Restore
 from opal_lake.job.operations.upkeep import Retain
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def commands(verbs: Verbs) -> None:
     _add_set(verbs)
     _add_savepoint(verbs)
     _add_finish(verbs)
+    _add_restore(verbs)
     _add_retain(verbs)
     _add_repair_clock(verbs)
 
@@ -77,6 +79,19 @@ def _add_finish(verbs: Verbs) -> None:
 
 def finish(args: argparse.Namespace) -> None:
     _show(args, _table(args).finish_business_snapshot(args.name), "finished")
+
+
+def _add_restore(verbs: Verbs) -> None:
+    example = "opal restore lake/users --version 7 --dry-run"
+    summary = "show again what an older version showed, as a new version"
+    parser = add_command(verbs, Verb(name="restore", group=KEEP, summary=summary, example=example, run=restore))
+    add_flags(parser, Restore)
+    add_token(parser)
+
+
+def restore(args: argparse.Namespace) -> None:
+    job = operation_of(args, Restore)
+    _show(args, _table(args).restore(**vars(job), token=args.token), "would change" if job.dry_run else "changed")
 
 
 def _add_retain(verbs: Verbs) -> None:

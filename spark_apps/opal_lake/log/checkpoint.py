@@ -11,6 +11,7 @@ from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import BitmapBase
 from opal_lake.log import sections as parts_of
 from opal_lake.log.commit import FORMAT_VERSION, Commit, canonical_json, seal, unseal
+from opal_lake.log.lists import LISTS, RESTORED_LISTS, base_to_json
 from opal_lake.log.sections import (
     MERGE_RATIO,
     InlinePart,
@@ -28,7 +29,7 @@ from opal_lake.log.sections import (
     sections_from_json,
     sections_to_json,
 )
-from opal_lake.log.snapshot import LISTS, Root, Snapshot, base_to_json
+from opal_lake.log.snapshot import Root, Snapshot
 from opal_lake.log.visibility import fold_bases
 from opal_lake.spec.business_snapshots import business_from_json, business_to_json
 from opal_lake.spec.table_spec import spec_from_json, spec_to_json
@@ -211,6 +212,7 @@ def touched_sections(commits: Iterable[Commit]) -> set[str]:
         touched |= {"segments"} if actions.rewrite and actions.rewrite.gone else set()
         touched |= {"logs"} if actions.add_logs or actions.remove_logs else set()
         touched |= {"bases"} if actions.forgotten else set()
+        touched |= {*RESTORED_LISTS} if actions.restored else set()
         touched |= {"runs"} if actions.add_runs or actions.remove_runs else set()
         touched |= {"tokens"} if commit.token else set()
         touched |= {"partitions"} if commit.partition_key is not None else set()

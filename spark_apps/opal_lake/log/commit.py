@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,21 +24,15 @@ from opal_lake.decoding import decoding
 from opal_lake.errors import FormatError
 from opal_lake.job.job import checked_result
 from opal_lake.layout import PathKind, own_path
+from opal_lake.log.restored import Restored, restored_from_json, restored_to_json
+from opal_lake.log.side_file import SideFile, side_from_json, side_to_json
 from opal_lake.spec.business_snapshots import BusinessSnapshots
 from opal_lake.spec.table_spec import TableSpec, spec_from_json, spec_to_json
 
 FORMAT_VERSION = 1
+RESTORE_FORMAT = 2  # of a commit that restores: who knows only 1 must not read past it
 MAX_FILES_IN_COMMIT = 256  # more are listed in a side file
 _OPEN, _BODY, _CLOSE = b'{"crc32":"', b'","commit":', b"}\n"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideFile:
-    """A bulk list of files that is too long for the commit itself."""
-
-    path: str
-    size: int
-    crc32: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +88,7 @@ class Actions:
     released: tuple[str, ...] = ()
     finished: str | None = None
     corrected_times: CorrectedTimes | None = None
+    restored: Restored | None = None
 
     def check_reported(self, number: int | None) -> None:
         """ReportError where a task of this job reported a file that cannot be. Side files are looked at when they are written."""
@@ -154,7 +149,7 @@ def unseal(data: bytes, path: str) -> Any:
 
 def encode_commit(commit: Commit) -> bytes:
     body = {
-        "format": FORMAT_VERSION,
+        "format": RESTORE_FORMAT if commit.actions.restored else FORMAT_VERSION,
         "version": commit.version,
         "table_id": commit.table_id,
         "write_id": commit.write_id,
@@ -177,8 +172,8 @@ def encode_commit(commit: Commit) -> bytes:
 
 def decode_commit(data: bytes, path: str) -> Commit:
     body = unseal(data, path)
-    if body.get("format") != FORMAT_VERSION:
-        raise FormatError(f"{path} has format {body.get('format')!r}, this version reads {FORMAT_VERSION}; upgrade airflow-provider-opal")
+    if body.get("format") not in (FORMAT_VERSION, RESTORE_FORMAT):
+        raise FormatError(f"{path} has format {body.get('format')!r}, this version reads {RESTORE_FORMAT}; upgrade airflow-provider-opal")
     with decoding(path, "a commit"):
         return _commit_from_json(body)
 
@@ -226,6 +221,7 @@ def actions_to_json(actions: Actions) -> dict[str, Any]:
         "released": list(actions.released),
         "finished": actions.finished,
         "corrected_times": _times_to_json(actions.corrected_times),
+        "restored": restored_to_json(actions.restored) if actions.restored else None,
     }
     optional = {"floor": actions.floor, "oldest_version": actions.oldest_version}  # which may be 0
     return {name: value for name, value in parts.items() if value} | {name: value for name, value in optional.items() if value is not None}
@@ -252,6 +248,7 @@ def actions_from_json(data: Mapping[str, Any]) -> Actions:
         released=tuple(map(checked.text, checked.listed(data.get("released", ())))),
         finished=checked.business_snapshot(data["finished"]) if "finished" in data else None,
         corrected_times=_times_from_json(data["corrected_times"]) if "corrected_times" in data else None,
+        restored=restored_from_json(checked.mapped(data["restored"])) if "restored" in data else None,
     )
 
 
@@ -262,14 +259,6 @@ def _times_to_json(times: CorrectedTimes | None) -> list[int] | None:
 def _times_from_json(data: Any) -> CorrectedTimes:
     first, *times_us = checked.listed(data)
     return CorrectedTimes(first=checked.count(first), times_us=tuple(map(checked.word, times_us)))
-
-
-def side_to_json(side: SideFile) -> list[Any]:
-    return [side.path, side.size, side.crc32]
-
-
-def side_from_json(data: Sequence[Any]) -> SideFile:
-    return SideFile(path=own_path(PathKind.SIDE, data[0]), size=checked.count(data[1]), crc32=checked.crc(data[2]))
 
 
 def rewrite_to_json(rewrite: Rewrite) -> dict[str, Any]:

@@ -306,7 +306,7 @@ class CommitLog:
             application=proposal.application,
             partition_key=proposal.partition_key,
             business_snapshot=proposal.business_snapshot,
-            epoch=head.root.epoch,
+            epoch=head.root.epoch + (draft.actions.restored is not None),
             changes_view=draft.changes_view,
             result=result.to_dict(),
             actions=draft.actions,
@@ -346,7 +346,7 @@ class CommitLog:
         with self.derived():
             if link.token is not None:
                 self.storage.put_if_absent(layout.result_path(link.token), result_of(link).to_json().encode())
-            if link.version % head.spec.integer("checkpoint_commits") == 0:
+            if link.version % head.spec.integer("checkpoint_commits") == 0 or link.actions.restored is not None:
                 write_checkpoint(self.storage, head.followed_by([link]))
 
     def _check_not_below_expired_log(self, head: Snapshot, link: Commit) -> None:

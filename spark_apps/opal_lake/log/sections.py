@@ -6,16 +6,19 @@ whole list. Parts are merged by size: an item is written again about once each t
 
 import base64
 import struct
+import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from opal_lake import checked
+from opal_lake import checked, layout
 from opal_lake.decoding import decoding
 from opal_lake.layout import PathKind, own_path
 from opal_lake.log.commit import canonical_json
+from opal_lake.log.side_file import SideFile
+from opal_lake.storage.protocol import Storage
 
 INLINE_BYTES = 16 << 10  # parts below lie in the root itself: a small table's checkpoint is one file
 MERGE_RATIO = 2  # a part has more than so many times the items of the next one
@@ -60,6 +63,13 @@ Sections = Mapping[str, tuple[Part, ...]]
 def encode_section(items: Iterable[Any], to_json: Callable[[Any], Any]) -> bytes:
     """One line an item."""
     return encode_lines(canonical_json(to_json(item)) for item in items)
+
+
+def write_side(storage: Storage, number: int, attempt: int, items: Iterable[Any], to_json: Callable[[Any], Any]) -> SideFile:
+    """Store a list that is too long for its commit."""
+    path, data = layout.side_path(number, attempt), encode_section(items, to_json)
+    storage.put_if_absent(path, data)
+    return SideFile(path=path, size=len(data), crc32=zlib.crc32(data))
 
 
 def encode_lines(lines: Iterable[bytes]) -> bytes:

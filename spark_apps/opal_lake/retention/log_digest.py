@@ -17,8 +17,9 @@ from opal_lake.errors import FormatError, NotFoundError
 from opal_lake.log.checkpoint import decode_root
 from opal_lake.log.commit import FORMAT_VERSION, Commit
 from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.lists import ingested_files, restored_paths, rewritten_files
 from opal_lake.log.sections import decode_section, encode_section, file_parts
-from opal_lake.log.snapshot import Snapshot, ingested_files, rewritten_files
+from opal_lake.log.snapshot import Snapshot
 from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.verified import missing_error, read_sealed
 
@@ -100,10 +101,12 @@ def _check_whole(log: CommitLog, head: Snapshot, entries: Mapping[int, Entry]) -
 def entry_of(storage: Storage, commit: Commit) -> Entry:
     """What retention asks of a commit."""
     actions = commit.actions
-    sides = [side.path for side in (actions.ingested_side, actions.rewrite.side if actions.rewrite else None) if side]
+    named = (actions.ingested_side, actions.rewrite and actions.rewrite.side, actions.restored and actions.restored.side)
+    sides = [side.path for side in named if side]
     paths = [file.path for file in (*ingested_files(storage, commit), *rewritten_files(storage, commit).add)]
     paths += [log.path for log in actions.add_logs]
     paths += [run.path for run in actions.add_runs]
+    paths += restored_paths(storage, commit)
     return Entry(
         version=commit.version,
         timestamp_us=commit.timestamp_us,

@@ -52,15 +52,20 @@ def _refuse_business(business: BusinessSnapshots, name: str) -> None:
         raise InvalidInputError(f"{name} is a business snapshot of this table, whose savepoint has this name; choose another one")
 
 
+def savepoint_version(head: Snapshot, name: str) -> int:
+    """The version that a savepoint keeps."""
+    if name not in head.root.savepoints:
+        known = savepoints_text(head.root.savepoints) or "none"
+        raise NotFoundError(f"{head.storage.uri} has no savepoint {name!r}; it has {known}")
+    return head.root.savepoints[name]
+
+
 def release_savepoint(log: CommitLog, name: str) -> JobResult:
     """Its version goes with the next retention, unless it is young enough or has another name."""
     started_us, base = log.clock.now_us(), log.head()
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
-        if name not in head.root.savepoints:
-            known = savepoints_text(head.root.savepoints) or "none"
-            raise NotFoundError(f"{log.storage.uri} has no savepoint {name!r}; it has {known}")
-        note = f"version {head.root.savepoints[name]} is {name} no longer"
+        note = f"version {savepoint_version(head, name)} is {name} no longer"
         result = JobResult(operation="release", table=log.storage.uri, notes=(note,))
         return Draft(actions=Actions(released=(name,)), result=result)
 

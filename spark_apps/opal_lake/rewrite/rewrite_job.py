@@ -1,22 +1,22 @@
 """A rewrite from its tasks' outputs to the commit, on any executor. Files that another rewrite removed in the meantime are left out."""
 
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
 from pyroaring import BitMap
 
-from opal_lake import layout
 from opal_lake.data.reported import check_files
 from opal_lake.data.segment import DataFile, Segment
 from opal_lake.events.bitmap import Bitmaps, add_bitmaps
 from opal_lake.ids import segment_part
 from opal_lake.job.job import JobResult
-from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Commit, Rewrite, SideFile, file_to_json
+from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Commit, Rewrite, file_to_json
 from opal_lake.log.commit_log import CommitLog, Draft, Proposal
-from opal_lake.log.sections import encode_section
-from opal_lake.log.snapshot import Snapshot, rewritten_files
+from opal_lake.log.lists import rewritten_files
+from opal_lake.log.sections import write_side
+from opal_lake.log.side_file import SideFile
+from opal_lake.log.snapshot import Snapshot
 from opal_lake.rewrite.rewrite_task import Rewritten
 
 
@@ -124,7 +124,4 @@ def _counts(kept: Sequence[Rewritten]) -> dict[str, int]:
 def _write_side(log: CommitLog, number: int, attempt: int, rewrite: Rewrite) -> SideFile:
     check_files(rewrite.add)
     items: list[DataFile | str] = [*rewrite.add, *rewrite.remove]
-    data = encode_section(items, lambda item: item if isinstance(item, str) else file_to_json(item))
-    path = layout.side_path(number, attempt)
-    log.storage.put_if_absent(path, data)
-    return SideFile(path=path, size=len(data), crc32=zlib.crc32(data))
+    return write_side(log.storage, number, attempt, items, lambda item: item if isinstance(item, str) else file_to_json(item))

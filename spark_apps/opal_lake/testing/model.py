@@ -3,7 +3,7 @@
 Values are Python's own. Nothing here is shared with the code that it judges.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -28,6 +28,9 @@ class ModelRow:
     def order(self) -> tuple[Any, ...]:
         """What decides between rows of one key; a null comes before every value."""
         return (self.delta, *((tie is not None, 0 if tie is None else tie) for tie in self.ties), self.row_id)
+
+
+ShownAt = Callable[[int], Iterable[ModelRow]]  # the visible rows of a version
 
 
 def visible(rows: Iterable[ModelRow], version: int | None = None, event_time: Any = None) -> list[ModelRow]:
@@ -79,27 +82,22 @@ def intervals(rows: Iterable[ModelRow], version: int | None = None) -> list[tupl
     return shown
 
 
-def changes(rows: Iterable[ModelRow], start: int, end: int) -> list[tuple[int, str, ModelRow]]:
+def changes(shown_at: ShownAt, start: int, end: int) -> list[tuple[int, str, ModelRow]]:
     """What each version from start to end did to the visible rows: the version, what happened, and the row, in the order of a feed."""
-    members = list(rows)
-    feed: list[tuple[int, str, ModelRow]] = []
-    for version in range(max(start, 1), end + 1):
-        before, after = ({row.key: row for row in visible(members, at)} for at in (version - 1, version))
-        for key in before.keys() | after.keys():
-            old, new = before.get(key), after.get(key)
-            if old is new:
-                continue
-            if old is not None:
-                feed.append((version, "delete" if new is None else "update_preimage", old))
-            if new is not None:
-                feed.append((version, "insert" if old is None else "update_postimage", new))
-    return feed
+    versions = range(max(start, 1), end + 1)
+    return [(version, kind, row) for version in versions for kind, row in net_changes(shown_at, version, version)]
 
 
-def net_changes(rows: Iterable[ModelRow], start: int, end: int) -> list[tuple[str, ModelRow]]:
+def net_changes(shown_at: ShownAt, start: int, end: int) -> list[tuple[str, ModelRow]]:
     """What a range of versions did in sum."""
-    members = list(rows)
-    before, after = ({row.key: row for row in visible(members, at)} for at in (max(start, 1) - 1, end))
-    touched = {row.key for _, _, row in changes(members, start, end)}
-    feed = [("update_preimage" if key in after else "delete", row) for key, row in before.items() if key in touched]
-    return feed + [("update_postimage" if key in before else "insert", row) for key, row in after.items() if key in touched]
+    before, after = ({row.key: row for row in shown_at(version)} for version in (max(start, 1) - 1, end))
+    feed: list[tuple[str, ModelRow]] = []
+    for key in before.keys() | after.keys():
+        old, new = before.get(key), after.get(key)
+        if old is not None and new is not None and old.row_id == new.row_id:
+            continue
+        if old is not None:
+            feed.append(("delete" if new is None else "update_preimage", old))
+        if new is not None:
+            feed.append(("insert" if old is None else "update_postimage", new))
+    return feed

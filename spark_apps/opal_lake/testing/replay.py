@@ -1,6 +1,6 @@
 """Plays a history on a table and on the model side by side, and compares every moment of both."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from opal_lake.data.data_file import decode_file
 from opal_lake.engine.in_process import InProcess
-from opal_lake.errors import NotFoundError
+from opal_lake.errors import ConflictError, NotFoundError
 from opal_lake.job.job import JobResult
-from opal_lake.log.snapshot import Snapshot, ingested_files
+from opal_lake.log.lists import ingested_files
+from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.read import event_time_of, file_reads, hidden_rows, plan_read
 from opal_lake.spec.ordering import encode_order
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic, arrow_type
@@ -38,12 +39,13 @@ class Hand:
     token: str | None
     serials: tuple[int, ...]
     is_ingest: bool
+    epoch: int
     is_inline: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class Replay:
-    """A table, the model beside it, and what is in hand."""
+    """A table, the model beside it, and what is in hand. `states` are the model's rows as of each version, by serial number."""
 
     open_table: Callable[[], Table]
     shape: Shape
@@ -54,6 +56,9 @@ class Replay:
     tokens: dict[str, int] = field(default_factory=dict)
     idle: dict[str, int] = field(default_factory=dict)
     versions: list[int] = field(default_factory=lambda: [0])
+    states: dict[int, Mapping[int, ModelRow]] = field(default_factory=lambda: {0: {}})
+    deltas: dict[RowId, Any] = field(default_factory=dict)
+    restored: list[int] = field(default_factory=list)
     hands: list[Hand] = field(default_factory=list)
     decoded: dict[str, pa.Table] = field(default_factory=dict)
     next_serial: int = 1
@@ -76,6 +81,8 @@ class Replay:
                 self._compact(step)
             case "zorder":
                 self._zorder(step)
+            case "restore":
+                self._restore(step)
             case "reopen":
                 self.table = self.open_table()
 
@@ -90,8 +97,31 @@ class Replay:
         deltas = sorted({row.delta for row in self.rows.values()})
         floor = self.order_word(deltas[step.hand % len(deltas)]) if step.part and deltas else None
         options = CompactOptions(mode="minor" if floor is None else "major", floor=floor, target_bytes=_TARGET_BYTES)
-        compact(self._interrupted(step), options)
+        self._rewrite(lambda: compact(self._interrupted(step), options))
+
+    def _rewrite(self, run: Callable[[], object]) -> None:
+        """A restore in the meantime ends it."""
+        epoch = len(self.restored)
+        try:
+            run()
+        except ConflictError:
+            assert epoch < len(self.restored)
         self._see_versions()
+
+    def _restore(self, step: Step) -> None:
+        """Any version, be it of the course of versions that the newest one continues or not."""
+        version, before = self.versions[step.hand % len(self.versions)], self.rows
+        rehearsed, result = self.table.restore(version=version, dry_run=True), self.table.restore(version=version)
+        assert rehearsed.counts == result.counts
+        assert rehearsed.version is None
+        shown, again = ({row.row_id for row in visible(rows.values())} for rows in (before, self.states[version]))
+        if result.version is None:
+            assert shown == again
+            return
+        assert result.counts == {"rows_restored": len(again - shown), "rows_removed": len(shown - again)}
+        self.rows = dict(self.states[version])
+        self._see_versions()
+        self.restored.append(result.version)
 
     def _interrupted(self, step: Step) -> Table:
         left = list(step.during)
@@ -108,12 +138,13 @@ class Replay:
         fields = [field for field in self.table.snapshot_at().spec.schema.fields if isinstance(field.type, Atomic)]
         chosen = tuple((fields + fields)[step.hand % len(fields) :][: min(len(fields), 1 + step.hand % 3)])
         options = ZOrderOptions(columns=tuple(field.id for field in chosen), target_bytes=_TARGET_BYTES, whole=bool(step.part))
-        zorder(self._interrupted(step), chosen, options)
-        self._see_versions()
+        self._rewrite(lambda: zorder(self._interrupted(step), chosen, options))
 
     def _see_versions(self) -> None:
         """A compaction commits as often as it likes."""
-        self.versions += range(self.versions[-1] + 1, self.table.log.head().version + 1)
+        new = range(self.versions[-1] + 1, self.table.log.head().version + 1)
+        self.versions += new
+        self.states.update((version, dict(self.rows)) for version in new)
 
     def order_word(self, moment: Any) -> int:
         delta = self.table.snapshot_at().spec.delta
@@ -146,7 +177,7 @@ class Replay:
         else:
             outputs = write_segments(table, rows, run)
         commit = partial(commit_ingest, self.table.log, run, outputs, rule_outputs)
-        return Hand(commit=commit, token=step.token, serials=serials, is_ingest=True, is_inline=is_inline)
+        return Hand(commit=commit, token=step.token, serials=serials, is_ingest=True, epoch=len(self.restored), is_inline=is_inline)
 
     def _cut(self, step: Step) -> Table:
         return replace(self.table, executor=InProcess(tasks=step.tasks))
@@ -173,10 +204,15 @@ class Replay:
         outputs = apply_to_pending(self._cut(step), plan)
         assert outputs.counts["rows"] == len(pending)
         commit = partial(commit_metagen, self.table.log, plan, outputs, step.token)
-        return Hand(commit=commit, token=step.token, serials=pending, is_ingest=False)
+        return Hand(commit=commit, token=step.token, serials=pending, is_ingest=False, epoch=len(self.restored))
 
     def _finish(self, hand: Hand) -> None:
-        result = hand.commit()
+        try:
+            result = hand.commit()
+        except ConflictError:
+            assert hand.epoch < len(self.restored)
+            return
+        assert hand.epoch == len(self.restored) or self.table.log.head().version == self.versions[-1], "it saw no restore, and committed"
         if hand.token is not None and hand.token in self._remembered():
             self._expect_repeat(result, hand.token)
             return
@@ -189,7 +225,6 @@ class Replay:
             assert result.version is None, f"{result} says that something was done, but nothing was left to do"
             return
         assert result.version == self.versions[-1] + 1
-        self.versions.append(result.version)
         if hand.token is not None:
             self.tokens.pop(hand.token, None)
             self.tokens[hand.token] = result.version
@@ -197,6 +232,7 @@ class Replay:
             self._take_in(new, result.version)
         for serial in new if hand.is_inline or not hand.is_ingest else ():
             self.rows[serial] = replace(self.rows[serial], processed=result.version)
+        self._see_versions()
 
     def _take_in(self, serials: list[int], version: int) -> None:
         """Row ids are the table's to give; everything else of a row the model knows."""
@@ -207,8 +243,7 @@ class Replay:
             ids = zip(rows[SEGMENT].to_pylist(), rows[OFFSET].to_pylist(), strict=True)
             given.update(zip(rows[snapshot.spec.schema.field(SERIAL).physical].to_pylist(), ids, strict=True))
         assert sorted(given) == sorted(serials), f"version {version} holds rows {sorted(given)}, put were {sorted(serials)}"
-        used = {row.row_id for row in self.rows.values()}
-        assert len({*given.values()} | used) == len(given) + len(used), f"version {version} gives out a row id twice"
+        assert len({*given.values()} | {*self.deltas}) == len(given) + len(self.deltas), f"version {version} gives out a row id twice"
         for serial in serials:
             put = self.puts_by_serial[serial]
             self.rows[serial] = ModelRow(
@@ -220,6 +255,7 @@ class Replay:
                 partition_key=self.keys[serial],
                 values={**put.values, SERIAL: serial},
             )
+            self.deltas[given[serial]] = put.values[DELTA]
 
     def _remembered(self) -> dict[str, int]:
         return dict([*self.tokens.items()][-int(self.shape.properties["token_keep"]) :])
@@ -251,9 +287,13 @@ class Replay:
             self.decoded[path] = decode_file(read_verified(snapshot.storage, snapshot.files[path]), snapshot.spec, None, path)
         return self.decoded[path]
 
+    def rows_at(self, version: int) -> Iterable[ModelRow]:
+        """The model's rows as of a version, pending ones too."""
+        return self.states[version].values()
+
     def moments(self) -> list[Any]:
         """Every event time that could make a difference: each delta, just before and just after it, and the end of time."""
-        deltas = {row.delta for row in self.rows.values()}
+        deltas = {*self.deltas.values()}
         return [None, *sorted({moment for delta in deltas for moment in (delta, *neighbours_of(delta, self.shape.delta))})]
 
     def compare_everywhere(self) -> None:
@@ -261,13 +301,13 @@ class Replay:
         moments = self.moments()
         for version in self.versions:
             snapshot = self.table.snapshot_at(version)
-            fresh = any(row.processed == version for row in self.rows.values())
+            fresh = version in self.restored or any(row.processed == version for row in self.rows_at(version))
             for moment in moments if fresh or version == self.versions[-1] else moments[:1] + moments[-2:-1]:
                 if not self.is_readable(version, moment):
                     self._expect_unreadable(version, moment)
                     continue
                 actual = self.visible_ids(snapshot, moment)
-                expected = [row.row_id for row in visible(self.rows.values(), version, moment)]
+                expected = [row.row_id for row in visible(self.rows_at(version), event_time=moment)]
                 assert actual == expected, f"version {version}, event time {moment!r}: visible are {actual}, should be {expected}"
 
     def _expect_unreadable(self, version: int, moment: Any) -> None:
@@ -295,15 +335,16 @@ class Replay:
         if not self.is_readable(at, event_time):
             return self._expect_unreadable(at, event_time)
         actual = self.table.read(version=version, timestamp=timestamp, event_time=event_time).to_pylist()
-        expected = [dict(row.values) for row in visible(self.rows.values(), at, event_time)]
+        expected = [dict(row.values) for row in visible(self.rows_at(at), event_time=event_time)]
         by_serial = {row[SERIAL]: row for row in actual}
         assert len(by_serial) == len(actual)
         assert by_serial == {row[SERIAL]: row for row in expected}
 
     def compare_narrowed(self, version: int, after: int, partition_key: str) -> None:
         """Only what came under a partition key, and only what came after a version."""
-        rows = visible(self.rows.values(), version)
-        later = [row for row in rows if row.processed is not None and row.processed > after]
+        held = self.table.snapshot_at(after).segments  # of one that a compaction dropped, a restore brings the rows as new ones
+        rows, before = visible(self.rows_at(version)), {row.row_id for row in known(self.rows_at(after)) if row.row_id[0] in held}
+        later = [row for row in rows if row.row_id not in before]
         self._compare_serials(self.table.read(version=version, after=after), later)
         if partition_key in self.table.snapshot_at(version).partitions:
             ours = [row for row in rows if row.partition_key == partition_key]
@@ -312,9 +353,9 @@ class Replay:
 
     def _compare_net(self, version: int, partition_key: str) -> None:
         """All rows of the key count; if some of them are in no file any more, the read fails."""
-        snapshot, ours = self.table.snapshot_at(version), [row for row in self.rows.values() if row.partition_key == partition_key]
+        snapshot, ours = self.table.snapshot_at(version), [row for row in self.rows_at(version) if row.partition_key == partition_key]
         held = {row_id for path in snapshot.files for row_id in self._ids_in(path, snapshot)}
-        is_whole = all(row.row_id in held for row in known(ours, version))
+        is_whole = all(row.row_id in held for row in known(ours))
         for moment in (moment for moment in (None, *{row.delta for row in ours}) if self.is_readable(version, moment)):
             try:
                 actual = self.table.read(version=version, event_time=moment, partition_key=partition_key, net=True)
@@ -322,7 +363,7 @@ class Replay:
                 actual = None
             assert (actual is not None) == is_whole, f"version {version} holds all rows of {partition_key!r}: {is_whole}"
             if actual is not None:
-                self._compare_serials(actual, net(ours, partition_key, version, moment))
+                self._compare_serials(actual, net(ours, partition_key, event_time=moment))
 
     def _ids_in(self, path: str, snapshot: Snapshot) -> Iterable[RowId]:
         rows = self._decoded(path, snapshot)
@@ -335,7 +376,7 @@ class Replay:
         """Every key that was ever put, one that never was among them or not: the visible rows, in the order of the keys."""
         if not self.is_readable(version, event_time):
             return
-        expected = {row.key: dict(row.values) for row in visible(self.rows.values(), version, event_time)}
+        expected = {row.key: dict(row.values) for row in visible(self.rows_at(version), event_time=event_time)}
         given = list(dict.fromkeys(tuple(put.values[name] for name in self.shape.keys) for put in self.puts_by_serial.values()))[::-1]
         keys = [dict(zip(self.shape.keys, key, strict=True)) for key in given]
         assert self.table.get(keys, version=version, event_time=event_time).to_pylist() == [expected[k] for k in given if k in expected]
@@ -345,7 +386,7 @@ class Replay:
         floor = self.table.snapshot_at(version).root.floor
         expected = [
             {**row.values, "valid_from": begins, "valid_until": ends, "is_current": ends is None, "deleted": deleted}
-            for row, begins, ends, deleted in intervals(self.rows.values(), version)
+            for row, begins, ends, deleted in intervals(self.rows_at(version))
             if floor is None or ends is None or self.order_word(ends) > floor
         ]
         expected.sort(key=lambda row: row[SERIAL])
@@ -360,7 +401,7 @@ class Replay:
     def compare_changes(self, start: int, end: int) -> None:
         """The feed of a range of versions: what each did, and what all did in sum."""
         feed = self.table.changes(start, end).to_pylist()
-        expected = changes(self.rows.values(), start, end)
+        expected = changes(lambda version: visible(self.rows_at(version)), start, end)
         told = [(row["_commit_version"], row["_change_type"], row[SERIAL]) for row in feed]
         assert sorted(told) == sorted((version, kind, row.values[SERIAL]) for version, kind, row in expected)
         assert [version for version, _, _ in told] == sorted(version for version, _, _ in told)
@@ -373,7 +414,7 @@ class Replay:
             (version, split.get(kind, kind), serial) for version, kind, serial in told
         ]
         net_feed = self.table.changes(start, end, mode="netChanges", columns=[SERIAL]).to_pylist()
-        net_expected = net_changes(self.rows.values(), start, end)
+        net_expected = net_changes(lambda version: visible(self.rows_at(version)), start, end)
         assert sorted((row["_change_type"], row[SERIAL]) for row in net_feed) == sorted((k, row.values[SERIAL]) for k, row in net_expected)
         times = {row["_commit_version"]: row["_commit_timestamp"] for row in feed}
         assert list(times.values()) == sorted(times.values())

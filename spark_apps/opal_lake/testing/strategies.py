@@ -100,7 +100,7 @@ class Step:
     `ingest`, `metagen` and `inline`, which is both, run through; `begin_...` do their work and stay in hand until a `finish` commits the
     one at place `hand`, onto whatever the head is by then. `tasks` is how many tasks share the work; `part` says which pending segments a
     MetaGen takes: all (0), the 1st, 3rd ..., or the others. `compact` is minor, or, with a part, major; `zorder` takes what is new, or,
-    with a part, all; `during` happens while they run.
+    with a part, all; `during` happens while they run. `restore` takes the table back to the version at place `hand`.
     """
 
     verb: str
@@ -189,6 +189,8 @@ _COMPACT = st.builds(Step, verb=st.just("compact"), part=st.integers(0, 1), hand
 _RIVALS = st.builds(Step, verb=st.just("compact"), part=st.integers(0, 1), hand=st.integers(0, 9), during=st.tuples(_COMPACT, _COMPACT))
 _ZORDER = st.builds(Step, verb=st.just("zorder"), part=st.integers(0, 1), hand=st.integers(0, 9), during=_DURING)
 _REWRITES = st.builds(Step, verb=st.just("zorder"), hand=st.integers(0, 9), during=st.tuples(st.one_of(_COMPACT, _ZORDER)))
+_RESTORE = st.builds(Step, verb=st.just("restore"), hand=st.integers(0, 30))
+_UNDONE = st.builds(Step, verb=st.just("compact"), part=st.integers(0, 1), hand=st.integers(0, 9), during=st.tuples(_INLINE, _RESTORE))
 _REOPEN = st.just(Step(verb="reopen"))
 _RACE = st.tuples(_INGEST, _INGEST, _BEGIN_METAGEN, _INGEST, _BEGIN_METAGEN, _FINISH, _FINISH)
 # Only MetaGens that take up different segments have anything to redo.
@@ -208,6 +210,9 @@ _SCENES = st.one_of(
     st.tuples(_INLINE, _INLINE, _BEGIN_INLINE, _RIVALS, _FINISH, _INGEST, _COMPACT, _METAGEN),
     st.tuples(_INGEST, _BEGIN_METAGEN, _INLINE, _BEGIN_INLINE, _INGEST, _METAGEN, _FINISH, _FINISH),
     st.tuples(_INLINE, _BEGIN_INLINE, _BEGIN_INLINE, _INLINE, _FINISH, _FINISH),
+    st.tuples(_INLINE, _INLINE, _RESTORE, _INLINE, _RESTORE, _COMPACT),
+    st.tuples(_INGEST, _METAGEN, _INLINE, _COMPACT, _RESTORE, _METAGEN, _ZORDER, _RESTORE),
+    st.tuples(_INLINE, _BEGIN_INLINE, _BEGIN_METAGEN, _RESTORE, _FINISH, _FINISH, _UNDONE, _INLINE),
     st.tuples(_BEGIN_INGEST, _BEGIN_INGEST, _FINISH, _BEGIN_METAGEN, _FINISH, _FINISH, _METAGEN),
     st.lists(st.one_of(_INGEST, _METAGEN, _INLINE, _BEGIN_INGEST, _BEGIN_METAGEN, _BEGIN_INLINE, _FINISH), min_size=1, max_size=4),
 )

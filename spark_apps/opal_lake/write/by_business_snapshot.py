@@ -2,15 +2,10 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date
 from functools import partial
 from typing import Protocol
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from opal_lake.checked import is_business_snapshot
-from opal_lake.data.rejects import BAD
 from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError, count_text
@@ -38,28 +33,6 @@ class SplitRows(Protocol):
 
 
 Split = Callable[[TableSpec], SplitRows]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrowSplit:
-    """Rows in memory."""
-
-    rows: pa.Table
-    column: str
-
-    def values(self, most: int) -> Mapping[str | None, int]:
-        return {_text(pair["values"]): pair["counts"] for pair in pc.value_counts(self.rows[self.column]).to_pylist()}
-
-    def part(self, chosen: Collection[str | None], bad: Mapping[str | None, str]) -> pa.Table:
-        texts = [_text(value) for value in self.rows[self.column].to_pylist()]
-        kept = self.rows.filter(pa.array([text in chosen for text in texts], pa.bool_()))
-        if not bad:
-            return kept
-        return kept.append_column(BAD, pa.array([bad.get(text) for text in texts if text in chosen], pa.string()))
-
-
-def _text(value: object) -> str | None:
-    return value.isoformat() if isinstance(value, date) else None if value is None else str(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

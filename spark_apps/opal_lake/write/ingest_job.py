@@ -1,6 +1,5 @@
 """An ingest from the claim of its number to the commit: rows to segments, and inline the rule applied to them in the same tasks."""
 
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +21,10 @@ from opal_lake.job.job import JobResult, check_visible
 from opal_lake.job.operations.values import METADATA, ON_BAD_ROWS
 from opal_lake.job.reject_threshold import RejectThreshold, parse_threshold
 from opal_lake.log.claim import claim_number
-from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Commit, SideFile, file_to_json
+from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Commit, file_to_json
 from opal_lake.log.commit_log import CommitLog, Draft, Proposal
-from opal_lake.log.sections import encode_section
+from opal_lake.log.sections import write_side
+from opal_lake.log.side_file import SideFile
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.retention.business_snapshot import finish_before, waits
 from opal_lake.rewrite.fold_files import fold_if_due
@@ -261,10 +261,7 @@ def assign_groups(files: Sequence[DataFile], head: Snapshot) -> tuple[DataFile, 
 
 def _write_side(log: CommitLog, number: int, attempt: int, files: Sequence[DataFile]) -> SideFile:
     check_ingested(files, number)
-    data = encode_section(files, file_to_json)
-    path = layout.side_path(number, attempt)
-    log.storage.put_if_absent(path, data)
-    return SideFile(path=path, size=len(data), crc32=zlib.crc32(data))
+    return write_side(log.storage, number, attempt, files, file_to_json)
 
 
 def _where(log: CommitLog, run: IngestRun) -> str:

@@ -48,7 +48,7 @@ def changes(spark: SparkSession, table: Table, versions: VersionRange, feed: Fee
     spec = versions.head.spec
     fields = feed.fields(spec)
     predicate = parse_predicate(where, spec, session_zone=session_zone(spark)) if where else None
-    plan = plan_changes(table.log, versions, predicate)
+    plan = plan_changes(table.log, versions, predicate, is_net=feed.is_net)
     for span in plan.spans:
         verify_files(spark, span.snapshot, span.files)
     rows = _labelled(_changed_rows(spark, plan), spec, feed)

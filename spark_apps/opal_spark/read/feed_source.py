@@ -97,7 +97,7 @@ class FeedReader(DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if self.bounds is not None:
             log = Table.open(self.path, self.storage).log
-            rows = read_changes(plan_changes(log, version_range(log, *self.bounds)), self.options)
+            rows = read_changes(plan_changes(log, version_range(log, *self.bounds), is_net=self.options.is_net), self.options)
             rows = rows.select(self.names).rename_columns(self.schema.names)
             refuse_nulls(rows, self.schema)
             yield from rows.to_batches()

@@ -17,7 +17,7 @@ from opal_lake.inspect.check import CheckOptions
 from opal_lake.job.job import JobResult, JobSpec
 from opal_lake.job.operations.declared import given_fields
 from opal_lake.job.operations.rows import Changes, Check, Consume, MetaGen, Read, RebuildKeyStore, Shown
-from opal_lake.job.operations.table import Bootstrap, Create, Ingest, SetProperties
+from opal_lake.job.operations.table import Bootstrap, Create, Ingest, Restore, SetProperties
 from opal_lake.job.operations.upkeep import Compact, Maintain, Retain, UpkeepPolicy, ZOrder
 from opal_lake.job.source import source_from_json
 from opal_lake.read.change_range import version_range
@@ -127,6 +127,11 @@ def compact(spark: SparkSession, spec: JobSpec[Compact]) -> JobResult:
 def set_properties(spark: SparkSession, spec: JobSpec[SetProperties]) -> JobResult:
     """Change properties of the table."""
     return OpalTable.for_path(spark, spec.table).set_properties(spec.operation.properties, token=spec.token)
+
+
+def restore(spark: SparkSession, spec: JobSpec[Restore]) -> JobResult:
+    """A new version that shows what an older one showed."""
+    return OpalTable.for_path(spark, spec.table).restore(**vars(spec.operation), token=spec.token)
 
 
 def zorder(spark: SparkSession, spec: JobSpec[ZOrder]) -> JobResult:

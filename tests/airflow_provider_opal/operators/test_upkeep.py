@@ -16,6 +16,7 @@ from airflow_provider_opal import (
     CompactionOperator,
     Files,
     MaintenanceOperator,
+    RestoreOperator,
     RetentionOperator,
     ZOrderOperator,
     keyed_schedule,
@@ -221,6 +222,30 @@ def test_a_dry_run_of_maintenance_says_what_is_due_and_why(commands: Commands, l
     assert [note.partition(":")[0] for note in told["notes"]] == ["compact is due", "zorder is due", "retain is due"]
     quiet = MaintenanceOperator(task_id="m", table="old", dry_run=True, delete=False)
     assert quiet.execute(context(quiet))["notes"] == ["nothing is due"]
+
+
+def test_a_dry_run_of_a_restore_counts_what_would_change_and_wakes_nobody(commands: Commands, lake: Path) -> None:
+    commands.spark_submit()
+    table = create(open_storage(str(lake / "twice")))
+    for price in (1, 2):
+        table.ingest(*rows([("ax", price, price)]), metadata="inline")
+    task = RestoreOperator(task_id="would_change", table="twice", version="{{ params.version }}", dry_run=True)
+    task.arguments["version"] = "1"  # as rendered
+    told = task.execute(context(task))
+    assert (told["version"], told["counts"], commands.notes()) == (None, {"rows_restored": 1, "rows_removed": 1}, [])
+    assert (task.outlets, table.snapshot_at().version) == ([], 2)
+
+
+def test_a_restore_wakes_the_consumers_of_its_table() -> None:
+    task = RestoreOperator(task_id="restore", table="shop.users", savepoint="good")
+    assert [asset.uri for asset in task.outlets] == ["opal://opal_default/shop.users", "opal://opal_default/shop.users/versions"]
+    assert task.arguments == {"savepoint": "good", "dry_run": False}
+
+
+def test_a_restore_needs_exactly_one_way_to_name_the_version() -> None:
+    for given in ({}, {"version": 1, "savepoint": "good"}):
+        with pytest.raises(ValueError, match="restore needs one of version, timestamp and savepoint"):
+            RestoreOperator(task_id="restore", table="shop.users", **given)  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize(

@@ -102,3 +102,23 @@ def test_a_business_snapshot_is_finished_and_shown(tmp_path: Path, capsys: pytes
     assert re.search(r"finish_business_snapshot .*2022-07-15", capsys.readouterr().out)
     assert main(["describe", uri]) == OK
     assert "1 finished (2022-07-15 to 2022-07-15), 2022-07-16 is open" in capsys.readouterr().out
+
+
+def test_restore_says_what_would_change_and_does_it(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    table = reopen(open_storage(uri))
+    assert main(["restore", uri, "--version", "1", "--dry-run"]) == OK
+    assert "would change 1 row restored, 1 row removed" in capsys.readouterr().out
+    assert content(table) == [("ax", 2, 2)]
+    assert main(["restore", uri, "--version", "1", "--token", "t"]) == OK
+    shown = capsys.readouterr().out
+    assert "changed 1 row restored, 1 row removed, version 4 of" in shown
+    assert "version 1 is what a read returns again" in shown
+    assert content(table) == [("ax", 0, 0)]
+    assert main(["restore", uri, "--version", "4"]) == OK
+    assert "nothing to do" in capsys.readouterr().out
+    assert main(["history", uri, "--limit", "1"]) == OK
+    assert "restore" in capsys.readouterr().out
+    assert main(["restore", uri]) == INPUT
+    assert "one of version, timestamp and savepoint" in capsys.readouterr().err
+    assert main(["restore", uri, "--savepoint", "x"]) == INPUT
+    assert "no savepoint 'x'; it has none" in capsys.readouterr().err

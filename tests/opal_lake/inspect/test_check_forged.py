@@ -286,6 +286,6 @@ def days() -> Forger:
 def test_business_snapshots_that_fall_are_found(days: Forger, version: int, change: Callable[[Commit], Commit], says: str) -> None:
     assert check_table(days.table()) == []
     path = days.commit(version, change)
-    named = [finding for finding in check_table(days.table()) if finding.invariant == "I26"]
+    named = [finding for finding in check_table(days.table()) if finding.invariant == "I27"]
     assert any(re.search(says, finding.message) for finding in named), named
     assert version == 1 or path in {finding.path for finding in named} or layout.commit_path(version + 1) in {f.path for f in named}

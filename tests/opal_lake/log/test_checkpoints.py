@@ -14,8 +14,9 @@ from opal_lake.inspect.check import check_table
 from opal_lake.log import sections, visibility
 from opal_lake.log.checkpoint import decode_root, encode_root, read_checkpoint, read_lists, write_checkpoint
 from opal_lake.log.commit import Actions, Commit, Rewrite
+from opal_lake.log.lists import segment_of_file
 from opal_lake.log.sections import InlinePart, SectionRef
-from opal_lake.log.snapshot import Snapshot, segment_of_file
+from opal_lake.log.snapshot import Snapshot
 from opal_lake.storage.memory import MemoryStorage
 from tests.opal_lake.shop import content, create, latest, reopen, rows
 

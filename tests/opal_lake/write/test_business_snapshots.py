@@ -178,7 +178,7 @@ def test_a_finished_business_snapshot_outlives_retention_and_a_released_one_does
         table.ingest(arrow([(*row, day)]), metadata="inline", business_snapshot=day)
     table.retain(window="0s", grace="0s")
     assert cities(table, business_snapshot=FRIDAY) == {"A": "Beijing"}
-    with pytest.raises(NotFoundError, match=f"and 1 business snapshot, {FRIDAY} to {FRIDAY}"):
+    with pytest.raises(NotFoundError, match=f"and 2 business snapshots, {FRIDAY} to {SATURDAY}"):
         table.read(version=0)
     table.release(FRIDAY)
     with pytest.raises(NotFoundError, match=f"there is no business snapshot '{FRIDAY}'; readable are {SATURDAY}, {SUNDAY} .open."):

@@ -15,6 +15,7 @@ from opal_lake.inspect.check.chain import check_chain, check_claims, check_clock
 from opal_lake.inspect.check.content.in_process import LEAST_BYTES, AtStep, Content, LocalCheck, look_here
 from opal_lake.inspect.check.files import check_sizes, check_totals
 from opal_lake.inspect.check.finding import Finding, Findings
+from opal_lake.inspect.check.restores import check_restores
 from opal_lake.inspect.check.sample import KeyRange, check_sample, plan_sample
 from opal_lake.inspect.check.state import KnownEvents, check_state
 from opal_lake.job.memory_size import parse_memory
@@ -101,6 +102,7 @@ def _check(table: Table, kept: Root | None, options: CheckOptions, look: Look) -
     check_results(storage, commits, sizes, findings)
     check_claims(storage, commits, sizes, findings)
     check_business(storage, commits, findings)
+    check_restores(table.log, commits, kept, findings)
     events = KnownEvents(storage=storage, findings=findings)
     state = check_state(commits, kept, sizes, events)
     left_over = tuple(_left_over(storage))

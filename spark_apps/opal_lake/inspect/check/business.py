@@ -1,4 +1,4 @@
-"""Business snapshots in the order of the commits (I26)."""
+"""Business snapshots in the order of the commits (I27)."""
 
 from collections.abc import Sequence
 
@@ -37,8 +37,8 @@ def _check_commit(commit: Commit, state: BusinessSnapshots, findings: Findings) 
     if finished is not None:
         right = finished == state.open and commit.actions.savepoints.get(finished) == commit.version - 1
         message = f"it finishes business snapshot {finished}: {state.open} was open, and its savepoint is the version before; {_MEND}"
-        findings.expect(right, "I26", path, message)
+        findings.expect(right, "I27", path, message)
     elif name is not None and (problem := state.problem_of(name)) is not None:
-        findings.add("I26", path, f"{problem}; {_MEND}")
+        findings.add("I27", path, f"{problem}; {_MEND}")
     early = sorted({segment_part(segment) for segment in commit.actions.processed} & state.held_numbers)
-    findings.expect(not early, "I26", path, f"it makes rows of ingests {early} visible, which were held back then; {_MEND}")
+    findings.expect(not early, "I27", path, f"it makes rows of ingests {early} visible, which were held back then; {_MEND}")

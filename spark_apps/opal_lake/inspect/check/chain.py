@@ -12,7 +12,8 @@ from opal_lake.ids import segment_part
 from opal_lake.inspect.check.finding import Findings
 from opal_lake.log.commit import Commit, unseal
 from opal_lake.log.commit_log import CommitLog, result_of
-from opal_lake.log.snapshot import Root, ingested_files, rewritten_files
+from opal_lake.log.lists import ingested_files, rewritten_files
+from opal_lake.log.snapshot import Root
 from opal_lake.log.store_clock import clock_bound_us
 from opal_lake.log.version_window import serving_checkpoint
 from opal_lake.retention.clock_repair import find_ahead, gather

@@ -12,6 +12,7 @@ from opal_lake.data.spool import nameless_file, room_errors
 from opal_lake.inspect.check.chain import Sizes
 from opal_lake.inspect.check.finding import Findings
 from opal_lake.log.commit import Commit
+from opal_lake.log.lists import pending_again
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import FileRef, read_verified, verified_pieces
@@ -88,14 +89,16 @@ def check_totals(snapshot: Snapshot, commits: list[Commit], findings: Findings) 
     findings.expect(root.events == events, "I15", path, f"the state counts {root.events} events, its logs hold {events}")
     strangers = sorted(snapshot.pending - segments.keys())
     findings.expect(not strangers, "I15", path, f"segments {strangers} are pending, and in no file")
-    _check_processed(commits, findings)
+    _check_processed(snapshot.storage, commits, findings)
     _check_groups(snapshot, commits, findings)
 
 
-def _check_processed(commits: list[Commit], findings: Findings) -> None:
-    """A segment is processed once."""
+def _check_processed(storage: Storage, commits: list[Commit], findings: Findings) -> None:
+    """A segment is processed once, and again if a restore made it pending again."""
     done: dict[int, int] = {}
     for commit in commits:
+        for segment in pending_again(storage, commit):
+            done.pop(segment, None)
         for segment in commit.actions.processed:
             before = done.setdefault(segment, commit.version)
             message = f"it processes segment {segment}, which version {before} processed; restore the log from a backup"

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 NAMES = (
     "create", "ingest", "metagen", "read", "changes", "consume", "check", "rebuild_key_store", "bootstrap", "compact", "zorder", "retain",
-    "maintain", "set_properties",
+    "maintain", "set_properties", "restore",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.declared import Declared, Operation, declaration
-from opal_lake.job.operations.values import METADATA, ON_BAD_ROWS, Changes, Columns, Help, MegaBytes, Properties, one_of
+from opal_lake.job.operations.values import METADATA, ON_BAD_ROWS, Changes, Columns, Help, MegaBytes, Properties, Version, one_of
 from opal_lake.job.reject_threshold import parse_threshold
 from opal_lake.job.source import BATCH_MB, SOURCE_TABLE_FORMATS
 
@@ -95,4 +95,23 @@ class SetProperties(Operation):
     properties: Changes
 
 
-OPERATIONS = (Create, Ingest, Bootstrap, SetProperties)
+@declaration
+class Restore(Operation):
+    """A new version that shows what an older one showed; which one is said in one of three ways."""
+
+    name: ClassVar[str] = "restore"
+
+    version: Annotated[Version | None, Help("what this version showed", "N")] = None
+    timestamp: Annotated[str | None, Help("what had been committed up to this time, as 2026-01-31T12:00:00+00:00", "TIME")] = None
+    savepoint: Annotated[str | None, Help("what the version of this savepoint showed", "NAME")] = None
+    dry_run: Annotated[bool, Help("change nothing, and count what would")] = False
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """One of three."""
+        named = [name for name in ("version", "timestamp", "savepoint") if given[name] is not None]
+        if len(named) != 1:
+            raise InvalidInputError(f"restore needs one of version, timestamp and savepoint; given are {', '.join(named) or 'none'}")
+
+
+OPERATIONS = (Create, Ingest, Bootstrap, SetProperties, Restore)

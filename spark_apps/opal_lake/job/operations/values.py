@@ -144,6 +144,13 @@ def bound(name: str, value: Any) -> str | int:
     return value
 
 
+def version_number(name: str, value: Any) -> int:
+    """A version that there may be."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidInputError(f"{name}={value!r} is no version; write a whole number, as `opal history` lists them")
+    return value
+
+
 def one_of(*words: str) -> Kind:
     """A choice."""
 
@@ -176,6 +183,7 @@ PolicySpan = Annotated[Duration | int, Kind(_delta_span_or_none, "SPAN", takes_n
 Percent = Annotated[float, Kind(percent, "N", takes_number=True)]
 MegaBytes = Annotated[int, Kind(whole_number, "N", takes_number=True)]
 Count = Annotated[int, Kind(whole_number, "N", takes_number=True)]
+Version = Annotated[int, Kind(version_number, "N", takes_number=True)]
 Bound = Annotated[str | int, Kind(bound, "BOUND")]
 Codec = Annotated[str, Kind(codec, "CODEC")]
 Columns = Annotated[Sequence[str], Kind(column_names, "COLUMN")]

@@ -1,0 +1,52 @@
+"""RestoreOperator: takes a table back to what an older version showed, and emits its asset events."""
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_opal.asset_events import AssetEvents
+from airflow_provider_opal.assets import distinct
+from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from opal_lake.job.operations.table import Restore
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from opal_lake.job.job import JobResult
+    from opal_lake.table import Table
+
+
+class RestoreOperator(UpkeepOperator):
+    """A new version that shows what a `version` showed, the last one up to a `timestamp`, or the one of a `savepoint`.
+
+    The table's assets are its outlets, as those of a MetaGen: consumers by version hear of it, and with `rows="changes"` get what it took
+    back and what it brought again. With `dry_run` the result counts what would change, no event is emitted, and no Spark is needed.
+    """
+
+    declared = Restore
+    operation = Restore.name
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        version: int | str | None = None,
+        timestamp: str | None = None,
+        savepoint: str | None = None,
+        dry_run: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(table=table, given=locals(), **kwargs)
+        self.asset_events = None if dry_run is True else AssetEvents.known(table, self.opal_conn_id)
+        self.outlets = distinct([*(self.asset_events.outlets if self.asset_events else ()), *self.outlets])
+
+    def rehearse(self, table: "Table") -> "JobResult":
+        """What would change."""
+        return table.restore(**self.arguments)
+
+    def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
+        """The events carry the version; where nothing had to change there is none."""
+        xcom = super().finish(context, result)
+        if result.version is not None:
+            events = AssetEvents.of(self.table, self.opal_conn_id)
+            self.outlets = distinct([*events.outlets, *self.outlets])
+            events.emit(context, xcom, None)
+        return xcom

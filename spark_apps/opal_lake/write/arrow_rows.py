@@ -1,0 +1,65 @@
+"""Rows in memory on their way into a table."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opal_lake.data.rejects import BAD
+from opal_lake.engine.open_table import OpenTable
+from opal_lake.errors import InvalidInputError
+from opal_lake.job.job import JobResult
+from opal_lake.spec.schema import DELETED
+from opal_lake.spec.table_spec import TableSpec
+from opal_lake.write.by_business_snapshot import ingest_by_column
+from opal_lake.write.ingest_job import IngestOptions, ingest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrowRows:
+    """Rows as a caller gives them, with those that delete their key."""
+
+    rows: pa.Table
+    deleted: Sequence[bool] | None = None
+
+    def marked(self, spec: TableSpec) -> pa.Table:
+        """With the delete marker; only the table's columns may be there."""
+        rows, deleted, names = self.rows, self.deleted, spec.schema.names
+        if sorted(set(rows.column_names) - {DELETED}) != sorted(names):
+            raise InvalidInputError(f"the rows have the columns {rows.column_names}, the table has {names}; give it exactly these")
+        if deleted is None:
+            return rows
+        if spec.deletes is None:
+            raise InvalidInputError("rows are marked as deletes, but the table knows none; create it with deletes='an SQL condition'")
+        return rows.append_column(DELETED, pa.array(deleted, pa.bool_()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrowSplit:
+    """Rows in memory."""
+
+    rows: pa.Table
+    column: str
+
+    def values(self, most: int) -> Mapping[str | None, int]:
+        return {_text(pair["values"]): pair["counts"] for pair in pc.value_counts(self.rows[self.column]).to_pylist()}
+
+    def part(self, chosen: Collection[str | None], bad: Mapping[str | None, str]) -> pa.Table:
+        texts = [_text(value) for value in self.rows[self.column].to_pylist()]
+        kept = self.rows.filter(pa.array([text in chosen for text in texts], pa.bool_()))
+        if not bad:
+            return kept
+        return kept.append_column(BAD, pa.array([bad.get(text) for text in texts if text in chosen], pa.string()))
+
+
+def _text(value: object) -> str | None:
+    return value.isoformat() if isinstance(value, date) else None if value is None else str(value)
+
+
+def ingest_arrow(table: OpenTable, rows: ArrowRows, options: IngestOptions, column: str | None = None) -> JobResult:
+    """With a column that tells the business snapshot, a commit for each."""
+    if column is None:
+        return ingest(table, rows.marked, options)
+    return ingest_by_column(table, lambda spec: ArrowSplit(rows=rows.marked(spec), column=column), options, column)

@@ -1,0 +1,93 @@
+"""Restore: a new version that shows what an older one showed (FORMAT, restore). It writes metadata only."""
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from opal_lake.errors import NotFoundError, count_text
+from opal_lake.job.job import JobResult
+from opal_lake.log.claim import claim_number
+from opal_lake.log.commit import Actions, Commit
+from opal_lake.log.commit_log import CommitLog, Draft, Proposal
+from opal_lake.log.lists import RESTORED_LISTS, restored_line
+from opal_lake.log.restored import Restored
+from opal_lake.log.results import find_result, keep_result
+from opal_lake.log.sections import write_side
+from opal_lake.log.side_file import SideFile
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.log.version_window import is_readable, readable_text
+from opal_lake.read.visible_rows import count_rows, difference
+
+OPERATION = "restore"
+
+
+def restore(log: CommitLog, state: Snapshot, *, dry_run: bool = False, token: str | None = None) -> JobResult:
+    """Show again what a state showed. Properties, savepoints, tokens and the floor stay as they are."""
+    started_us, base = log.clock.now_us(), log.head()
+    if not dry_run and (earlier := find_result(log, base, OPERATION, token)) is not None:
+        return earlier
+    if _shows_the_same(base, state):
+        note = f"the newest version shows what version {state.version} showed"
+        result = JobResult(operation=OPERATION, table=log.storage.uri, token=token, notes=(note,))
+        return result if dry_run else keep_result(log.storage, result)
+    _check_readable(base, state)
+    if dry_run:
+        return _result(base, state)
+    number, attempts = claim_number(log.storage, base.root, OPERATION, log.clock), count()
+
+    def build(head: Snapshot, _: Sequence[Commit]) -> Draft:
+        """Each lost race compares the state with another head."""
+        _check_readable(head, state)
+        restored = _plan(state, write_side(log.storage, number, next(attempts), _changed_lines(head, state), lambda line: line))
+        return Draft(actions=Actions(restored=restored, forgotten=True), result=_result(head, state), changes_view=True)
+
+    return log.commit(base, Proposal(operation=OPERATION, number=number, build=build, started_us=started_us, token=token))
+
+
+def _shows_the_same(head: Snapshot, state: Snapshot) -> bool:
+    return head.root.viewed <= state.version and head.pending == state.pending
+
+
+def _plan(state: Snapshot, side: SideFile) -> Restored:
+    root = state.root
+    return Restored(
+        version=root.version,
+        side=side,
+        groups=root.groups,
+        rows=root.rows,
+        pending=root.pending,
+        events=root.events,
+        incomplete_ingests=tuple(sorted(root.incomplete_ingests)),
+    )
+
+
+def _check_readable(head: Snapshot, state: Snapshot) -> None:
+    if not is_readable(head.root, state.version):  # retention was faster
+        raise NotFoundError(f"{head.storage.uri}: version {state.version} has expired meanwhile; readable are {readable_text(head.root)}")
+
+
+def _changed_lines(head: Snapshot, state: Snapshot) -> Iterator[list[Any]]:
+    """What the lists of the head lack, and what they have too much."""
+    for name in RESTORED_LISTS:
+        new, old = (_items(snapshot, name) for snapshot in (head, state))
+        yield from (restored_line(name, key, None) for key in new.keys() - old.keys())
+        yield from (restored_line(name, key, value) for key, value in old.items() if new.get(key) != value)
+
+
+def _items(snapshot: Snapshot, name: str) -> dict[Any, Any]:
+    items = getattr(snapshot, name)
+    return {item: item for item in items} if name == "pending" else items
+
+
+def _result(head: Snapshot, state: Snapshot) -> JobResult:
+    changed = difference(head, state)
+    lost, again = head.pending - state.pending - state.segments.keys(), state.pending
+    notes = [f"version {state.version} is what a read returns again"]
+    if lost:
+        rows = sum(head.segments[number].rows for number in lost)
+        notes.append(f"{count_text(rows, 'row')} that waited for a metagen went too")
+    if again:
+        rows = sum(state.segments[number].rows for number in again)
+        notes.append(f"{count_text(rows, 'row')} that waited for a metagen in version {state.version} wait again; the next one shows them")
+    counts = {"rows_restored": count_rows(changed.come), "rows_removed": count_rows(changed.gone)}
+    return JobResult(operation=OPERATION, table=head.storage.uri, counts=counts, notes=tuple(notes))

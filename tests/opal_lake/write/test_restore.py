@@ -1,0 +1,233 @@
+"""Restore: what it brings back and takes away, what it leaves, and who has to yield to it."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from opal_lake import layout
+from opal_lake.clock import ManualClock
+from opal_lake.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from opal_lake.inspect.check import check_table
+from opal_lake.log.checkpoint import read_checkpoint
+from opal_lake.log.commit import decode_commit, encode_commit, seal
+from opal_lake.storage import Storage, open_storage
+from opal_lake.table import Table, create_on, table_on
+from opal_lake.testing.ids import CountingIds
+from opal_lake.write.ingest_job import IngestOptions, commit_ingest, start_ingest, write_inline
+from opal_lake.write.restore import restore
+from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
+
+BATCHES: list[list[Row]] = [[("ax", 1, 10), ("bow", 1, 20)], [("ax", 2, 11)], [("bow", 3, None), ("cup", 3, 30)], [("ax", 4, 12)]]
+
+
+@pytest.fixture
+def storage(request: pytest.FixtureRequest) -> Storage:
+    return open_storage(f"memory://{request.node.name}")
+
+
+@pytest.fixture
+def table(storage: Storage) -> Table:
+    """Versions 1 to 4, a batch each."""
+    spec = create(open_storage(f"{storage.uri}-spec"), checkpoint_commits=3, fold_files=0).snapshot_at().spec
+    table = create_on(storage, spec, ManualClock(), CountingIds())
+    for batch in BATCHES:
+        table.ingest(*rows(batch), metadata="inline")
+    return table
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_any_version_comes_back_and_the_restore_is_undone_by_another(table: Table, version: int) -> None:
+    planned, done = table.restore(version=version, dry_run=True), table.restore(version=version)
+    assert (planned.version, done.version, planned.counts) == (None, 5, done.counts)
+    assert content(table) == latest(BATCHES[:version])
+    assert [content(table, version=older) for older in range(5)] == [latest(BATCHES[:older]) for older in range(5)]
+    table.ingest(*rows([("ax", 3, 99)]), metadata="inline")
+    assert content(table) == latest([*BATCHES[:version], [("ax", 3, 99)]])
+    assert table.restore(version=4).version == 7
+    assert content(table) == latest(BATCHES)
+    assert check_table(table) == []
+
+
+def test_a_time_and_a_savepoint_name_versions_too(table: Table) -> None:
+    table.savepoint("good", 2)
+    table.restore(savepoint="good")
+    assert content(table) == latest(BATCHES[:2])
+    table.restore(timestamp=datetime.fromtimestamp(table.log.read_commit(3).timestamp_us / 1_000_000, UTC))
+    assert content(table) == latest(BATCHES[:3])
+
+
+@pytest.mark.parametrize(
+    "named, error, said",
+    [
+        ({}, InvalidInputError, "one of version, timestamp and savepoint; given are none"),
+        ({"version": 1, "savepoint": "a"}, InvalidInputError, "given are version, savepoint"),
+        ({"version": 9}, NotFoundError, "has no version 9; readable are 0 to 4"),
+        ({"version": -1}, NotFoundError, "has no version -1"),
+        ({"savepoint": "bad"}, NotFoundError, "no savepoint 'bad'; it has none"),
+        ({"timestamp": "1999-01-01T00:00:00Z"}, NotFoundError, "nothing is readable as of 1999"),
+    ],
+)
+def test_what_cannot_be_restored_is_refused_and_nothing_is_written(
+    table: Table, named: dict[str, object], error: type[Exception], said: str
+) -> None:
+    before = list(table.storage.list(""))
+    for dry_run in (True, False):
+        with pytest.raises(error, match=said):
+            table.restore(**named, dry_run=dry_run)  # type: ignore[arg-type]  # the cases are wrong on purpose
+    assert list(table.storage.list("")) == before
+
+
+def test_what_is_shown_already_is_no_change(table: Table) -> None:
+    table.compact()
+    assert table.restore(version=4).version is None
+    result = table.restore(version=4, token="t")
+    assert (result.version, result.notes) == (None, ("the newest version shows what version 4 showed",))
+    assert table.restore(version=4, token="t").repeated
+
+
+def test_a_retry_restores_once_and_a_retry_of_what_was_undone_ingests_nothing(table: Table) -> None:
+    table.ingest(*rows([("dye", 5, 50)]), metadata="inline", token="dye", application=("stream", 7))
+    assert table.restore(version=4, token="back").version == 6
+    table.ingest(*rows([("elk", 6, 60)]), metadata="inline")
+    repeated = table.restore(version=4, token="back")
+    assert (repeated.version, repeated.repeated) == (6, True)
+    assert table.ingest(*rows([("dye", 5, 50)]), metadata="inline", token="dye").repeated
+    assert table.ingest(*rows([("dye", 5, 50)]), metadata="inline", application=("stream", 7)).repeated
+    assert content(table) == latest([*BATCHES, [("elk", 6, 60)]])
+
+
+def test_pending_rows_are_pending_again_and_later_ones_go(table: Table) -> None:
+    table.ingest(*rows([("dye", 5, 50)]))
+    table.metagen()
+    table.ingest(*rows([("elk", 6, 60)]))
+    result = table.restore(version=5)
+    assert [note.split(" of version")[0] for note in result.notes[1:]] == [
+        "1 row that waited for a metagen went too",
+        "1 row that waited for a metagen in version 5 wait again; the next one shows them",
+    ]
+    assert content(table) == latest(BATCHES)
+    table.metagen()
+    assert content(table) == latest([*BATCHES, [("dye", 5, 50)]])
+    assert check_table(table) == []
+
+
+def test_a_job_that_runs_meanwhile_fails_and_does_it_again(table: Table, storage: Storage) -> None:
+    run = start_ingest(table, IngestOptions(metadata="inline", token="t"))
+    assert not hasattr(run, "counts")
+    outputs, rule_outputs = write_inline(table, rows([("dye", 5, 50)])[0].append_column("_opal_deleted", [[False]]), run)
+    reopen(storage).restore(version=1)
+    with pytest.raises(ConflictError, match="version 5 restored an older state while ingest ran; run it again"):
+        commit_ingest(table.log, run, outputs, rule_outputs)
+    table.ingest(*rows([("dye", 5, 50)]), metadata="inline", token="t")
+    assert content(table) == latest([BATCHES[0], [("dye", 5, 50)]])
+    assert check_table(table) == []
+
+
+def test_the_feed_tells_what_it_took_back_and_brought_again(table: Table) -> None:
+    table.restore(version=1)
+    told = {(row["_change_type"], row["sku"], row["price"]) for row in table.changes(5, 5).to_pylist()}
+    assert told == {
+        ("update_preimage", "ax", 12),
+        ("update_postimage", "ax", 10),
+        ("insert", "bow", 20),
+        ("delete", "cup", 30),
+    }
+    assert table.changes(2, 5, mode="netChanges").num_rows == 0
+    assert table.changes(2, 5).num_rows == 2 + 2 + 2 + 4
+
+
+def test_rows_that_a_major_compaction_dropped_come_back(table: Table) -> None:
+    table.compact(mode="major", look_back=0)
+    floor = table.snapshot_at().root.floor
+    head = table.snapshot_at().version
+    assert table.restore(version=2).counts == {"rows_restored": 2, "rows_removed": 2}
+    assert content(table) == latest(BATCHES[:2])
+    assert table.snapshot_at().root.floor == floor
+    assert table.changes(head + 1, head + 1).num_rows == 4
+    assert check_table(table) == []
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_retention_keeps_what_came_back(table: Table, late: bool) -> None:
+    """Also once the restore itself is not needed to know the state."""
+    table.compact()
+    table.restore(version=2)
+    if late:
+        table.ingest(*rows([("elk", 6, 60)]), metadata="inline")
+    for _ in range(2):
+        table.retain(window="0s", grace="0s")
+    assert content(table) == latest([*BATCHES[:2], *([[("elk", 6, 60)]] if late else [])])
+    assert check_table(table) == []
+    assert {table.log.read_commit(version).operation for version in (table.snapshot_at().version,)} == {"retain"}
+
+
+def test_what_expires_while_a_restore_runs_cannot_come_back(table: Table) -> None:
+    state = table.snapshot_at(1)
+    table.retain(window="0s", grace="0s")
+    with pytest.raises(NotFoundError, match="version 1 has expired meanwhile; readable are 4 to"):
+        restore(table.log, state)
+
+
+def test_reads_need_no_log_behind_the_checkpoint_of_a_restore(table: Table) -> None:
+    table.restore(version=2)
+    checkpoint = read_checkpoint(table.storage, None)
+    assert checkpoint is not None
+    assert (checkpoint.version, checkpoint.root.epoch) == (5, 1)
+
+
+def test_who_knows_no_restore_stops_there(table: Table) -> None:
+    """As a reader of the format before it would."""
+    table.restore(version=2)
+    path = layout.commit_path(5)
+    assert b'"format":2' in table.storage.get(path)
+    assert b'"format":1' in table.storage.get(layout.commit_path(4))
+    with pytest.raises(FormatError, match="has format 3, this version reads 2; upgrade"):
+        decode_commit(resealed(table.storage.get(path).replace(b'"format":2', b'"format":3')), path)
+
+
+def resealed(data: bytes) -> bytes:
+    return seal(data[data.index(b'"commit":') + len(b'"commit":') : -2])
+
+
+@pytest.mark.parametrize(
+    "damage, said",
+    [
+        (lambda restored: replace(restored, rows=restored.rows + 1), "its rows is 4, of version 2 3"),
+        (lambda restored: replace(restored, version=1), "its files are not those of version 1"),
+        (lambda restored: replace(restored, version=6), "which is not older"),
+    ],
+)
+def test_check_finds_a_restore_that_is_none(table: Table, damage: Callable[..., object], said: str) -> None:
+    table.restore(version=2)
+    path = layout.commit_path(5)
+    commit = table.log.read_commit(5)
+    actions = replace(commit.actions, restored=damage(commit.actions.restored))  # type: ignore[arg-type]  # one of the above
+    table.storage.delete([path])
+    table.storage.put_if_absent(path, encode_commit(replace(commit, actions=actions)))
+    assert any(finding.invariant == "I26" and said in finding.message for finding in check_table(table))
+
+
+def test_ten_at_once(tmp_path: Path) -> None:
+    """Each restores, or says that another one was first; in the end the table is sound, and shows one of the versions."""
+    storage = open_storage(str(tmp_path / "t"))
+    table = create(storage)
+    for batch in BATCHES:
+        table.ingest(*rows(batch), metadata="inline")
+
+    def one(number: int) -> int:
+        try:
+            return table_on(open_storage(storage.uri)).restore(version=number % 4, token=f"r{number}").version or 0
+        except ConflictError:
+            return -1
+
+    with ThreadPoolExecutor(10) as pool:
+        versions = list(pool.map(one, range(10)))
+    done = [version for version in versions if version > 0]
+    assert sorted(done) == list(range(5, 5 + len(done)))
+    last = versions.index(max(versions))
+    assert content(table) == latest(BATCHES[: last % 4])
+    assert check_table(table) == []
