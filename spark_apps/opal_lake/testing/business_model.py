@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 PutRow = tuple[str, int, str]  # key, delta, value
+Arrived = tuple[str, int, int, str]  # key, delta, when it arrived, value
 
 
 class RefusedError(Exception):
@@ -15,27 +16,27 @@ class HeldRows:
     """Rows of a business snapshot that has not begun, and since when there are any."""
 
     since_us: int
-    rows: list[PutRow] = field(default_factory=list)
+    rows: list[Arrived] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
 class BusinessModel:
-    """A table with a drift time. Later rows of equal delta win."""
+    """A table with a drift time. Of rows of equal delta the one that arrived last wins, whenever it becomes visible."""
 
     drift_us: int = 0
-    visible: list[PutRow] = field(default_factory=list)
-    pending: list[PutRow] = field(default_factory=list)
+    arrived: int = 0
+    visible: list[Arrived] = field(default_factory=list)
+    pending: list[Arrived] = field(default_factory=list)
     held: dict[str, HeldRows] = field(default_factory=dict)
     open: str | None = None
     finished: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
     def content(self) -> dict[str, str]:
         """The value of each key."""
-        best: dict[str, tuple[int, str]] = {}
-        for key, delta, value in self.visible:
-            if key not in best or delta >= best[key][0]:
-                best[key] = delta, value
-        return {key: value for key, (_, value) in best.items()}
+        best: dict[str, Arrived] = {}
+        for row in self.visible:
+            best[row[0]] = max(row, best.get(row[0], row), key=lambda candidate: candidate[1:3])
+        return {key: row[3] for key, row in best.items()}
 
     def check(self, name: str) -> None:
         if (self.finished and name <= max(self.finished)) or (self.open is not None and name < self.open):
@@ -45,15 +46,17 @@ class BusinessModel:
         """`now_us` is when it is committed."""
         if name is not None:
             self.check(name)
+        came: list[Arrived] = [(key, delta, self.arrived + place, value) for place, (key, delta, value) in enumerate(rows)]
+        self.arrived += len(came)
         if name is None or self.open in (None, name):
             self.open = name or self.open
-            (self.visible if is_inline else self.pending).extend(rows)
+            (self.visible if is_inline else self.pending).extend(came)
         elif is_inline and not self._waits(name, now_us):
             self._finish()
             self.open = name
-            self.visible.extend(rows)
+            self.visible.extend(came)
         else:
-            self.held.setdefault(name, HeldRows(since_us=now_us)).rows.extend(rows)
+            self.held.setdefault(name, HeldRows(since_us=now_us)).rows.extend(came)
 
     def _waits(self, name: str, now_us: int) -> bool:
         since_us = self.held[name].since_us if name in self.held else now_us
