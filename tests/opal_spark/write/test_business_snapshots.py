@@ -53,8 +53,8 @@ def test_the_drift_story(spark: SparkSession, tmp_path: Path, metadata: str) -> 
     table, clock = create(spark, tmp_path / "t", "2h")
     for number, batch in enumerate(STREAM):
         table.ingest(frame(spark, batch), metadata=metadata, business_snapshot_column="day", application=("stream", number))
-        repeated = table.ingest(frame(spark, batch), metadata=metadata, business_snapshot_column="day", application=("stream", number))
-        assert repeated.repeated
+    repeated = table.ingest(frame(spark, batch), metadata=metadata, business_snapshot_column="day", application=("stream", number))
+    assert repeated.repeated
     table.metagen()
     assert cities(table) == cities(table, FRIDAY) == ON_FRIDAY
     clock.at_us += 3 * HOUR_US
