@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 
+from opal_lake import layout
 from opal_lake.clock import moment_text
 from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.spec.ordering import encode_order
 from opal_lake.spec.schema import Atomic
+from opal_lake.storage.verified import missing_error
 
 LATEST = "latest"
 _FORMS = "a version, as 8, a commit time as '2026-01-31T12:00:00Z', or the name of a savepoint"
@@ -39,6 +42,17 @@ def version_range(log: CommitLog, start: object, end: object = None) -> VersionR
         )
     earlier = _state_before(log, head, first)
     return VersionRange(head=head, earlier=earlier if last > earlier.version else None, last=last)
+
+
+def commits_of(log: CommitLog, versions: VersionRange) -> list[Commit]:
+    """Those of the range, in order."""
+    assert versions.earlier is not None
+    first, known = versions.earlier.version + 1, {commit.version: commit for commit in versions.head.commits}
+    asked = range(first, versions.last + 1)
+    commits = [known[v] for v in asked] if all(v in known for v in asked) else log.commits_after(first - 1, versions.last)
+    if missing := {*asked} - {commit.version for commit in commits}:
+        raise missing_error(log.storage, layout.commit_path(min(missing)))
+    return commits
 
 
 def _state_before(log: CommitLog, head: Snapshot, first: int) -> Snapshot:

@@ -192,3 +192,23 @@ def test_an_event_of_a_row_that_was_dropped_with_its_segment_is_no_change(storag
 
     monkeypatch.setattr(changes, "read_events", with_one_more)
     assert told(table, 2) == before
+
+
+def test_a_late_row_changes_the_history_and_not_the_current_view(storage: Storage) -> None:
+    table = create(storage)
+    table.ingest(*rows([("ax", 5, 50)]), metadata="inline")
+    table.ingest(*rows([("ax", 3, 30)]), metadata="inline")
+    table.ingest(*rows([("ax", 4, None)]), metadata="inline")
+    assert table.changes(2).num_rows == 0
+    names = ("_commit_version", "_change_type", "price", "valid_from", "valid_until", "deleted")
+    feed = [tuple(row[name] for name in names) for row in table.changes(1, axis="event_time").to_pylist()]
+    assert feed == [
+        (1, "insert", 50, 5, None, False),
+        (2, "insert", 30, 3, 5, False),
+        (3, "update_preimage", 30, 3, 5, False),
+        (3, "update_postimage", 30, 3, 4, True),
+    ]
+    in_sum = table.changes(1, axis="event_time", mode="netChanges", columns=["price"]).to_pylist()
+    assert [(row["_change_type"], row["price"], row["valid_until"]) for row in in_sum] == [("insert", 50, None), ("insert", 30, 4)]
+    with pytest.raises(InvalidInputError, match="axis='time' is unknown; use one of commit, event_time"):
+        table.changes(1, axis="time")
