@@ -57,6 +57,9 @@ def compare_feeds(table: OpalTable, start: int, end: int) -> None:
         feed = table.changes(start, end, mode=mode, compute_updates=compute_updates, columns=columns)
         expected = expected.select(feed.columns)
         assert sorted_rows(feed.toArrow().cast(expected.schema)) == sorted_rows(expected)
+    expected = table.table.changes(start, end, axis="event_time")
+    history = table.changes(start, end, axis="event_time").toArrow()
+    assert sorted_rows(history.cast(expected.schema)) == sorted_rows(expected)
 
 
 def compare_views(table: OpalTable, version: int) -> None:
