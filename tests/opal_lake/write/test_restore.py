@@ -236,10 +236,11 @@ def test_ten_at_once(tmp_path: Path) -> None:
     assert check_table(table) == []
 
 
-@pytest.mark.parametrize("mode", ["before", "after", "failed", "done_but_failed"])
-def test_a_failure_at_any_call_costs_nothing_but_a_rerun(
-    mode: Mode, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("first, mode", enumerate(get_args(Mode), start=1))
+def test_a_failure_at_a_call_costs_nothing_but_a_rerun(
+    first: int, mode: Mode, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each call in one of the ways."""
     monkeypatch.setattr(sections, "INLINE_BYTES", 0)
 
     def prepared(name: str) -> Storage:
