@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
 
 BY = ("partition", "version")
+NAME_HINT = (
+    "Give each consumer a name, by which it finds the version that it has seen: .expand_kwargs([{'function': 'shop_jobs:revenue', "
+    "'consumer': 'report.revenue'}, ...]). If only table= is mapped over, one name is enough: .partial(consumer='report.revenue', ...)"
+)
 
 
 def check_rows(rows: str, by: str) -> None:
@@ -95,6 +99,8 @@ class ConsumeOperator(OpalSparkOperator):
         key = context.get("partition_key")
         if self.by == "partition" and key is None:
             raise AirflowFailException(f"task {self.task_id!r} consumes by partition, and this run has no partition key. {KEY_HINT}")
+        if self.by == "version" and self.consumer is None and context["ti"].map_index not in (None, -1):
+            raise AirflowFailException(f"task {self.task_id!r} consumes by version and is mapped. {NAME_HINT}")
         watermark = Watermark.of(context, self.table, self.opal_conn_id, self.consumer)
         return self._by_version(context, watermark) if self.by == "version" else self._by_partition(context, watermark, str(key))
 

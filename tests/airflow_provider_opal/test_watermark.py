@@ -161,6 +161,23 @@ def test_a_range_that_has_expired_unfinished_goes_on_with_what_is_newer(table: T
     assert two["task_state_store"]["opal_given"] == {"from": 0, "to": newest}
 
 
+def test_a_mapped_consumer_by_version_needs_a_name(table: Table) -> None:
+    """Else the first of two functions would acknowledge the rows of the second."""
+    lake, first = Lake(), put(table, "a", 1)
+    for name in (None, "one", "other"):
+        task = consume("version", consumer=name)
+        context = lake.run(task, f"run {name}")
+        context["ti"].map_index = 0
+        keep_result(table.storage, JobResult(operation="consume", table=table.uri, token=f"d/run {name}/c/0/0/{first}", version=first))
+        if name is None:
+            with pytest.raises(
+                AirflowFailException, match=r"'c' consumes by version and is mapped. Give each consumer a name.*expand_kwargs"
+            ):
+                task.execute(context)
+        else:
+            assert task.execute(context)["version"] == seen(lake, task, name) == first
+
+
 def test_a_consumer_by_partition_needs_a_key(table: Table) -> None:
     put(table, "a", 1)
     with pytest.raises(AirflowFailException, match=r"consumes by partition, and this run has no partition key.*--partition-key"):
