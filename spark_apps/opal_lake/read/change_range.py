@@ -34,11 +34,13 @@ def version_range(log: CommitLog, start: object, end: object = None) -> VersionR
         raise NotFoundError(
             f"{log.storage.uri} has no version {max(first, last)} yet; the newest is {head.version}, and end=None reads up to it"
         )
-    if end is None and first > last:  # there is nothing yet
+    are_numbers = hasattr(start, "__index__") and hasattr(end, "__index__")
+    if first > last and (end is None or (first == last + 1 and not are_numbers)):  # between these times or savepoints was no commit
         return VersionRange(head=head, earlier=None, last=last)
     if first > last:
         raise InvalidInputError(
-            f"the changes from {start!r} (version {first}) to {end!r} (version {last}) are of a range that ends before it begins; swap them"
+            f"the changes from {start!r} (version {first}) to {end!r} (version {last}) are of a range that ends before it begins; give an "
+            "earlier start, or a later end"
         )
     earlier = _state_before(log, head, first)
     return VersionRange(head=head, earlier=earlier if last > earlier.version else None, last=last)

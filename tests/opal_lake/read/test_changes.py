@@ -1,6 +1,6 @@
 """The change feed at its edges; what it says of random histories, the model decides (test_histories.py)."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -171,6 +171,20 @@ def test_a_range_without_a_change_is_empty(storage: Storage) -> None:
     table = create(storage)
     assert version_range(table.log, 0, 0).earlier is None
     assert table.changes(0, 0).num_rows == 0
+
+
+def test_savepoints_and_times_without_a_commit_in_between_are_an_empty_range(storage: Storage) -> None:
+    table = history(storage, 3)
+    for name in ("monday", "tuesday"):
+        table.savepoint(name, 3)
+    third = datetime.fromtimestamp(table.log.read_commit(3).timestamp_us / 1e6, UTC)
+    just_after, later = third + timedelta(microseconds=1), third + timedelta(microseconds=2)
+    head = table.snapshot_at().version
+    for bounds in (("monday", "tuesday"), ("monday", 3), (just_after, later), ("latest", head)):
+        assert table.changes(*bounds).num_rows == 0, bounds
+    for bounds in (("monday", 2), (4, 3), (just_after, 2)):
+        with pytest.raises(InvalidInputError, match="ends before it begins; give an earlier start, or a later end"):
+            table.changes(*bounds)
 
 
 def test_commits_that_are_gone_have_expired(storage: Storage) -> None:
