@@ -237,7 +237,7 @@ def test_ten_at_once(tmp_path: Path) -> None:
     assert check_table(table) == []
 
 
-@pytest.mark.parametrize("first, mode", enumerate(get_args(Mode), start=1))
+@pytest.mark.parametrize("first, mode", [*enumerate(get_args(Mode), start=1)])
 def test_a_failure_at_a_call_costs_nothing_but_a_rerun(
     first: int, mode: Mode, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
