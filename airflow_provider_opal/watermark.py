@@ -103,20 +103,21 @@ class Watermark:
     @property
     def seen_version(self) -> int:
         """The last version that was seen, NEVER if none was."""
-        stored = self._store.get(self._seen_key)
-        if not isinstance(stored, dict):
-            return NEVER
-        if stored["table"] != self.table_id:
-            raise AirflowFailException(
-                f"consumer {self.consumer!r} has seen version {stored['version']} of a table that is gone: {self.asset.uri} was made anew. "
-                "Give the consumer another name (consumer=), and it begins at its start"
-            )
-        return int(stored["version"])
+        return int(self._stored_seen().get("version", NEVER))
 
-    def advance(self, version: int) -> None:
-        """Raise the last seen version; a lower one is ignored."""
+    @property
+    def begun_version(self) -> int | None:
+        """Where the range ends that the last run began, if no run has finished it."""
+        return self._stored_seen().get("begun")
+
+    def begin(self, version: int) -> None:
+        """A run works on what came after the last seen version, up to this one."""
+        self._put(self._seen_key, self.seen_version, begun=version)
+
+    def advance(self, version: int, begun: int = NEVER) -> None:
+        """Raise the last seen version; a lower one is ignored. `begun` is where the range ends that the run goes on with."""
         if self.seen_version < version:
-            self._put(self._seen_key, version)
+            self._put(self._seen_key, version, **({"begun": begun} if begun > version else {}))
 
     def consumed_version(self, partition_key: str) -> int:
         """The version as of which this key's rows were consumed last, NEVER if they were not."""
@@ -156,8 +157,19 @@ class Watermark:
         """Replaces the stored value."""
         self._store.set(f"told/{self.consumer}", dict(redelivered))
 
-    def _put(self, key: str, version: int) -> None:
-        self._store.set(key, {"table": self.table_id, "version": version})
+    def _stored_seen(self) -> dict[str, Any]:
+        stored = self._store.get(self._seen_key)
+        if not isinstance(stored, dict):
+            return {}
+        if stored["table"] != self.table_id:
+            raise AirflowFailException(
+                f"consumer {self.consumer!r} has seen version {stored['version']} of a table that is gone: {self.asset.uri} was made anew. "
+                "Give the consumer another name (consumer=), and it begins at its start"
+            )
+        return stored
+
+    def _put(self, key: str, version: int, **more: int) -> None:
+        self._store.set(key, {"table": self.table_id, "version": version, **more})
 
     @property
     def _store(self) -> Any:

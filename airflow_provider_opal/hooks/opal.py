@@ -132,6 +132,12 @@ class OpalHook(BaseHook):
         selected = list(islice(chain(changed, expired) if most is None else chain(expired, changed), most or 1))
         return (seen, selected[-1]) if selected else None
 
+    def is_readable(self, table: str, version: int) -> bool:
+        """Whether the version is there still."""
+        from opal_lake.log.version_window import is_readable
+
+        return is_readable(self.table(table).snapshot_at().root, version)
+
     def ingests_as_of(self, table: str, key: str, version: int | None) -> tuple[int, int]:
         """The version (by default the newest; the oldest for an expired one), and how many visible ingests of the key it holds."""
         from opal_lake.log.version_window import is_readable

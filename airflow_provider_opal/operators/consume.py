@@ -1,7 +1,9 @@
 """ConsumeOperator: passes the new rows of a table to a function of the user, in a Spark job."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +16,17 @@ from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.spark import KEY_HINT, OpalSparkOperator
 from airflow_provider_opal.templated import is_templated
 from airflow_provider_opal.watermark import Start, Watermark, checked_start, first_version
-from opal_lake.job.job import JobResult
+from opal_lake.job.job import JobResult, JobSpec
 from opal_lake.job.operations.values import CONSUMER_ROWS, function_name
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
 
 BY = ("partition", "version")
+NAME_HINT = (
+    "Give each consumer a name, by which it finds the version that it has seen: .expand_kwargs([{'function': 'shop_jobs:revenue', "
+    "'consumer': 'report.revenue'}, ...]). If only table= is mapped over, one name is enough: .partial(consumer='report.revenue', ...)"
+)
 
 
 def check_rows(rows: str, by: str) -> None:
@@ -38,7 +44,8 @@ class ConsumeOperator(OpalSparkOperator):
     that the key's MetaGen made. By version: all that became visible since the consumer's last run, from version to version without a gap
     (`start`, as a SnapshotTriggerSensor's, says where a new consumer begins); let one run at a time (`max_active_runs=1`). Either way what
     a run was given is fixed at its first try: retried or cleared, it gets the same rows; of a key whose version has expired those as of the
-    oldest one. It is acknowledged after success.
+    oldest one. It is acknowledged after success. By version, what a failed run was given comes again with the next run, before what is
+    newer and apart from it: the function is called twice then. So two calls get the same range of versions, or ranges that do not overlap.
 
     By version and with `rows="changes"`, `change.rows` are rows that were inserted, deleted or updated, with their values before and after.
 
@@ -92,8 +99,15 @@ class ConsumeOperator(OpalSparkOperator):
         key = context.get("partition_key")
         if self.by == "partition" and key is None:
             raise AirflowFailException(f"task {self.task_id!r} consumes by partition, and this run has no partition key. {KEY_HINT}")
+        if self.by == "version" and self.consumer is None and context["ti"].map_index not in (None, -1):
+            raise AirflowFailException(f"task {self.task_id!r} consumes by version and is mapped. {NAME_HINT}")
         watermark = Watermark.of(context, self.table, self.opal_conn_id, self.consumer)
         return self._by_version(context, watermark) if self.by == "version" else self._by_partition(context, watermark, str(key))
+
+    def job(self, context: "Context") -> JobSpec[Any]:
+        """By version a run may have two ranges, and each is a job of its own."""
+        spec = super().job(context)
+        return spec if spec.operation.after is None else replace(spec, token=f"{spec.token}/{spec.operation.version}")
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
         """Checks a function that a template named, too."""
@@ -128,17 +142,31 @@ class ConsumeOperator(OpalSparkOperator):
         return max((result["version"] for result in results if isinstance(result, dict) and result["version"] is not None), default=None)
 
     def _by_version(self, context: "Context", watermark: Watermark) -> dict[str, Any]:
-        given = watermark.given()
+        given = watermark.given() or self._next_range(watermark)
         if given is None:
-            seen = watermark.seen(partial(first_version, self.start, self.opal_conn_id, self.table))
-            versions = self.opal.versions_after(self.table, seen)
-            if versions is None:
-                return self._nothing(context, f"nothing new after version {seen}", seen)
-            given = watermark.give({"from": versions[0], "to": versions[1]})
-        self.log.info("consuming versions after %s, up to and with %s", given["from"], given["to"])
-        result = self._run(context, after=given["from"], version=given["to"])
-        watermark.advance(given["to"])
+            seen = watermark.seen_version
+            return self._nothing(context, f"nothing new after version {seen}", seen)
+        bounds, result = [given["from"], *([given["begun"]] if "begun" in given else []), given["to"]], {}
+        for after, version in pairwise(bounds):
+            self.log.info("consuming versions after %s, up to and with %s", after, version)
+            result = self._run(context, after=after, version=version)
+            watermark.advance(version, begun=bounds[-1])
         return result
+
+    def _next_range(self, watermark: Watermark) -> dict[str, int] | None:
+        """What came since the last run. A range that an earlier run began and left unfinished comes first, as it was.
+
+        So no two ranges of a consumer overlap, and what a function did for one of them it can do again.
+        """
+        seen = watermark.seen(partial(first_version, self.start, self.opal_conn_id, self.table))
+        versions = self.opal.versions_after(self.table, seen)
+        if versions is None:
+            return None
+        begun, (_, newest) = watermark.begun_version, versions
+        if begun is None or begun >= newest or not self.opal.is_readable(self.table, begun):
+            watermark.begin(newest)
+            return watermark.give({"from": seen, "to": newest})
+        return watermark.give({"from": seen, "begun": begun, "to": newest})
 
     def _nothing(self, context: "Context", note: str, version: int | None = None) -> dict[str, Any]:
         return self.finish(context, JobResult(operation="consume", table=self.opal.lake.uri(self.table), version=version, notes=(note,)))

@@ -37,6 +37,7 @@ from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import FeedOptions, read_changes
 from opal_lake.read.changes import plan_changes
 from opal_lake.read.get import get_rows
+from opal_lake.read.history_changes import history_changes
 from opal_lake.read.history_view import history_of_all, history_of_keys
 from opal_lake.read.net_rows import key_of_net, plan_net, read_net
 from opal_lake.read.read import event_time_of, narrowed, plan_read, read_rows, segments_after, segments_of_partition
@@ -325,6 +326,7 @@ class Table(OpenTable):
         *,
         mode: str = "none",
         compute_updates: bool = True,
+        axis: str = "commit",
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
         """The rows that the versions `start` to `end` changed, both included, in the order of the versions; by default up to the newest.
@@ -332,9 +334,12 @@ class Table(OpenTable):
         A bound is a version, a commit time, or the name of a savepoint, which as `start` stands for the version after it. `start="latest"`
         is the version that comes next. `_change_type` says what happened to each row: `insert`, `delete`, or `update_preimage` and
         `update_postimage`, for which `compute_updates=False` has `delete` and `insert`. `mode="netChanges"` leaves out what later versions
-        of the range undid.
+        of the range undid. With `axis="event_time"` it tells what became of the rows of the history view: late rows that change only the
+        past among them.
         """
-        feed = FeedOptions(mode=mode, compute_updates=compute_updates, columns=columns)
+        feed = FeedOptions(mode=mode, compute_updates=compute_updates, columns=columns, axis=axis)
+        if feed.is_of_history:
+            return history_changes(self.log, self.cache, version_range(self.log, start, end), feed)
         return read_changes(plan_changes(self.log, version_range(self.log, start, end), is_net=feed.is_net), feed)
 
     def narrow(self, snapshot: Snapshot, invalid: Bitmaps, partition_key: str | None, after: int | None) -> Bitmaps:

@@ -183,6 +183,7 @@ class OpalTable:
         *,
         mode: str = "none",
         compute_updates: bool = True,
+        axis: str = "commit",
         columns: Sequence[str] | None = None,
         where: str | None = None,
     ) -> DataFrame:
@@ -191,9 +192,10 @@ class OpalTable:
         A bound is a version, a commit time, or the name of a savepoint, which as `start` stands for the version after it. `start="latest"`
         is the version that comes next. `_change_type` says what happened to each row: `insert`, `delete`, or `update_preimage` and
         `update_postimage`, for which `compute_updates=False` has `delete` and `insert`. `mode="netChanges"` leaves out what later versions
-        of the range undid. `_commit_version` and `_commit_timestamp` say when it happened.
+        of the range undid. `_commit_version` and `_commit_timestamp` say when it happened. With `axis="event_time"` the feed tells what
+        became of the rows of the history view, late rows that change only the past among them; the driver reads it.
         """
-        feed = FeedOptions(mode=mode, compute_updates=compute_updates, columns=columns)
+        feed = FeedOptions(mode=mode, compute_updates=compute_updates, columns=columns, axis=axis)
         return changes(self.spark, self.table, version_range(self.table.log, start, end), feed, where)
 
     def explain(

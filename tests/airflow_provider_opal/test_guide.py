@@ -11,7 +11,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 from opal_lake.cli import main
 from opal_lake.job.exit_codes import OK
 from tests.airflow_provider_opal.guide import PAGE, write_examples
-from tests.docs.examples import examples
+from tests.docs.examples import ROOT, example_with, examples
 from tests.fixtures_cli import metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]
@@ -32,6 +32,10 @@ def test_the_guide_s_pipelines_in_python_and_in_yaml_are_the_same(tmp_path: Path
     assert (tasks["ingest"].upstream_task_ids, tasks["metagen"].upstream_task_ids) == ({"paths"}, {"ingest"})
     [paths] = [tasks["paths"].python_callable(partition_key="2026-11-01")]
     assert paths == ["s3a://in/north/2026-11-01/*.json", "s3a://in/south/2026-11-01/*.json"]
+
+
+def test_the_guide_shows_the_consumer_of_the_example_as_it_is() -> None:
+    assert example_with(PAGE, "def count_by_city").text == (ROOT / "dags" / "city_jobs.py").read_text()
 
 
 def test_airflow_knows_the_guide_s_commands() -> None:

@@ -105,7 +105,8 @@ def consume(by: str, **more: Any) -> ConsumeOperator:
 
 def done(table: Table, task: ConsumeOperator, run_id: str, version: int) -> None:
     """What the Spark job of a run would have left."""
-    keep_result(table.storage, JobResult(operation="consume", table=table.uri, version=version, token=f"d/{run_id}/{task.task_id}/-1/0"))
+    token = f"d/{run_id}/{task.task_id}/-1/0" + (f"/{version}" if task.by == "version" else "")
+    keep_result(table.storage, JobResult(operation="consume", table=table.uri, version=version, token=token))
 
 
 def test_a_consumer_by_version_acknowledges_what_it_has_done_and_no_more(table: Table) -> None:
@@ -122,6 +123,59 @@ def test_a_consumer_by_version_acknowledges_what_it_has_done_and_no_more(table: 
         consume("version", spark_conn_id="nowhere").execute(failing)
     assert seen(lake, task, "d.c") == first
     assert failing["task_state_store"]["opal_given"] == {"from": first, "to": second}
+
+
+def test_what_a_run_began_and_left_unfinished_comes_again_as_it_was_before_what_is_newer(table: Table) -> None:
+    """Else the function would get (0, 2] and then (0, 4], and count twice what it did before it failed."""
+    lake, begun = Lake(), put(table, "a", 1)
+    failing, two = lake.run(consume("version"), "one"), lake.run(consume("version"), "two")
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match="no Spark connection"):
+            consume("version", spark_conn_id="nowhere").execute(failing)
+    newest = put(table, "b", 2)
+    half_done = consume("version", spark_conn_id="nowhere")
+    done(table, half_done, "two", begun)
+    with pytest.raises(AirflowFailException, match="no Spark connection"):
+        half_done.execute(two)
+    assert two["task_state_store"]["opal_given"] == {"from": 0, "begun": begun, "to": newest}
+    assert {name: half_done.arguments[name] for name in ("after", "version")} == {"after": begun, "version": newest}
+    assert seen(lake, half_done, "d.c") == begun
+    done(table, half_done, "two", newest)
+    assert half_done.execute(two)["version"] == newest
+    assert lake.assets[half_done.asset]["seen/d.c"] == {"table": table.snapshot_at().root.table_id, "version": newest}
+    done(table, half_done, "one", begun)
+    assert half_done.execute(failing)["version"] == begun
+    assert seen(lake, half_done, "d.c") == newest, "a cleared run changes nothing"
+
+
+def test_a_range_that_has_expired_unfinished_goes_on_with_what_is_newer(table: Table) -> None:
+    lake, first = Lake(), put(table, "a", 1)
+    with pytest.raises(AirflowFailException, match="no Spark connection"):
+        consume("version", spark_conn_id="nowhere").execute(lake.run(consume("version"), "one"))
+    newest = put(table, "b", 2)
+    table.retain(window="0s", grace="0s")
+    assert table.snapshot_at().root.oldest_version > first
+    two, task = lake.run(consume("version"), "two"), consume("version")
+    done(table, task, "two", newest)
+    task.execute(two)
+    assert two["task_state_store"]["opal_given"] == {"from": 0, "to": newest}
+
+
+def test_a_mapped_consumer_by_version_needs_a_name(table: Table) -> None:
+    """Else the first of two functions would acknowledge the rows of the second."""
+    lake, first = Lake(), put(table, "a", 1)
+    for name in (None, "one", "other"):
+        task = consume("version", consumer=name)
+        context = lake.run(task, f"run {name}")
+        context["ti"].map_index = 0
+        keep_result(table.storage, JobResult(operation="consume", table=table.uri, token=f"d/run {name}/c/0/0/{first}", version=first))
+        if name is None:
+            with pytest.raises(
+                AirflowFailException, match=r"'c' consumes by version and is mapped. Give each consumer a name.*expand_kwargs"
+            ):
+                task.execute(context)
+        else:
+            assert task.execute(context)["version"] == seen(lake, task, name) == first
 
 
 def test_a_consumer_by_partition_needs_a_key(table: Table) -> None:

@@ -83,6 +83,8 @@ def compare_reads(replay: Replay, choose: Callable[[int], int]) -> None:
     replay.compare_narrowed(version, replay.versions[choose(replay.versions.index(version))], ("2026-11-01", "2026-11-02")[choose(1)])
     replay.compare_changes(*sorted((version, replay.versions[choose(last)])))
     replay.compare_changes(0, replay.versions[last])
+    replay.compare_history_changes(*sorted((version, replay.versions[choose(last)])))
+    replay.compare_history_changes(0, replay.versions[last])
     replay.compare_history_view(version)
     replay.compare_get(version, None)
     replay.compare_get(version, moment)

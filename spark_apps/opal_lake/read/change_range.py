@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 
+from opal_lake import layout
 from opal_lake.clock import moment_text
 from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.spec.ordering import encode_order
 from opal_lake.spec.schema import Atomic
+from opal_lake.storage.verified import missing_error
 
 LATEST = "latest"
 _FORMS = "a version, as 8, a commit time as '2026-01-31T12:00:00Z', or the name of a savepoint"
@@ -31,14 +34,27 @@ def version_range(log: CommitLog, start: object, end: object = None) -> VersionR
         raise NotFoundError(
             f"{log.storage.uri} has no version {max(first, last)} yet; the newest is {head.version}, and end=None reads up to it"
         )
-    if end is None and first > last:  # there is nothing yet
+    are_numbers = hasattr(start, "__index__") and hasattr(end, "__index__")
+    if first > last and (end is None or (first == last + 1 and not are_numbers)):  # between these times or savepoints was no commit
         return VersionRange(head=head, earlier=None, last=last)
     if first > last:
         raise InvalidInputError(
-            f"the changes from {start!r} (version {first}) to {end!r} (version {last}) are of a range that ends before it begins; swap them"
+            f"the changes from {start!r} (version {first}) to {end!r} (version {last}) are of a range that ends before it begins; give an "
+            "earlier start, or a later end"
         )
     earlier = _state_before(log, head, first)
     return VersionRange(head=head, earlier=earlier if last > earlier.version else None, last=last)
+
+
+def commits_of(log: CommitLog, versions: VersionRange) -> list[Commit]:
+    """Those of the range, in order."""
+    assert versions.earlier is not None
+    first, known = versions.earlier.version + 1, {commit.version: commit for commit in versions.head.commits}
+    asked = range(first, versions.last + 1)
+    commits = [known[v] for v in asked] if all(v in known for v in asked) else log.commits_after(first - 1, versions.last)
+    if missing := {*asked} - {commit.version for commit in commits}:
+        raise missing_error(log.storage, layout.commit_path(min(missing)))
+    return commits
 
 
 def _state_before(log: CommitLog, head: Snapshot, first: int) -> Snapshot:

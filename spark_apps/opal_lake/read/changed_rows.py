@@ -14,7 +14,7 @@ from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.data.segment import DataFile
 from opal_lake.errors import InvalidInputError
 from opal_lake.events.bitmap import Bitmaps, Marks
-from opal_lake.job.operations.values import CHANGE_MODES
+from opal_lake.job.operations.values import CHANGE_AXES, CHANGE_MODES
 from opal_lake.read.changes import ChangePlan, ChangeSpan, versions_of
 from opal_lake.read.result_columns import fields_beside
 from opal_lake.spec.key_hash import hash_keys
@@ -38,10 +38,18 @@ class FeedOptions:
     mode: str = "none"
     compute_updates: bool = True
     columns: Sequence[str] | None = None
+    axis: str = CHANGE_AXES[0]
 
     def __post_init__(self) -> None:
         if self.mode not in CHANGE_MODES:
             raise InvalidInputError(f"mode={self.mode!r} is unknown; use one of {', '.join(CHANGE_MODES)}")
+        if self.axis not in CHANGE_AXES:
+            raise InvalidInputError(f"axis={self.axis!r} is unknown; use one of {', '.join(CHANGE_AXES)}")
+
+    @property
+    def is_of_history(self) -> bool:
+        """Whether it tells of the history, and not of the current view."""
+        return self.axis == CHANGE_AXES[1]
 
     @property
     def is_net(self) -> bool:
@@ -61,7 +69,7 @@ def read_changes(plan: ChangePlan, feed: FeedOptions) -> pa.Table:
     empty = _marked(physical_schema(spec).empty_table().select(physical), np.zeros(0, np.int64), after=False)
     rows = pa.concat_tables([empty, *parts], promote_options="default")  # files may be older than a column
     keys = hash_keys([rows[field.physical] for field in spec.keys], [field.type for field in spec.keys if isinstance(field.type, Atomic)])
-    order, kinds = _labelled(keys, rows[VERSION].to_numpy(), np.asarray(rows[AFTER]), feed)
+    order, kinds = labelled(keys, rows[VERSION].to_numpy(), np.asarray(rows[AFTER]), feed)
     rows = rows.take(pa.array(order))
     times = [plan.times_us[version] for version in rows[VERSION].to_pylist()]
     marks = [pa.array(kinds, pa.string()), rows[VERSION], pa.array(times, pa.timestamp("us", "UTC"))]
@@ -89,7 +97,7 @@ def _marked(rows: pa.Table, versions: npt.NDArray[np.int64], *, after: bool) -> 
     return rows.append_column(VERSION, pa.array(versions)).append_column(AFTER, pa.array(np.full(len(versions), after)))
 
 
-def _labelled(
+def labelled(
     keys: npt.NDArray[np.uint64], version: npt.NDArray[np.int64], after: Flags, feed: FeedOptions
 ) -> tuple[npt.NDArray[np.intp], list[str]]:
     """Positions in the order of the feed, and what happened to the row at each.

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from opal_lake import layout
 from opal_lake.data.prune import Predicate
 from opal_lake.data.segment import DataFile, LogFile
 from opal_lake.events.bitmap import Bitmaps, Marks, add_bitmaps, add_rows, offsets_of
@@ -25,12 +24,11 @@ from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
-from opal_lake.read.change_range import VersionRange
+from opal_lake.read.change_range import VersionRange, commits_of
 from opal_lake.read.read import files_by_keys
 from opal_lake.read.visible_rows import difference, visible_rows
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS, Storage
-from opal_lake.storage.verified import missing_error
 
 Versions = npt.NDArray[np.int64]
 
@@ -124,7 +122,7 @@ def plan_changes(log: CommitLog, versions: VersionRange, predicate: Predicate | 
     head, state = versions.head, versions.earlier
     if state is None:
         return ChangePlan(spec=head.spec, spans=(), times_us={})
-    commits, first = _commits(log, versions), state
+    commits, first = commits_of(log, versions), state
     spans: list[ChangeSpan] = []
     for course in _courses(commits):
         end = head if course[-1].version == head.version else state.followed_by(course)
@@ -195,16 +193,6 @@ def versions_of(begun: Mapping[int, int], segment: npt.NDArray[np.int64]) -> Ver
     """Of rows by their segments: the version in which their segments began, 0 where that is another one."""
     segments = np.unique(segment)
     return np.array([begun.get(number, 0) for number in segments.tolist()], np.int64)[np.searchsorted(segments, segment)]
-
-
-def _commits(log: CommitLog, versions: VersionRange) -> list[Commit]:
-    assert versions.earlier is not None
-    first, known = versions.earlier.version + 1, {commit.version: commit for commit in versions.head.commits}
-    asked = range(first, versions.last + 1)
-    commits = [known[v] for v in asked] if all(v in known for v in asked) else log.commits_after(first - 1, versions.last)
-    if missing := {*asked} - {commit.version for commit in commits}:
-        raise missing_error(log.storage, layout.commit_path(min(missing)))
-    return commits
 
 
 def _first_events(storage: Storage, commits: Sequence[Commit]) -> EndedRows:

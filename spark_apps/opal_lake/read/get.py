@@ -48,7 +48,7 @@ def hashes_of_keys(keys: Any, spec: TableSpec) -> Hashes:
         example = ", ".join(f"{name!r}: ..." for name in names)
         raise InvalidInputError(f"keys must be mappings with the key columns {', '.join(names)}, in a list: [{{{example}}}]")
     types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
-    hashes = hash_given([[key[name] for name in names] for key in keys], types)
+    hashes = hash_given([[key[name] for name in names] for key in keys], types, names)
     return hashes[np.sort(np.unique(hashes, axis=0, return_index=True)[1])]
 
 

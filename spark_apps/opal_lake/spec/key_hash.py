@@ -140,30 +140,31 @@ def _packed(chunk: pa.Array) -> memoryview:
     return memoryview(chunk.buffers()[-1])[start : start + len(chunk) * HASH_BYTES]
 
 
-def hash_given(keys: Sequence[Sequence[Any]], types: Sequence[Atomic]) -> npt.NDArray[np.uint64]:
+def hash_given(keys: Sequence[Sequence[Any]], types: Sequence[Atomic], names: Sequence[str] = ()) -> npt.NDArray[np.uint64]:
     """As `hash_keys`, of keys as a user gives them: dates and timestamps also as ISO text, timestamps with their zone."""
     if wrong := next((key for key in keys if len(key) != len(types)), None):
         raise InvalidInputError(f"the key has {len(types)} columns, {wrong!r} has {len(wrong)} values; give one each, in their order")
     values = zip(*keys, strict=True) if keys else [()] * len(types)
-    return hash_keys([_key_column(*column) for column in zip(values, types, range(1, len(types) + 1), strict=True)], types)
+    labels = [f"key column {name}" for name in names] or [f"key value {number + 1}" for number in range(len(types))]
+    return hash_keys([_key_column(*column) for column in zip(values, types, labels, strict=True)], types)
 
 
-def _key_column(values: Sequence[Any], kind: Atomic, position: int) -> pa.Array:
-    accept, name = _ACCEPTED.get(kind.name), f"key value {position}"
+def _key_column(values: Sequence[Any], kind: Atomic, name: str) -> pa.Array:
+    accept = _ACCEPTED.get(kind.name)
     if accept and (wrong := [value for value in values if not isinstance(value, accept)]):
-        raise InvalidInputError(f"{name} is {wrong[0]!r}; a {kind.name} column takes {accept.__name__}")
+        raise InvalidInputError(f"{name}: {wrong[0]!r} is no value of it; a {kind.name} column takes {accept.__name__}")
     if accept:
         return pa.array(values, arrow_type(kind))
     if not decimal_parts(kind.name):
         return pa.array([encode_order(value, kind, name=name) for value in values], pa.int64())
-    return pa.array([_one_decimal(value, kind, position) for value in values], arrow_type(kind))
+    return pa.array([_one_decimal(value, kind, name) for value in values], arrow_type(kind))
 
 
-def _one_decimal(value: Any, kind: Atomic, position: int) -> Decimal:
+def _one_decimal(value: Any, kind: Atomic, name: str) -> Decimal:
     precision, scale = decimal_parts(kind.name) or (0, 0)
-    unscaled = exact_unscaled(value, scale, name=f"key value {position}")
+    unscaled = exact_unscaled(value, scale, name=name)
     if abs(unscaled) >= 10**precision:
-        raise InvalidInputError(f"key value {position} is {value!r}, too large for {kind.name}; check the key")
+        raise InvalidInputError(f"{name}: {value!r} is too large for {kind.name}; check the key")
     return Decimal(unscaled).scaleb(-scale, Context(prec=precision))
 
 

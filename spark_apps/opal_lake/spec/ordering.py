@@ -116,7 +116,7 @@ _FROM_ORDER: dict[str, Callable[[int], int | date | datetime]] = {
 def encode_order(value: Any, kind: Atomic, *, name: str) -> int:
     """A user's event time for column `name`: a number, date or datetime, or its text. Nothing is guessed and nothing rounded."""
     if value is None or isinstance(value, bool | float):
-        raise InvalidInputError(f"{name}: {value!r} is no event time; give {_WANTED.get(kind.name, 'a Decimal, an int or its digits')}")
+        raise InvalidInputError(f"{name}: {value!r} is no {kind.name}; give {_WANTED.get(kind.name, 'a Decimal, an int or its digits')}")
     if parts := decimal_parts(kind.name):
         encoded = exact_unscaled(value, parts[1], name=name)
     elif kind.name in INTEGER_TYPES:

@@ -419,6 +419,36 @@ class Replay:
         times = {row["_commit_version"]: row["_commit_timestamp"] for row in feed}
         assert list(times.values()) == sorted(times.values())
 
+    def compare_history_changes(self, start: int, end: int) -> None:
+        """The feed of the history: what each version did to the time in which rows were valid, and what all did in sum."""
+        told = self._told_of_history(start, end, "none")
+        expected = [told for version in range(max(start, 1), end + 1) for told in self._history_changes(version, version)]
+        assert sorted(told, key=repr) == sorted(expected, key=repr)
+        assert [row[0] for row in told] == sorted(row[0] for row in told)
+        in_sum = [row[1:] for row in self._told_of_history(start, end, "netChanges")]
+        assert sorted(in_sum, key=repr) == sorted((row[1:] for row in self._history_changes(start, end)), key=repr)
+
+    def _told_of_history(self, start: int, end: int, mode: str) -> list[tuple[Any, ...]]:
+        names = ("_commit_version", "_change_type", SERIAL, "valid_from", "valid_until", "deleted")
+        feed = self.table.changes(start, end, mode=mode, axis="event_time").to_pylist()
+        assert all(row["is_current"] == (row["valid_until"] is None) for row in feed)
+        return [tuple(row[name] for name in names) for row in feed]
+
+    def _history_changes(self, start: int, end: int) -> Iterable[tuple[Any, ...]]:
+        floor = self.table.snapshot_at(end).root.floor
+        before, after = ({row.row_id: (row, *ends) for row, *ends in self._intervals(v, floor)} for v in (max(start, 1) - 1, end))
+        for row_id in before.keys() | after.keys():
+            old, new = before.get(row_id), after.get(row_id)
+            if old is None or new is None or old[1:] != new[1:]:
+                if old is not None:
+                    yield (end, "delete" if new is None else "update_preimage", old[0].values[SERIAL], *old[1:])
+                if new is not None:
+                    yield (end, "insert" if old is None else "update_postimage", new[0].values[SERIAL], *new[1:])
+
+    def _intervals(self, version: int, floor: int | None) -> Iterable[tuple[ModelRow, Any, Any, bool]]:
+        shown = intervals(self.rows_at(version))
+        return [one for one in shown if floor is None or one[2] is None or self.order_word(one[2]) > floor]
+
 
 def _part_of(plan: MetaGenPlan, part: int) -> MetaGenPlan:
     chosen = plan.segments[part - 1 :: 2] if part else plan.segments

@@ -121,7 +121,7 @@ def _add_changes(verbs: Verbs) -> argparse.ArgumentParser:
     parser = add_command(verbs, Verb(name="changes", group=WORK, summary=summary, example=example, run=changes))
     add_flags(parser, Changes, "start", "end")
     add_columns(parser)
-    add_flags(parser, Changes, "where", "limit", "mode")
+    add_flags(parser, Changes, "where", "limit", "mode", "axis")
     parser.add_argument("--no-updates", dest="compute_updates", action="store_false", help="an update as a delete and an insert")
     add_flags(parser.add_argument_group("export"), Changes, "to", "format", "overwrite")
     return parser

@@ -4,7 +4,8 @@ A window over the changed rows alone says which belong to one update, or to one 
 """
 
 from collections.abc import Sequence
-from functools import reduce
+from dataclasses import replace
+from functools import partial, reduce
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from opal_lake.read.changed_rows import (
     FeedOptions,
 )
 from opal_lake.read.changes import ChangePlan, ChangeSpan, EndedRows, plan_changes
+from opal_lake.read.history_changes import history_changes as read_history_changes
 from opal_lake.read.result_columns import is_named
 from opal_lake.spec.schema import OFFSET, SEGMENT
 from opal_lake.spec.table_spec import TableSpec
@@ -34,6 +36,7 @@ from opal_spark.engine.columns import quoted, read_fields, spark_schema
 from opal_spark.engine.scan import scan_files
 from opal_spark.engine.session import session_zone
 from opal_spark.engine.verify import verify_files
+from opal_spark.read.history_view import history_changes
 from opal_spark.read.predicate import parse_predicate
 from opal_spark.read.reader import filtered_by
 from opal_spark.read.words import is_marked, is_not_marked, word_lists
@@ -46,6 +49,9 @@ _MOST_RANGES = 32  # Spark's optimizer goes into every OR
 def changes(spark: SparkSession, table: Table, versions: VersionRange, feed: FeedOptions, where: str | None = None) -> DataFrame:
     """The changes as a DataFrame. Which rows they are is fixed now; they are read when the DataFrame is used."""
     spec = versions.head.spec
+    if feed.is_of_history:
+        rows_of = partial(_history_rows, table, versions, feed)
+        return history_changes(spark, spec, rows_of, feed.columns, where)
     fields = feed.fields(spec)
     predicate = parse_predicate(where, spec, session_zone=session_zone(spark)) if where else None
     plan = plan_changes(table.log, versions, predicate, is_net=feed.is_net)
@@ -54,6 +60,10 @@ def changes(spark: SparkSession, table: Table, versions: VersionRange, feed: Fee
     rows = _labelled(_changed_rows(spark, plan), spec, feed)
     rows = filtered_by(rows, where, spec.file_format) if where else rows
     return rows.select(*(quoted(field.name) for field in fields), CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
+
+
+def _history_rows(table: Table, versions: VersionRange, feed: FeedOptions, names: Sequence[str]) -> pa.Table:
+    return read_history_changes(table.log, table.cache, versions, replace(feed, columns=names))
 
 
 def _changed_rows(spark: SparkSession, plan: ChangePlan) -> DataFrame:

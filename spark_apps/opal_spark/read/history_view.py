@@ -8,11 +8,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FEED_COLUMNS
+from opal_lake.read.history_changes import history_fields
 from opal_lake.read.history_view import DELETED as WAS_DELETED
 from opal_lake.read.history_view import IS_CURRENT, VALID_FROM, VALID_UNTIL, VIEW_COLUMNS, view_fields
 from opal_lake.read.read import files_by_keys
 from opal_lake.read.result_columns import is_named
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Field
+from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.columns import quoted, read_fields, spark_schema
 from opal_spark.engine.scan import not_after, scan_files
 from opal_spark.engine.session import session_zone
@@ -46,13 +49,29 @@ def history_of_keys(
     """Of a few keys: `rows_of` reads these columns of their history in this process."""
     spec, fields = snapshot.spec, view_fields(snapshot, columns)
     names = [field.name for field in spec.schema.fields if not is_named(field, VIEW_COLUMNS)]
+    view = spark.createDataFrame(rows_of(names), _view_schema(spec, names))
+    view = filtered_by(view, where, "") if where else view
+    return view.select(*(quoted(field.name) for field in fields), VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED)
+
+
+def history_changes(
+    spark: SparkSession, spec: TableSpec, rows_of: Callable[[Sequence[str]], pa.Table], columns: Sequence[str] | None, where: str | None
+) -> DataFrame:
+    """The feed of the history, which `rows_of` reads in this process."""
+    fields, own = history_fields(spec, columns), FEED_COLUMNS | VIEW_COLUMNS
+    names = [field.name for field in spec.schema.fields if not is_named(field, own)]
+    schema = _view_schema(spec, names).add(CHANGE_TYPE, "string").add(COMMIT_VERSION, "long").add(COMMIT_TIMESTAMP, "timestamp")
+    rows = spark.createDataFrame(rows_of(names), schema)
+    rows = filtered_by(rows, where, "") if where else rows
+    return rows.select(*(quoted(field.name) for field in fields), *schema.fieldNames()[len(names) :])
+
+
+def _view_schema(spec: TableSpec, names: Sequence[str]) -> StructType:
     known = spark_schema(spec, physical=False)
     schema = StructType([known[name] for name in names])
     for name in (VALID_FROM, VALID_UNTIL):
         schema = schema.add(name, known[spec.delta.name].dataType)
-    view = spark.createDataFrame(rows_of(names), schema.add(IS_CURRENT, "boolean").add(WAS_DELETED, "boolean"))
-    view = filtered_by(view, where, "") if where else view
-    return view.select(*(quoted(field.name) for field in fields), VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED)
+    return schema.add(IS_CURRENT, "boolean").add(WAS_DELETED, "boolean")
 
 
 def _valid_rows(rows: DataFrame, snapshot: Snapshot) -> DataFrame:

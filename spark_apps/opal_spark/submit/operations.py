@@ -184,7 +184,7 @@ def changes(spark: SparkSession, spec: JobSpec[Changes]) -> JobResult:
     """What versions changed: shown in the result's examples, or exported."""
     job, table = spec.operation, OpalTable.for_path(spark, spec.table).table
     versions = version_range(table.log, job.start, job.end)
-    feed = FeedOptions(mode=job.mode, compute_updates=job.compute_updates, columns=job.columns)
+    feed = FeedOptions(mode=job.mode, compute_updates=job.compute_updates, columns=job.columns, axis=job.axis)
     result = JobResult(operation="changes", table=table.uri, version=versions.last, token=spec.token)
     rows = changed_rows(spark, table, versions, feed, job.where)
     if job.to is None:

@@ -7,6 +7,8 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from airflow_provider_opal.demo.local_airflow import LocalAirflow
 from opal_lake.table import Table
 from tests.airflow_provider_opal.guide import write_examples
@@ -123,6 +125,17 @@ def settle(airflow: LocalAirflow, *dag_ids: str) -> None:
 def log_of(airflow: LocalAirflow, dag_id: str, task_id: str, run_id: str = "*") -> str:
     files = (airflow.home / "logs" / f"dag_id={dag_id}").glob(f"run_id={run_id}/task_id={task_id}/**/*.log")
     return "\n".join(path.read_text(errors="replace") for path in files)
+
+
+def drivers_of(operation: str, root: Path) -> list[psutil.Process]:
+    """The spark-submits of an operation that run now for this lake; other tests may have their own."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        words, connection = process.info["cmdline"] or [], (process.info["environ"] or {}).get("AIRFLOW_CONN_OPAL_DEFAULT", "")
+        is_driver = any(word.endswith(f"apps/{operation}.py") for word in words) and any("SparkSubmit" in word for word in words)
+        if is_driver and str(root) in connection:
+            found.append(process)
+    return found
 
 
 def days(first: int, last: int) -> list[str]:

@@ -16,7 +16,20 @@ import pytest
 from airflow_provider_opal.demo.local_airflow import LocalAirflow
 from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
-from tests.airflow_provider_opal.cluster.lake import HEADS, Lake, backfill, days, ended, keyed, log_of, pause, settle, succeeded, trigger
+from tests.airflow_provider_opal.cluster.lake import (
+    HEADS,
+    Lake,
+    backfill,
+    days,
+    drivers_of,
+    ended,
+    keyed,
+    log_of,
+    pause,
+    settle,
+    succeeded,
+    trigger,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.chained]
 
@@ -87,7 +100,7 @@ def test_a_worker_killed_in_a_metagen_is_followed_by_a_retry_that_applies_once(a
     drivers: list[psutil.Process] = []
 
     def is_submitted() -> bool:
-        drivers[:] = drivers_of("metagen", lake)
+        drivers[:] = drivers_of("metagen", lake.root)
         return bool(drivers)
 
     airflow.wait_until(is_submitted, pause_s=0.1)
@@ -101,21 +114,10 @@ def test_a_worker_killed_in_a_metagen_is_followed_by_a_retry_that_applies_once(a
     assert metagen["try_number"] == 2
     told = airflow.result("orders", metagen["dag_run_id"], "metagen")
     settle(airflow, *HEADS)
-    assert not drivers_of("metagen", lake)
+    assert not drivers_of("metagen", lake.root)
     assert lake.table().snapshot_at().version == versions + 2, "the MetaGen was applied more than once"
     assert told["version"] == versions + 2
     assert lake.names() == {1: "Hannah", 3: "Cid", 4: "Dora", 8: "Hal"}
-
-
-def drivers_of(operation: str, lake: Lake) -> list[psutil.Process]:
-    """The spark-submits of an operation that run now for this lake; other tests may have their own."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        words, connection = process.info["cmdline"] or [], (process.info["environ"] or {}).get("AIRFLOW_CONN_OPAL_DEFAULT", "")
-        is_driver = any(word.endswith(f"apps/{operation}.py") for word in words) and any("SparkSubmit" in word for word in words)
-        if is_driver and str(lake.root) in connection:
-            found.append(process)
-    return found
 
 
 def test_a_consumer_that_was_paused_gets_every_version_and_every_key_later(airflow: LocalAirflow, lake: Lake) -> None:

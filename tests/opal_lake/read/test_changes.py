@@ -1,6 +1,6 @@
 """The change feed at its edges; what it says of random histories, the model decides (test_histories.py)."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -173,6 +173,20 @@ def test_a_range_without_a_change_is_empty(storage: Storage) -> None:
     assert table.changes(0, 0).num_rows == 0
 
 
+def test_savepoints_and_times_without_a_commit_in_between_are_an_empty_range(storage: Storage) -> None:
+    table = history(storage, 3)
+    for name in ("monday", "tuesday"):
+        table.savepoint(name, 3)
+    third = datetime.fromtimestamp(table.log.read_commit(3).timestamp_us / 1e6, UTC)
+    just_after, later = third + timedelta(microseconds=1), third + timedelta(microseconds=2)
+    head = table.snapshot_at().version
+    for bounds in (("monday", "tuesday"), ("monday", 3), (just_after, later), ("latest", head)):
+        assert table.changes(*bounds).num_rows == 0, bounds
+    for bounds in (("monday", 2), (4, 3), (just_after, 2)):
+        with pytest.raises(InvalidInputError, match="ends before it begins; give an earlier start, or a later end"):
+            table.changes(*bounds)
+
+
 def test_commits_that_are_gone_have_expired(storage: Storage) -> None:
     table = history(storage, 9)
     versions = version_range(table.log, 2)
@@ -192,3 +206,23 @@ def test_an_event_of_a_row_that_was_dropped_with_its_segment_is_no_change(storag
 
     monkeypatch.setattr(changes, "read_events", with_one_more)
     assert told(table, 2) == before
+
+
+def test_a_late_row_changes_the_history_and_not_the_current_view(storage: Storage) -> None:
+    table = create(storage)
+    table.ingest(*rows([("ax", 5, 50)]), metadata="inline")
+    table.ingest(*rows([("ax", 3, 30)]), metadata="inline")
+    table.ingest(*rows([("ax", 4, None)]), metadata="inline")
+    assert table.changes(2).num_rows == 0
+    names = ("_commit_version", "_change_type", "price", "valid_from", "valid_until", "deleted")
+    feed = [tuple(row[name] for name in names) for row in table.changes(1, axis="event_time").to_pylist()]
+    assert feed == [
+        (1, "insert", 50, 5, None, False),
+        (2, "insert", 30, 3, 5, False),
+        (3, "update_preimage", 30, 3, 5, False),
+        (3, "update_postimage", 30, 3, 4, True),
+    ]
+    in_sum = table.changes(1, axis="event_time", mode="netChanges", columns=["price"]).to_pylist()
+    assert [(row["_change_type"], row["price"], row["valid_until"]) for row in in_sum] == [("insert", 50, None), ("insert", 30, 4)]
+    with pytest.raises(InvalidInputError, match="axis='time' is unknown; use one of commit, event_time"):
+        table.changes(1, axis="time")

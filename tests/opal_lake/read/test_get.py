@@ -66,8 +66,8 @@ def test_rows_are_there_wherever_they_moved(shop: Table, storage: Storage) -> No
         ([{}], "keys must be mappings"),
         (["a"], "keys must be mappings"),
         (7, "keys must be mappings"),
-        ([{"sku": 7}], "key value 1 is 7; a string column takes str"),
-        ([{"sku": None}], "key value 1 is None; a string column takes str"),
+        ([{"sku": 7}], "key column sku: 7 is no value of it; a string column takes str"),
+        ([{"sku": None}], "key column sku: None is no value of it; a string column takes str"),
     ],
 )
 def test_keys_that_cannot_be_are_refused(shop: Table, keys: Any, words: str) -> None:

@@ -82,8 +82,8 @@ def test_keys_of_every_kind_are_written_as_text(storage: Storage, capsys: pytest
     for key, words in (
         (["yes", "01", "1", "2026-11-01"], "key column flag is boolean, and 'yes' is none; write true or false"),
         (["true", "0x1", "1", "2026-11-01"], "key column raw is binary, and '0x1' is none; write hexadecimal digits"),
-        (["true", "01", "a", "2026-11-01"], "key value 3: 'a' is not a number"),
-        (["true", "01", "1", "tomorrow"], "key value 4: 'tomorrow' is no date"),
+        (["true", "01", "a", "2026-11-01"], "key column n: 'a' is not a number"),
+        (["true", "01", "1", "tomorrow"], "key column day: 'tomorrow' is no date"),
     ):
         assert main(["versions-of", storage.uri, *key]) == INPUT
         assert words in capsys.readouterr().err

@@ -176,7 +176,7 @@ def test_a_null_is_no_key(name: str) -> None:
     "values,names,message",
     [
         ((1,), ("long", "long"), "the key has 2 columns"),
-        ((None,), ("long",), "no event time"),
+        ((None,), ("long",), "is no long"),
         ((True,), ("long",), "key value 1"),
         (("1.5",), ("decimal(3,0)",), "key value 1"),
         ((Decimal("0.001"),), ("decimal(7,2)",), "finer than the column"),

@@ -2,20 +2,24 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from opal_lake import layout
 from opal_lake.clock import ManualClock
-from opal_lake.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from opal_lake.errors import CommitUnknownError, ConflictError, FormatError, InvalidInputError, NotFoundError, StorageError
 from opal_lake.inspect.check import check_table
+from opal_lake.log import sections
 from opal_lake.log.checkpoint import read_checkpoint
 from opal_lake.log.commit import decode_commit, encode_commit, seal
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on, table_on
+from opal_lake.testing.failing_store import Crash, FailingStore, Mode
 from opal_lake.testing.ids import CountingIds
 from opal_lake.write.ingest_job import IngestOptions, commit_ingest, start_ingest, write_inline
 from opal_lake.write.restore import restore
@@ -231,3 +235,33 @@ def test_ten_at_once(tmp_path: Path) -> None:
     last = versions.index(max(versions))
     assert content(table) == latest(BATCHES[: last % 4])
     assert check_table(table) == []
+
+
+@pytest.mark.parametrize("first, mode", [*enumerate(get_args(Mode), start=1)])
+def test_a_failure_at_a_call_costs_nothing_but_a_rerun(
+    first: int, mode: Mode, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call in one of the ways."""
+    monkeypatch.setattr(sections, "INLINE_BYTES", 0)
+
+    def prepared(name: str) -> Storage:
+        table = create(open_storage(f"memory://{request.node.name}-{name}"), checkpoint_commits=2)
+        for batch in BATCHES:
+            table.ingest(*rows(batch), metadata="inline")
+        table.compact(mode="major", look_back=0)
+        return table.storage
+
+    def run(storage: Storage, writer: str) -> int | None:
+        return reopen(storage, writer).restore(version=2, token="back").version
+
+    dry = FailingStore(prepared("dry"))
+    done = run(dry, "dry")
+    for fail_at in range(first, len(dry.trace) + 1, 4):
+        storage = prepared(str(fail_at))
+        with suppress(Crash, StorageError, CommitUnknownError):
+            run(FailingStore(storage, fail_at, mode), "first")
+        assert [run(storage, "second"), run(storage, "third")] == [done, done], dry.trace[fail_at - 1]
+        table = reopen(storage, "reader")
+        assert content(table) == latest(BATCHES[:2])
+        assert [commit.operation for commit in table.history()].count("restore") == 1
+        assert check_table(table) == []

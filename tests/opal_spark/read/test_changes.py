@@ -57,6 +57,9 @@ def compare_feeds(table: OpalTable, start: int, end: int) -> None:
         feed = table.changes(start, end, mode=mode, compute_updates=compute_updates, columns=columns)
         expected = expected.select(feed.columns)
         assert sorted_rows(feed.toArrow().cast(expected.schema)) == sorted_rows(expected)
+    expected = table.table.changes(start, end, axis="event_time")
+    history = table.changes(start, end, axis="event_time").toArrow()
+    assert sorted_rows(history.cast(expected.schema)) == sorted_rows(expected)
 
 
 def compare_views(table: OpalTable, version: int) -> None:
@@ -153,6 +156,7 @@ def test_ends_are_versions_times_or_savepoints(users: OpalTable) -> None:
         ((19,), NotFoundError, r"has no version 19 yet; the newest is \d, and end=None reads up to it"),
         ((3, 99), NotFoundError, r"has no version 99 yet"),
         ((3, 2), InvalidInputError, r"from 3 \(version 3\) to 2 \(version 2\) are of a range that ends before it begins"),
+        (("latest", 1), InvalidInputError, r"from 'latest' \(version \d\) to 1 \(version 1\) .*; give an earlier start, or a later end"),
         (("yesterday",), InvalidInputError, r"start='yesterday' is no bound of a range of changes; give a version, as 8, a commit time"),
         ((-1,), InvalidInputError, r"start=-1 is no version"),
         ((1.5,), InvalidInputError, r"start=1.5 is no bound of a range"),

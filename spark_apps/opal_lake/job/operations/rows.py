@@ -6,10 +6,11 @@ from typing import Annotated, Any, ClassVar
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.declared import Operation, declaration
-from opal_lake.job.operations.values import CHANGE_MODES, CONSUMER_ROWS, Bound, Function, Help, one_of
+from opal_lake.job.operations.values import CHANGE_AXES, CHANGE_MODES, CONSUMER_ROWS, Bound, Function, Help, one_of
 
 Consumed = Annotated[str, one_of(*CONSUMER_ROWS)]
 ChangeMode = Annotated[str, one_of(*CHANGE_MODES)]
+ChangeAxis = Annotated[str, one_of(*CHANGE_AXES)]
 ExportFormat = Annotated[str, one_of("parquet", "csv", "json", "orc")]
 
 
@@ -57,6 +58,7 @@ class Changes(Shown):
     end: Annotated[Bound | None, Help("the last version; or a commit time, or a savepoint (default: the newest)", "BOUND")] = None
     mode: Annotated[ChangeMode, Help("netChanges leaves out what later versions undid")] = "none"
     compute_updates: bool = True
+    axis: Annotated[ChangeAxis, Help("event_time: of the history view, the past included, instead of the current view")] = "commit"
 
 
 @declaration

@@ -9,6 +9,7 @@ from opal_lake.duration import DURATION, Duration, parse_duration, plain_duratio
 from opal_lake.errors import InvalidInputError
 
 CONSUMER_ROWS = ("visible", "changes")
+CHANGE_AXES = ("commit", "event_time")
 CHANGE_MODES = ("none", "dropCarryovers", "netChanges")
 MAX_CLUSTER_COLUMNS = 8
 CODEC = r"zstd(:([1-9]|1[0-9]|2[0-2]))?"

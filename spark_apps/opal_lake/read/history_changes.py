@@ -1,0 +1,139 @@
+"""The change feed of the history: what versions did to the rows of the history view, those of the past among them.
+
+A version changes the history of the keys of the rows that it made visible, and of no others; a restore may change that of any. So the key
+store tells when the rows of these keys were valid before the version and after it. Rows are read only where that differs.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from opal_lake.data.column_read import read_columns
+from opal_lake.data.columns import physical_schema, to_fields
+from opal_lake.events.segment_log import row_words
+from opal_lake.key_store.cache.protocol import RunCache
+from opal_lake.log.commit import Commit
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.commit_times import CommitTimes
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.read.change_range import VersionRange, commits_of
+from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FEED_COLUMNS, FeedOptions, labelled
+from opal_lake.read.get import Hashes, rows_of_entries
+from opal_lake.read.history_view import VIEW_COLUMNS, Intervals, concat_intervals, entries_of_keys, intervals_of, with_times
+from opal_lake.read.result_columns import fields_beside
+from opal_lake.spec.key_hash import hash_keys
+from opal_lake.spec.schema import SEGMENT, Atomic, Field
+from opal_lake.spec.table_spec import TableSpec
+from opal_lake.storage.protocol import READERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """Rows whose time as the valid ones a version changed, as they were in the state before it, or are in the one after it."""
+
+    snapshot: Snapshot
+    version: int
+    is_after: bool
+    times: Intervals
+
+
+def history_fields(spec: TableSpec, columns: Sequence[str] | None) -> tuple[Field, ...]:
+    """The table's columns in a feed of the history."""
+    return fields_beside(FEED_COLUMNS | VIEW_COLUMNS, spec, columns, "a feed of the history")
+
+
+def history_changes(log: CommitLog, cache: RunCache, versions: VersionRange, feed: FeedOptions) -> pa.Table:
+    """Into memory, in the order of versions. In a net feed a row has its time before the range, and the one after it."""
+    spec, fields = versions.head.spec, history_fields(versions.head.spec, feed.columns)
+    commits = commits_of(log, versions) if versions.earlier is not None else []
+    nothing = intervals_of(entries_of_keys(versions.head, cache, np.empty((0, 2), np.uint64)), None)
+    sides = [*_sides(cache, versions, commits, is_net=feed.is_net)]
+    sides = sides or [_Side(snapshot=versions.head, version=0, is_after=True, times=nothing)]
+    times = concat_intervals([side.times for side in sides])
+    number = np.repeat(np.arange(len(sides)), [len(side.times.rows) for side in sides])
+    version = np.array([side.version for side in sides], np.int64)[number]
+    ids = np.stack([times.rows.segment, times.rows.offset.astype(np.int64)], axis=1).astype(np.uint64)
+    order, kinds = labelled(ids, version, np.array([side.is_after for side in sides])[number], feed)
+    if feed.is_net:
+        changed = _changed_ends(ids[order], times.take(order))
+        order, kinds = order[changed], [kind for kind, is_changed in zip(kinds, changed.tolist(), strict=True) if is_changed]
+    moment = CommitTimes(versions.head).corrected
+    told_us = {commit.version: moment(commit.version, commit.timestamp_us) for commit in commits}
+    rows = with_times(to_fields(_rows_of(sides, number[order], times.take(order), fields, spec), spec, fields), times.take(order), spec)
+    marks = [
+        pa.array(kinds, pa.string()),
+        pa.array(version[order]),
+        pa.array([told_us[number] for number in version[order].tolist()], pa.timestamp("us", "UTC")),
+    ]
+    return pa.table([*rows.columns, *marks], names=[*rows.column_names, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP])
+
+
+def _sides(cache: RunCache, versions: VersionRange, commits: Sequence[Commit], *, is_net: bool) -> Iterator[_Side]:
+    """What cannot be read any more is in none of them; in a net feed, what cannot after its range."""
+    state = versions.earlier
+    if state is None:
+        return
+    last_floor = max((commit.actions.floor for commit in commits if commit.actions.floor is not None), default=state.root.floor)
+    for commit in commits:
+        before, state = state, state.followed_by([commit])
+        if commit.actions.processed or commit.actions.restored:
+            hashes = None if commit.actions.restored else _hashes_of(state, frozenset(commit.actions.processed))
+            floor = last_floor if is_net else state.root.floor
+            old, new = (intervals_of(entries_of_keys(view, cache, hashes), floor) for view in (before, state))
+            gone, came = _differing(old, new)
+            yield _Side(snapshot=before, version=commit.version, is_after=False, times=old.take(gone))
+            yield _Side(snapshot=state, version=commit.version, is_after=True, times=new.take(came))
+
+
+def _hashes_of(snapshot: Snapshot, segments: frozenset[int]) -> Hashes:
+    """Of the keys that have rows in some segments."""
+    spec = snapshot.spec
+    physical = [*dict.fromkeys([*(field.physical for field in spec.keys), SEGMENT])]
+    files = [file for file in snapshot.files.values() if not segments.isdisjoint(file.segments)]
+    with ThreadPoolExecutor(READERS) as pool:
+        parts = [*pool.map(lambda file: read_columns(snapshot.storage, file, spec, physical), files)]
+    rows = pa.concat_tables([physical_schema(spec).empty_table().select(physical), *parts], promote_options="default")
+    rows = rows.filter(pa.array(np.isin(rows[SEGMENT].to_numpy(), [*segments])))
+    keys = hash_keys([rows[field.physical] for field in spec.keys], [field.type for field in spec.keys if isinstance(field.type, Atomic)])
+    return np.unique(keys, axis=0)
+
+
+def _differing(old: Intervals, new: Intervals) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Positions of rows that only one of both has, or that have another end in the other."""
+    segments = np.unique(np.concatenate([old.rows.segment, new.rows.segment]))
+    words = [row_words(segments, times.rows.segment, times.rows.offset) for times in (old, new)]
+    _, in_old, in_new = np.intersect1d(words[0], words[1], assume_unique=True, return_indices=True)
+    same = _same_ends(old.take(in_old), new.take(in_new))
+    left = [np.ones(len(word), np.bool_) for word in words]
+    left[0][in_old[same]] = left[1][in_new[same]] = False
+    return np.flatnonzero(left[0]), np.flatnonzero(left[1])
+
+
+def _same_ends(one: Intervals, other: Intervals) -> npt.NDArray[np.bool_]:
+    ends = (one.has_end == other.has_end) & (one.deleted == other.deleted)
+    return np.asarray(ends & (~one.has_end | (one.until == other.until)), np.bool_)
+
+
+def _changed_ends(ids: Hashes, times: Intervals) -> npt.NDArray[np.bool_]:
+    """Without the two rows of what ends as it began."""
+    position = np.lexsort((ids[:, 1], ids[:, 0]))
+    first, second = position[:-1], position[1:]
+    is_pair = (ids[first] == ids[second]).all(axis=1)
+    first, second = first[is_pair], second[is_pair]
+    same, changed = _same_ends(times.take(first), times.take(second)), np.ones(len(ids), np.bool_)
+    changed[first[same]] = changed[second[same]] = False
+    return changed
+
+
+def _rows_of(sides: Sequence[_Side], number: npt.NDArray[np.intp], times: Intervals, fields: Sequence[Field], spec: TableSpec) -> pa.Table:
+    """The physical columns, each row from the state that it is told of."""
+    chosen = [(side, np.flatnonzero(number == place)) for place, side in enumerate(sides)]
+    chosen = [(side, positions) for side, positions in chosen if len(positions)]
+    parts = [rows_of_entries(side.snapshot, times.rows.take(positions), fields) for side, positions in chosen]
+    empty = physical_schema(spec).empty_table().select([*dict.fromkeys(field.physical for field in fields)])
+    rows = pa.concat_tables([empty, *(part.select(empty.column_names) for part in parts)], promote_options="default")
+    return rows.take(pa.array(np.argsort(np.concatenate([np.empty(0, np.intp), *(positions for _, positions in chosen)]))))

@@ -1,0 +1,57 @@
+"""The consumer of dags/cities.py: counts that are kept by changes alone are those of all rows, whatever is done twice."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from opal_lake.job.job import JobSpec
+from opal_lake.spec.table_spec import TableLayout, plan_spec
+from opal_lake.storage.open import open_storage
+from opal_lake.table import Table, create_on
+from opal_lake.upkeep.compaction import CompactOptions, compact
+from opal_spark.submit.app import perform
+from opal_spark.submit.operations import consume
+from tests.airflow_provider_opal.cluster.city_dags.moving import SCHEMA, batch, counted, kept, write
+
+pytestmark = pytest.mark.spark
+
+DAGS = Path(__file__).parents[3] / "dags"
+LAYOUT = TableLayout(keys=["user_id"], delta="moved_at", deletes="op = 'D'")
+
+
+@pytest.fixture
+def user_city(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    monkeypatch.syspath_prepend(str(DAGS))
+    return create_on(open_storage(str(tmp_path / "user_city")), plan_spec(SCHEMA, LAYOUT))
+
+
+def test_counts_kept_by_changes_are_those_of_all_rows_though_calls_are_repeated(
+    spark: SparkSession, user_city: Table, tmp_path: Path
+) -> None:
+    """A call is repeated at once, as when a worker dies before it can say that the function has returned, and much later, by a clear.
+
+    cluster/test_cascade.py goes on with 200 batches, under a real scheduler.
+    """
+    to, ends = str(tmp_path / "city_population"), [0]
+
+    def call(after: int, version: int) -> None:
+        arguments = {"function": "city_jobs:count_by_city", "rows": "changes", "arguments": {"to": to}, "after": after, "version": version}
+        perform(spark, JobSpec.of("consume", user_city.uri, arguments), consume)
+
+    for number in range(9):
+        write(user_city, batch(number))
+        if number % 3 < 2:
+            continue
+        compact(user_city, CompactOptions())
+        ends.append(user_city.snapshot_at().version)
+        call(*ends[-2:])
+        assert kept(Table.open(to)) == counted(user_city) != {}
+    for span in (ends[-2:], ends[:2]):
+        call(*span)
+        assert kept(Table.open(to)) == counted(user_city), span
+    for version in ends[1:]:
+        assert kept(Table.open(to), event_time=version) == counted(user_city, version)
+    write(user_city, [{"user_id": user, "moved_at": 1_000, "city": None, "op": "D"} for user in range(60)])
+    call(ends[-1], user_city.snapshot_at().version)
+    assert kept(Table.open(to)) == {}
