@@ -24,7 +24,7 @@ from opal_lake.spec.table_spec import TableLayout, plan_spec, refuse_another_spe
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.write.bootstrap import BootstrapPlan
-from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_lake.write.ingest_job import IngestOptions
 from opal_lake.write.spec_change import Changes
 from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.engine.executor import on_spark
@@ -34,10 +34,9 @@ from opal_spark.inspect.check import check
 from opal_spark.read.changes import changes
 from opal_spark.read.history_view import history_of_keys, history_view
 from opal_spark.read.reader import View, explain_read, read
-from opal_spark.sources import source_errors, source_rows
-from opal_spark.sources.fitting import fitting
 from opal_spark.sources.tables import plan_source
 from opal_spark.write.bootstrap import Bootstrap, refuse_overlap, source_table
+from opal_spark.write.ingest import Sink, ingest_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -115,9 +114,22 @@ class OpalTable:
             refuse_empty=refuse_empty,
             partition_key=partition_key,
         )
-        together = metadata == "batch"  # inline the shuffle by key hash parts them again
-        with source_errors(self.spark, rows, lambda: self.table.snapshot_at().spec):
-            return ingest(self._on_spark, lambda spec: fitting(source_rows(self.spark, rows, spec), spec, together=together), options)
+        return ingest_source(self.spark, self.table, rows, options)
+
+    def sink(
+        self,
+        *,
+        application: str,
+        metadata: str = "inline",
+        on_bad_rows: str = "fail",
+        reject_threshold: int | str | None = None,
+    ) -> Sink:
+        """For `writeStream.foreachBatch`: each micro-batch is an ingest, and one that comes again is applied once.
+
+        `application` names the query, and no other. A query with a new checkpoint counts its micro-batches from 0: give it another name.
+        """
+        options = IngestOptions(metadata=metadata, on_bad_rows=on_bad_rows, reject_threshold=reject_threshold)
+        return Sink(table=self.table, application=application, options=options)
 
     def metagen(self, *, token: str | None = None) -> JobResult:
         """Make all pending rows visible: find out which rows they replace or delete."""

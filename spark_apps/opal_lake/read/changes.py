@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap
 
 from opal_lake import layout
 from opal_lake.data.prune import Predicate
@@ -26,7 +27,7 @@ from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.change_range import VersionRange
-from opal_lake.read.read import files_by_keys
+from opal_lake.read.read import FileRead, files_by_keys
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.verified import missing_error
@@ -112,6 +113,19 @@ def plan_changes(log: CommitLog, versions: VersionRange, predicate: Predicate | 
     moment, changing = CommitTimes(head).corrected, {*begun.values(), *ended.version.tolist()}
     times_us = {commit.version: moment(commit.version, commit.timestamp_us) for commit in commits if commit.version in changing}
     return ChangePlan(spec=head.spec, spans=tuple(span for span in spans if span.files), times_us=times_us)
+
+
+def begun_reads(plan: ChangePlan) -> list[FileRead]:
+    """The files whose rows began, with the bits that leave out all others: rows of other segments, and rows that no version showed."""
+    reads = []
+    for span in plan.spans:
+        for file in span.files:
+            mine = [segment for segment in file.segments if segment in span.begun]
+            invalid = {segment: span.never_visible[segment] for segment in mine if segment in span.never_visible}
+            invalid |= {number: BitMap(range(span.snapshot.segments[number].rows)) for number in {*file.segments} - {*mine}}
+            if mine:
+                reads.append(FileRead(storage=span.snapshot.storage, spec=plan.spec, file=file, as_of=None, invalid=invalid))
+    return reads
 
 
 def versions_of(begun: Mapping[int, int], segment: npt.NDArray[np.int64]) -> Versions:
