@@ -13,12 +13,13 @@ from pyspark.sql.types import AtomicType, StructType
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.job import JobResult
-from opal_lake.spec.schema import arrow_schema
+from opal_lake.spec.schema import DELETED, arrow_schema
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestOptions, IngestRun, start_ingest
 from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_rows
 from opal_lake.write.written_segments import commit_inline
+from opal_spark.data_source.delete_marks import delete_marks, delete_predicate
 from opal_spark.engine.columns import spark_schema
 from opal_spark.engine.tasks import forget_archives, this_attempt
 from opal_spark.sources.assign import fields_given
@@ -47,7 +48,8 @@ class OpalWriter(DataSourceArrowWriter):
 
     def __init__(self, path: str, storage: Mapping[str, str], schema: StructType, token: str | None) -> None:
         self.table, self.token = Table.open(path, storage), token
-        self.positions = _positions(schema, self.table.snapshot_at().spec)
+        spec = self.table.snapshot_at().spec
+        self.positions, self.deletes = _positions(schema, spec), delete_predicate(spec)
         run = start_ingest(self.table, IngestOptions(metadata="inline", token=token))
         self.claimed = None if isinstance(run, JobResult) else _claimed(run)
 
@@ -56,13 +58,18 @@ class OpalWriter(DataSourceArrowWriter):
         if self.claimed is None:
             return WrittenSegments(IngestOutput())
         attempt, spec = this_attempt(), self.claimed.spec
-        wanted = arrow_schema(spec.schema)
-        batches = (batch.select(self.positions).rename_columns(wanted.names).cast(wanted) for batch in iterator)
+        batches = (self._fitted(batch, spec) for batch in iterator)
         with attempt.puts(self.table.storage) as storage:
             task = IngestTask(storage=storage, spec=spec, number=self.claimed.number, task=attempt.part, attempt=attempt.name)
             output = ingest_rows(batches, task)
         forget_archives()
         return WrittenSegments(output)
+
+    def _fitted(self, batch: pa.RecordBatch, spec: TableSpec) -> pa.RecordBatch:
+        """The table's columns, and which rows delete their key."""
+        expected = arrow_schema(spec.schema)
+        rows = batch.select(self.positions).rename_columns(expected.names).cast(expected)
+        return rows if self.deletes is None else rows.append_column(DELETED, delete_marks(self.deletes, rows, spec))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In a process of the driver's, once all tasks are done."""
@@ -83,11 +90,6 @@ def _claimed(run: IngestRun) -> ClaimedWrite:
 
 def _positions(schema: StructType, spec: TableSpec) -> list[int]:
     """Where the table's columns stand in the rows."""
-    if spec.deletes is not None:
-        raise InvalidInputError(
-            f"the table deletes by the condition {spec.deletes!r}, which only Spark itself evaluates, and no data source; write by "
-            "OpalTable.for_path(spark, path).ingest(rows, metadata='inline')"
-        )
     refuse_reserved(schema.names)
     given = fields_given(schema, spec)
     for field, known in zip(given, spark_schema(spec, physical=False), strict=True):

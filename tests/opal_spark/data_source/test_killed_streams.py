@@ -63,7 +63,7 @@ def commits_meanwhile(table: Table, dice: random.Random) -> Iterator[None]:
 
     def commit() -> None:
         at = 0
-        while not done.wait(dice.uniform(0, 0.8)):
+        while not done.wait(dice.uniform(0, 3)):
             at += 1
             rows = [(key, at - dice.choice((0, 0, 0, 3)), dice.choice(("Rom", "Bonn", None))) for key in dice.sample(range(20), 6)]
             upsert(table, *rows)

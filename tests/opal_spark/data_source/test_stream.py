@@ -257,7 +257,7 @@ def test_at_most_so_many_versions_come_at_once(tmp_path: Path, new_stream: NewSt
 
 @pytest.mark.spark
 def test_what_is_available_now_comes_and_the_query_ends(spark: SparkSession, tmp_path: Path) -> None:
-    """Over restarts: each run of Spark 4.1 has one micro-batch."""
+    """Over a restart. Spark 4.1 makes one micro-batch of what is there."""
     table = new_table(tmp_path / "t")
     for key in (1, 2, 3):
         upsert(table, (key, key, "x"))

@@ -7,13 +7,17 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 import opal_spark
 from opal_lake.errors import InvalidInputError
 from opal_lake.inspect.check import check_table
+from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_spark import OpalTable
+from opal_spark.data_source.delete_marks import delete_marks, delete_predicate
 from opal_spark.data_source.writer import OpalWriter
+from opal_spark.engine.columns import arrow_of_spark
 
 pytestmark = pytest.mark.spark
 
@@ -48,12 +52,16 @@ def content(rows: pa.Table) -> list[str]:
 
 @pytest.mark.parametrize("file_format", ["parquet", pytest.param("orc", marks=pytest.mark.slow)])
 def test_an_append_upserts_as_an_inline_ingest_does(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
-    appended, ingested = (create(spark, tmp_path / name, file_format, partition_by=["the.day"]) for name in ("a", "i"))
-    for batch in (frame(spark, 0, 40, 0), frame(spark, 30, 50, 100).union(frame(spark, 0, 3, -9)).union(frame(spark, 45, 60, 200))):
+    more = {"partition_by": ["the.day"], "deletes": "name LIKE 'n3%'"}
+    appended, ingested = (create(spark, tmp_path / name, file_format, **more) for name in ("a", "i"))
+    first = frame(spark, 0, 40, 0)
+    deletes = frame(spark, 15, 25, 50).withColumn("NAME", F.lit("n3"))
+    second = frame(spark, 20, 50, 100).unionByName(deletes).union(frame(spark, 0, 3, -9)).union(frame(spark, 45, 60, 200))
+    for batch in (first, second):
         append(batch, appended)
         ingested.ingest(batch, metadata="inline")
     changes = [table.table.changes(0).drop_columns(["_commit_timestamp"]) for table in (appended, ingested)]
-    assert len(changes[0]) == 80
+    assert {"insert", "delete", "update_postimage"} <= {*changes[0]["_change_type"].to_pylist()}
     assert content(changes[0]) == content(changes[1])
     assert content(appended.table.read()) == content(ingested.table.read())
     assert [commit.operation for commit in appended.table.history()] == ["ingest", "ingest", "create"]
@@ -100,9 +108,38 @@ def test_rows_that_do_not_fit_are_refused_before_anything_is_claimed(spark: Spar
     assert not any(table.table.storage.list("_opal/claims/"))
 
 
-def test_a_delete_condition_is_for_spark_alone(spark: SparkSession, tmp_path: Path) -> None:
-    table = create(spark, tmp_path / "t", deletes="upper(name) = 'D'")
-    with pytest.raises(
-        InvalidInputError, match=r"the table deletes by the condition .*; write by OpalTable.for_path\(spark, path\).ingest"
-    ):
+CONDITIONS = (
+    "name = 'D'",
+    "NOT name = 'D'",
+    "name IS NULL",
+    "name <=> 'D' OR id > 3",
+    "name IN ('D', 'E', NULL) AND id <> 2",
+    "name NOT IN ('D', 'E')",
+    "name LIKE 'D%'",
+    "NOT (name LIKE 'D%' AND id BETWEEN 2 AND 5)",
+    "gone",
+    "NOT gone OR id = -1",
+    "true",
+)
+
+
+def test_delete_conditions_mark_the_rows_that_spark_marks(spark: SparkSession) -> None:
+    values = [
+        (number, name, gone) for number, name in enumerate(["D", "E", "Dx", "d", "", None, "\U0010ffff"]) for gone in (True, False, None)
+    ]
+    rows = spark.createDataFrame([(None, "D", True), *values], "id INT, name STRING, gone BOOLEAN").coalesce(1)
+    (batch,) = rows.toArrow().combine_chunks().to_batches()
+    expected = rows.select(*(F.expr(f"coalesce({condition}, false)").alias(str(at)) for at, condition in enumerate(CONDITIONS))).toArrow()
+    for at, condition in enumerate(CONDITIONS):
+        layout = TableLayout(keys=["id"], delta="id", deletes=condition)
+        spec = plan_spec(arrow_of_spark(rows.schema), layout)
+        predicate = delete_predicate(spec)
+        assert predicate is not None
+        assert delete_marks(predicate, batch, spec).to_pylist() == expected[str(at)].to_pylist(), condition
+
+
+@pytest.mark.parametrize("deletes", ["upper(name) = 'D'", "name = 'D' OR amount > 1", "at < TIMESTAMP'2026-01-01 00:00:00Z'"])
+def test_other_delete_conditions_are_for_spark_alone(spark: SparkSession, tmp_path: Path, deletes: str) -> None:
+    table = create(spark, tmp_path / "t", deletes=deletes)
+    with pytest.raises(InvalidInputError, match=r"the table deletes by the condition .*; write by OpalTable"):
         OpalWriter(table.table.uri, {}, StructType.fromDDL(DDL), None)
