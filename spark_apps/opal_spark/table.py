@@ -105,15 +105,7 @@ class OpalTable:
         With `on_bad_rows="quarantine"` bad rows are put aside; if there are more than `reject_threshold`, as 100 or "5%", the ingest fails
         before it commits.
         """
-        options = IngestOptions(
-            metadata=metadata,
-            token=token,
-            application=application,
-            on_bad_rows=on_bad_rows,
-            reject_threshold=reject_threshold,
-            refuse_empty=refuse_empty,
-            partition_key=partition_key,
-        )
+        options = IngestOptions(**given_fields(IngestOptions, locals()))
         return ingest_source(self.spark, self.table, rows, options)
 
     def sink(

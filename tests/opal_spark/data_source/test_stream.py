@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 import opal_spark
 from opal_lake.errors import OpalError
@@ -26,6 +26,7 @@ from opal_lake.log.commit_log import Draft, Proposal
 from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 from opal_spark import run_available
+from opal_spark.data_source import stream_parts
 from opal_spark.data_source.source import OpalDataSource
 from opal_spark.data_source.stream import OpalStreamReader
 
@@ -41,7 +42,7 @@ class Stream:
     uri: str
     checkpoint: Path
     options: dict[str, str] = field(default_factory=dict)
-    schema: str | None = None
+    schema: StructType | None = None
     batches: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
     def run(self) -> Self:
@@ -96,11 +97,12 @@ class CalledStream(Stream):
     """The calls that Spark 4.1 makes, in their order, each run in new objects, offsets as the JSON of the checkpoint; in no time."""
 
     offsets: list[str] = field(default_factory=list)
+    tasks: list[int] = field(default_factory=list)
     committed: int = 0
 
     def run(self) -> Self:
         source = OpalDataSource(CaseInsensitiveDict({**self.options, "path": self.uri}))
-        schema = source.schema() if self.schema is None else StructType.fromDDL(self.schema)
+        schema = self.schema or source.schema()
         reader = source.streamReader(schema)
         if self.offsets:
             last = json.loads(self.offsets[-1])
@@ -110,6 +112,7 @@ class CalledStream(Stream):
             start = json.loads(self.offsets[self.committed - 1]) if self.committed else reader.initialOffset()
             task = pickle.loads(cloudpickle.dumps(source.streamReader(schema)))  # type: ignore[no-untyped-call]  # PySpark's copy has no types
             parts = [pickle.loads(cloudpickle.dumps(part)) for part in reader.partitions(start, end)]  # type: ignore[no-untyped-call]
+            self.tasks.append(len(parts))
             self.batches[self.committed] = [row for part in parts for batch in task.read(part) for row in batch.to_pylist()]
             self.committed += 1
         return self
@@ -145,7 +148,7 @@ def on_spark(spark: SparkSession, folder: Path) -> NewStream:
 def makes(kind: Callable[..., Stream], folder: Path) -> NewStream:
     counter = itertools.count()
 
-    def make(table: Table, schema: str | None = None, **options: object) -> Stream:
+    def make(table: Table, schema: StructType | None = None, **options: object) -> Stream:
         given = {name: str(value) for name, value in options.items()}
         return kind(uri=table.uri, checkpoint=folder / f"checkpoint-{next(counter)}", options=given, schema=schema)
 
@@ -158,8 +161,11 @@ def new_table(path: Path, file_format: str = "parquet", **properties: int) -> Ta
 
 
 def upsert(table: Table, *rows: Row, metadata: str = "inline") -> None:
-    columns = zip(*rows, strict=True)
-    table.ingest(pa.table([*map(list, columns)], schema=SCHEMA), [city is None for _, _, city in rows], metadata=metadata)
+    table.ingest(pa.table([*map(list, zip(*rows, strict=True))], schema=SCHEMA), [city is None for _, _, city in rows], metadata=metadata)
+
+
+def columns(*names: str) -> StructType:
+    return StructType([StructField(name, StringType()) for name in names])
 
 
 def told(rows: Sequence[dict[str, Any]]) -> list[tuple[object, ...]]:
@@ -243,6 +249,18 @@ def test_rows_of_files_that_a_compaction_put_together_come_once(tmp_path: Path, 
     assert {row["at"] for row in stream.rows()} == {2}
 
 
+def test_a_micro_batch_is_spread_over_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, make = new_table(tmp_path / "t"), makes(CalledStream, tmp_path)
+    for key in range(1, 5):
+        upsert(table, (key, key, "x"), (9, key, "y"))
+    whole = [make(table, startingVersion=1, **FEED).run(), make(table, startingVersion=1).run(), make(table).run()]
+    monkeypatch.setattr(stream_parts, "TASK_ROWS", 6)
+    monkeypatch.setattr(stream_parts, "TASK_BYTES", 1)
+    cut = [make(table, startingVersion=1, **FEED).run(), make(table, startingVersion=1).run(), make(table).run()]
+    assert [(one.tasks, other.tasks) for one, other in zip(whole, cut, strict=True)] == [([1], [2]), ([1], [4]), ([1], [4])]
+    assert [sorted(map(str, stream.rows())) for stream in whole] == [sorted(map(str, stream.rows())) for stream in cut]
+
+
 def test_at_most_so_many_versions_come_at_once(tmp_path: Path, new_stream: NewStream) -> None:
     table = new_table(tmp_path / "t")
     for key in range(1, 6):
@@ -286,7 +304,7 @@ def test_a_stream_begins_where_it_is_told_to(tmp_path: Path, new_stream: NewStre
     assert latest.ids() == ahead.ids() == []
     upsert(table, (4, 4, "x"))
     assert latest.run().ids() == ahead.run().ids() == [[4]], "the first run has fixed where it begins"
-    few = new_stream(table, "CITY STRING, _change_type STRING", startingVersion=4, **FEED).run()
+    few = new_stream(table, columns("CITY", "_change_type"), startingVersion=4, **FEED).run()
     assert few.rows() == [{"CITY": "x", "_change_type": "insert"}]
     no_updates = new_stream(table, startingVersion=5, computeUpdates="false", **FEED)
     upsert(table, (4, 5, "y"))
@@ -342,13 +360,13 @@ def test_a_stream_does_not_go_on_over_a_restore(tmp_path: Path, new_stream: NewS
 def test_a_stream_goes_on_when_a_column_is_renamed(tmp_path: Path, new_stream: NewStream) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "Rom"))
-    stream = new_stream(table, "id LONG, city STRING", **FEED).run()
+    stream = new_stream(table, columns("city", "_change_type"), startingVersion=1, **FEED).run()
     spec = table.snapshot_at().spec
     fields = tuple(replace(one, name="town") if one.name == "city" else one for one in spec.schema.fields)
     commit_as_it_is(table, actions=Actions(spec=replace(spec, schema=replace(spec.schema, fields=fields), deletes=None)))
     renamed = pa.table({"id": [2], "at": [2], "town": ["Bonn"]})
     table.ingest(renamed, metadata="inline")
-    assert [(row["id"], row["city"]) for row in stream.run().rows()] == [(1, "Rom"), (2, "Bonn")]
+    assert [row["city"] for row in stream.run().rows()] == ["Rom", "Bonn"]
 
 
 def test_versions_that_have_expired_are_missed(tmp_path: Path, new_stream: NewStream) -> None:
