@@ -36,7 +36,7 @@ from opal_spark.read.history_view import history_of_keys, history_view
 from opal_spark.read.reader import View, explain_read, read
 from opal_spark.sources.tables import plan_source
 from opal_spark.write.bootstrap import Bootstrap, refuse_overlap, source_table
-from opal_spark.write.ingest import SourceOf, ingest_source
+from opal_spark.write.ingest import Sink, SourceOf, ingest_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -113,6 +113,21 @@ class OpalTable:
         """
         options = IngestOptions(**given_fields(IngestOptions, locals()))
         return ingest_source(self._on_spark, SourceOf(spark=self.spark, rows=rows), options, business_snapshot_column)
+
+    def sink(
+        self,
+        *,
+        application: str,
+        metadata: str = "inline",
+        on_bad_rows: str = "fail",
+        reject_threshold: int | str | None = None,
+    ) -> Sink:
+        """For `writeStream.foreachBatch`: each micro-batch is an ingest, and one that comes again is applied once.
+
+        `application` names the query, and no other. A query with a new checkpoint counts its micro-batches from 0: give it another name.
+        """
+        options = IngestOptions(metadata=metadata, on_bad_rows=on_bad_rows, reject_threshold=reject_threshold)
+        return Sink(table=self.table, application=application, options=options)
 
     def metagen(self, *, token: str | None = None) -> JobResult:
         """Make all pending rows visible: find out which rows they replace or delete."""

@@ -3,6 +3,6 @@
 from contextlib import suppress
 
 with suppress(ImportError):  # what is not installed must not keep Spark from other sources, for which it looks here too
-    from opal_spark.read.data_source import OpalDataSource as DefaultSource
+    from opal_spark.data_source.source import OpalDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -87,6 +87,7 @@ def table_api(spark: SparkSession, folder: Path) -> None:
     names = run_page("docs/table-api.md", {"/lake/": f"{folder}/", "/in/": f"{folder}/in/"}, {"spark": spark}, left_out=JDBC)
     assert [row["order_id"] for row in names["orders"].read().collect()] == [1]
     assert spark.sql("SELECT * FROM totals").first() == spark.sql("SELECT * FROM same_totals").first() == (150.0, 1)
+    assert {(row["order_id"], row["change"]) for row in names["order_changes"].read().collect()} == {(1, "insert"), (9, "insert")}
     old_table(spark)
     run_console("docs/table-api.md", {})
 

@@ -60,9 +60,12 @@ class FeedOptions:
         return fields_beside(FEED_COLUMNS, spec, self.columns, "a change feed")
 
 
-def read_changes(plan: ChangePlan, feed: FeedOptions) -> pa.Table:
-    """Into memory, in the order of versions; the two rows of an update come one after the other."""
-    spec, fields = plan.spec, feed.fields(plan.spec)
+def read_changes(plan: ChangePlan, feed: FeedOptions, chosen: Sequence[Field] | None = None) -> pa.Table:
+    """Into memory, in the order of versions; the two rows of an update come one after the other.
+
+    `chosen` are fields of the table under any name, in the place of those that the options name.
+    """
+    spec, fields = plan.spec, feed.fields(plan.spec) if chosen is None else chosen
     physical = list(dict.fromkeys([field.physical for field in (*fields, *spec.keys)]))
     with ThreadPoolExecutor(READERS) as pool:
         parts = [rows for span in plan.spans for rows in pool.map(partial(_changed_rows, span, physical), span.files)]

@@ -25,7 +25,7 @@ from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.change_range import VersionRange, commits_of
-from opal_lake.read.read import files_by_keys
+from opal_lake.read.read import FileRead, files_by_keys
 from opal_lake.read.visible_rows import difference, visible_rows
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS, Storage
@@ -187,6 +187,19 @@ def _without_unchanged(spans: Sequence[ChangeSpan], earlier: Snapshot, last: Sna
         ended = span.ended.take(~marks.at(span.ended.segment, span.ended.offset))
         left.append(replace(span, ended=ended, never_visible=hidden))
     return left
+
+
+def begun_reads(plan: ChangePlan) -> list[FileRead]:
+    """The files whose rows began, with the bits that leave out all others: rows of other segments, and rows that no version showed."""
+    reads = []
+    for span in plan.spans:
+        for file in span.files:
+            mine = [segment for segment in file.segments if segment in span.begun]
+            invalid = {segment: span.never_visible[segment] for segment in mine if segment in span.never_visible}
+            invalid |= {number: BitMap(range(span.snapshot.segments[number].rows)) for number in {*file.segments} - {*mine}}
+            if mine:
+                reads.append(FileRead(storage=span.snapshot.storage, spec=plan.spec, file=file, as_of=None, invalid=invalid))
+    return reads
 
 
 def versions_of(begun: Mapping[int, int], segment: npt.NDArray[np.int64]) -> Versions:

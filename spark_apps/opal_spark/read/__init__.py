@@ -1,1 +1,1 @@
-"""Views as DataFrames, filters that skip files, and `format("opal")`."""
+"""Views as DataFrames, change feeds, and filters that skip files."""

@@ -20,12 +20,20 @@ _INTEGER_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
 
 
 def assigned_columns(rows: DataFrame, spec: TableSpec) -> list[Column | str]:
-    """The table's columns in the table's order; an error names all that are unknown, missing, or would lose something."""
-    given = {name.casefold(): name for name in rows.columns if not name.startswith(RESERVED_PREFIX)}
+    """The table's columns in the table's order."""
+    own = fields_given(rows.schema, spec)
+    logical = spark_schema(spec, physical=False)
+    return [_assigned(given, logical[place]) for place, given in enumerate(own)]
+
+
+def fields_given(schema: StructType, spec: TableSpec) -> list[StructField]:
+    """Of a schema the fields for the table's columns, in the table's order; an error names all that are unknown, missing, or would lose."""
+    own = [field for field in schema if not field.name.startswith(RESERVED_PREFIX)]
+    given = {field.name.casefold(): field for field in own}
     expected = {field.name.casefold(): field for field in spec.schema.fields}
-    problems = [f"unknown column {given[name]!r}" for name in given if name not in expected]
+    problems = [f"unknown column {given[name].name!r}" for name in given if name not in expected]
     problems += [f"missing column {field.name!r}" for name, field in expected.items() if name not in given]
-    source = {field.name.casefold(): field for field in schema_of_arrow(arrow_of_spark(_own(rows))).fields}
+    source = {field.name.casefold(): field for field in schema_of_arrow(arrow_of_spark(StructType(own))).fields}
     for name, field in expected.items():
         if name in source and (problem := misfit(source[name].type, field.type, field.name)):
             problems.append(problem)
@@ -33,8 +41,7 @@ def assigned_columns(rows: DataFrame, spec: TableSpec) -> list[Column | str]:
         raise InvalidInputError(
             f"the rows do not fit the table: {'; '.join(problems)}. The table has {_signature(spec)}; select and cast the columns to these"
         )
-    logical, own = spark_schema(spec, physical=False), {field.name: field for field in rows.schema.fields}
-    return [_assigned(own[given[field.name.casefold()]], logical[place]) for place, field in enumerate(spec.schema.fields)]
+    return [given[field.name.casefold()] for field in spec.schema.fields]
 
 
 def _assigned(given: StructField, expected: StructField) -> Column | str:
@@ -42,10 +49,6 @@ def _assigned(given: StructField, expected: StructField) -> Column | str:
     if given.name == expected.name and isinstance(given.dataType, AtomicType) and given.dataType == expected.dataType:
         return quoted(given.name)
     return F.col(quoted(given.name)).cast(expected.dataType).alias(expected.name)
-
-
-def _own(rows: DataFrame) -> StructType:
-    return StructType([field for field in rows.schema.fields if not field.name.startswith(RESERVED_PREFIX)])
 
 
 def _signature(spec: TableSpec) -> str:

@@ -1,5 +1,7 @@
 """Parquet and ORC: files that know their types, which must be the table's or fit into them without loss."""
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -17,7 +19,7 @@ _ROW = "_opal_row_index"
 def read_columnar(spark: SparkSession, source: Files, spec: TableSpec) -> DataFrame:
     """Rows of the table's columns. All files' columns count; one that only some files have is null in the others."""
     rows = open_files(spark, source, source.file_format, {"mergeSchema": "true"} | dict(source.options))
-    refuse_reserved(rows)
+    refuse_reserved(rows.columns)
     places = [file_column(rows)]
     where = file_name()
     if source.file_format == "parquet":
@@ -26,9 +28,9 @@ def read_columnar(spark: SparkSession, source: Files, spec: TableSpec) -> DataFr
     return mark(rows.select(*assigned_columns(rows, spec), *places), spec, [], where)
 
 
-def refuse_reserved(rows: DataFrame) -> None:
+def refuse_reserved(names: Sequence[str]) -> None:
     """Names of the format's own are noted by readers only."""
-    if reserved := [name for name in rows.columns if name.casefold().startswith(RESERVED_PREFIX)]:
+    if reserved := [name for name in names if name.casefold().startswith(RESERVED_PREFIX)]:
         raise InvalidInputError(
             f"columns {reserved}: names that begin with {RESERVED_PREFIX!r} are kept for the format; drop or rename them"
         )

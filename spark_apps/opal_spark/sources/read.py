@@ -26,5 +26,5 @@ def source_rows(spark: SparkSession, rows: DataFrame | Source, spec: TableSpec) 
         return read_source(spark, rows, spec)
     if not hasattr(rows, "sparkSession"):  # a DataFrame of classic Spark, or of Connect
         raise InvalidInputError(f"rows are a DataFrame, Files(...) or Jdbc(...), and not {rows!r:.200}; for files write Files('/in/*.csv')")
-    refuse_reserved(rows)
+    refuse_reserved(rows.columns)
     return rows

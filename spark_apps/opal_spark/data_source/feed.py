@@ -1,79 +1,27 @@
-"""The change feed of `format("opal")`, by the names that the readers of Delta and of Spark 4.2 have for it.
+"""The change feed of a batch read.
 
 One task reads all of it: whether a row is part of an update is known only beside the other rows of its key. `OpalTable.changes` is the way
 for large feeds.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.operations.values import CHANGE_MODES
-from opal_lake.read.change_range import LATEST, version_range
-from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FEED_COLUMNS, FeedOptions, read_changes
+from opal_lake.read.change_range import version_range
+from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FEED_COLUMNS, read_changes
 from opal_lake.read.changes import plan_changes
 from opal_lake.read.result_columns import is_named
-from opal_lake.spec.ordering import encode_order, from_order
-from opal_lake.spec.schema import Atomic
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
+from opal_spark.data_source.options import Feed
 from opal_spark.engine.columns import spark_schema
 from opal_spark.engine.tasks import forget_archives
 from opal_spark.read.requested_schema import refuse_nulls
-
-_TIMESTAMP = Atomic(name="timestamp")
-_ON = "readChangeFeed"
-_START, _START_TIME, _END, _END_TIME = "startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp"
-_MODE, _UPDATES = "deduplicationMode", "computeUpdates"
-FEED_OPTIONS = (_ON, _START, _START_TIME, _END, _END_TIME, _MODE, _UPDATES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
-    """What the options ask for."""
-
-    start: object
-    end: object
-    options: FeedOptions
-
-
-def feed_of(options: Mapping[str, str]) -> Feed | None:
-    """None where rows are to be read, and no changes. The options' names go in any case."""
-    given = {name: value for name in FEED_OPTIONS if (value := options.get(name)) is not None}
-    if not _truth(given, _ON, default=False):
-        if alone := sorted(given.keys() - {_ON}):
-            raise InvalidInputError(f"option {', '.join(alone)} is of a change feed; add .option('{_ON}', 'true')")
-        return None
-    start = _bound(given, _START, _START_TIME)
-    if start is None:
-        raise InvalidInputError(f"a change feed needs {_START} or {_START_TIME}: .option('{_START}', 8)")
-    modes = {mode.casefold(): mode for mode in CHANGE_MODES}
-    mode = given.get(_MODE, "none")
-    feed = FeedOptions(mode=modes.get(mode.casefold(), mode), compute_updates=_truth(given, _UPDATES, default=True))
-    return Feed(start=start, end=_bound(given, _END, _END_TIME), options=feed)
-
-
-def _truth(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = given.get(name, str(default)).lower()
-    if text not in ("true", "false"):
-        raise InvalidInputError(f"option {name}={given[name]!r} is neither true nor false")
-    return text == "true"
-
-
-def _bound(given: Mapping[str, str], version: str, timestamp: str) -> object:
-    if version in given and timestamp in given:
-        raise InvalidInputError(f"{version} and {timestamp} name the same end of the feed: give one of them")
-    text = given.get(version)
-    if text is None:
-        moment = given.get(timestamp)
-        return None if moment is None else from_order(encode_order(moment, _TIMESTAMP, name=timestamp), _TIMESTAMP)
-    if not text.isdecimal() and (text != LATEST or version != _START):
-        raise InvalidInputError(f"option {version}={text!r} is no version; give a whole number, as `opal history` lists them")
-    return int(text) if text.isdecimal() else text
 
 
 def feed_schema(spec: TableSpec) -> StructType:

@@ -19,16 +19,17 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.read import FileRead, event_time_of, file_reads, plan_read, read_fields
 from opal_lake.spec.schema import Field
 from opal_lake.table import Table
+from opal_spark.data_source.feed import FeedReader, feed_schema
+from opal_spark.data_source.options import OPTIONS, TOKEN, feed_of, reads_changes, stream_of
+from opal_spark.data_source.stream import OpalStreamReader
+from opal_spark.data_source.writer import OpalWriter
 from opal_spark.engine.columns import spark_schema
 from opal_spark.engine.failures import own_python
 from opal_spark.engine.session import is_connect, use_this_python
 from opal_spark.engine.tasks import forget_archives
-from opal_spark.read.feed_source import FEED_OPTIONS, Feed, FeedReader, feed_of, feed_schema
 from opal_spark.read.predicate import check_columns, parse_predicate
 from opal_spark.read.requested_schema import refuse_nulls, requested_fields
 
-_ROWS_OPTIONS = ("version", "timestamp", "business_snapshot", "event_time", "files_where")
-_OPTIONS = ("path", *_ROWS_OPTIONS, *FEED_OPTIONS)
 _OF_A_CATALOG = {"owner", "provider"}  # what Spark adds to the options of a table of its catalog
 _NO_CATALOG = "Spark does not hand its path on to readers; write CREATE TEMPORARY VIEW name USING opal OPTIONS (path '{path}')"
 _NO_ZONE = "none"  # the session's is not known here: times without a zone prune nothing
@@ -44,7 +45,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _imported(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    importlib.import_module("opal_spark.read.data_source")
+    importlib.import_module("opal_spark.data_source.source")
     yield from batches
 
 
@@ -70,18 +71,10 @@ class OpalDataSource(DataSource):
             raise InvalidInputError(
                 f"format('opal') needs the table's path: .load(path). If this is a table of CREATE TABLE: {_NO_CATALOG.format(path='...')}"
             )
-        known = {name.casefold() for name in _OPTIONS}
+        known = {name.casefold() for name in OPTIONS}
         if unknown := sorted(name for name in self.options if name.casefold() not in known and not name.startswith("storage.")):
-            raise InvalidInputError(
-                f"format('opal') has no option {', '.join(unknown)}; known are {', '.join(sorted(_OPTIONS))}, storage.*"
-            )
+            raise InvalidInputError(f"format('opal') has no option {', '.join(unknown)}; known are {', '.join(sorted(OPTIONS))}, storage.*")
         return path, {name.removeprefix("storage."): value for name, value in self.options.items() if name.startswith("storage.")}
-
-    def _feed(self) -> Feed | None:
-        feed = feed_of(self.options)
-        if feed is not None and (given := [name for name in _ROWS_OPTIONS if name in self.options]):
-            raise InvalidInputError(f"option {', '.join(given)} is of a read of rows, and readChangeFeed reads changes; leave one out")
-        return feed
 
     def _snapshot(self) -> Snapshot:
         path, storage = self._table_path()
@@ -93,11 +86,11 @@ class OpalDataSource(DataSource):
 
     def schema(self) -> StructType:
         spec = self._snapshot().spec
-        return spark_schema(spec, physical=False) if self._feed() is None else feed_schema(spec)
+        return feed_schema(spec) if reads_changes(self.options) else spark_schema(spec, physical=False)
 
     def reader(self, schema: StructType) -> "OpalReader | FeedReader":
         """`schema` is the table's, or what the query gave: columns by name, any of them."""
-        feed = self._feed()
+        feed = feed_of(self.options)
         if feed is not None:
             return FeedReader(*self._table_path(), feed, schema)
         snapshot, where = self._snapshot(), self.options.get("files_where")
@@ -108,28 +101,23 @@ class OpalDataSource(DataSource):
         plan = plan_read(snapshot, event_time_of(snapshot, self.options.get("event_time")), predicate)
         return OpalReader(file_reads(plan), requested_fields(schema, snapshot.spec), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+    def streamReader(self, schema: StructType) -> OpalStreamReader:  # noqa: N802  # Spark's name
+        return OpalStreamReader(*self._table_path(), stream_of(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> OpalWriter:
         """INSERT INTO and saveAsTable end here, too."""
-        raise InvalidInputError(
-            f"format('opal') only reads: append and update by {self._table}.ingest(rows) and .metagen(), or by .ingest(rows, "
-            "metadata='inline'); make a new table by OpalTable.create(spark, path, rows.schema, keys=[...], delta='...')"
-        )
+        if overwrite or self.options.get("path") is None:
+            raise InvalidInputError(
+                "format('opal') writes by .mode('append').save(path), which upserts by the table's keys; make a new table by "
+                "OpalTable.create(spark, path, rows.schema, keys=[...], delta='...'), and delete rows by a table with deletes='...'"
+            )
+        return OpalWriter(*self._table_path(), schema, self.options.get(TOKEN))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802  # Spark's name
         raise InvalidInputError(
-            f"format('opal') only reads: write a stream by writeStream.foreachBatch(lambda rows, batch: {self._table}.ingest(rows, "
-            "metadata='inline', application=('the query', batch)))"
+            f"write a stream by writeStream.foreachBatch(OpalTable.for_path(spark, {self.options.get('path', '...')!r})"
+            ".sink(application='a name of this query')), which writes each micro-batch once"
         )
-
-    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802  # Spark's name
-        raise InvalidInputError(
-            f"format('opal') reads no streams: read what became visible since a version by {self._table}.read(after=version), or let "
-            "Airflow do so by a ConsumeOperator(by='version')"
-        )
-
-    @property
-    def _table(self) -> str:
-        return f"OpalTable.for_path(spark, {self.options.get('path', '...')!r})"
 
 
 @dataclass(frozen=True)

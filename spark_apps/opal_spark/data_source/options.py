@@ -1,0 +1,116 @@
+"""The options of `format("opal")`, by the names that the readers of Delta and of Spark 4.2 have for them. They go in any case."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.job.operations.values import CHANGE_MODES
+from opal_lake.read.change_range import LATEST
+from opal_lake.read.changed_rows import NET, FeedOptions
+from opal_lake.spec.ordering import encode_order, from_order
+from opal_lake.spec.schema import Atomic
+
+_TIMESTAMP = Atomic(name="timestamp")
+_ON = "readChangeFeed"
+_START, _START_TIME, _END, _END_TIME = "startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp"
+_MODE, _UPDATES = "deduplicationMode", "computeUpdates"
+_LIMIT, _IGNORE_DELETES = "maxVersionsPerTrigger", "ignoreDeletes"
+TOKEN = "token"
+_ROWS_OPTIONS = ("version", "timestamp", "business_snapshot", "event_time", "files_where")
+_FEED_OPTIONS = (_ON, _START, _START_TIME, _END, _END_TIME, _MODE, _UPDATES)
+_STREAM_OPTIONS = (_LIMIT, _IGNORE_DELETES)
+OPTIONS = ("path", *_ROWS_OPTIONS, *_FEED_OPTIONS, *_STREAM_OPTIONS, TOKEN)
+
+Options = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """A change feed, as the options ask for it."""
+
+    start: object
+    end: object
+    options: FeedOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """A stream, as the options ask for it. Without `start` it begins with the whole table."""
+
+    changes: FeedOptions | None
+    start: object
+    most_versions: int | None
+    ignore_deletes: bool
+
+
+def reads_changes(options: Options) -> bool:
+    return _truth(options, _ON, default=False)
+
+
+def feed_of(options: Options) -> Feed | None:
+    """Of a batch read; None where it reads rows, and no changes."""
+    _refuse(options, (*_STREAM_OPTIONS, TOKEN), "is not of a batch read; leave it out")
+    if not reads_changes(options):
+        _refuse(options, _FEED_OPTIONS[1:], f"is of a change feed; add .option('{_ON}', 'true')")
+        return None
+    _refuse(options, _ROWS_OPTIONS, "is of a read of rows, and readChangeFeed reads changes; leave one out")
+    start = _bound(options, _START, _START_TIME)
+    if start is None:
+        raise InvalidInputError(f"a change feed needs {_START} or {_START_TIME}: .option('{_START}', 8)")
+    return Feed(start=start, end=_bound(options, _END, _END_TIME), options=_feed_options(options))
+
+
+def stream_of(options: Options) -> StreamOptions:
+    """Of a streaming read."""
+    _refuse(options, (*_ROWS_OPTIONS, TOKEN), f"is not of a stream; say where it begins by {_START} or {_START_TIME}")
+    _refuse(options, (_END, _END_TIME), "is of a batch read: a stream has no end; leave it out, and use Trigger.AvailableNow")
+    changes = _feed_options(options) if reads_changes(options) else None
+    if changes is None:
+        _refuse(options, (_MODE, _UPDATES), f"is of a change feed; add .option('{_ON}', 'true')")
+    else:
+        _refuse(options, (_IGNORE_DELETES,), f"is of a stream of rows, and {_ON} reads deletes as rows of their own; leave one out")
+    if changes is not None and changes.is_net:
+        raise InvalidInputError(f"{_MODE}={NET} is of a batch read: in a stream, later micro-batches go on changing the same rows")
+    return StreamOptions(
+        changes=changes,
+        start=_bound(options, _START, _START_TIME),
+        most_versions=_limit(options),
+        ignore_deletes=_truth(options, _IGNORE_DELETES, default=False),
+    )
+
+
+def _refuse(options: Options, names: tuple[str, ...], why: str) -> None:
+    if given := sorted(name for name in names if name in options):
+        raise InvalidInputError(f"option {', '.join(given)} {why}")
+
+
+def _feed_options(options: Options) -> FeedOptions:
+    modes = {mode.casefold(): mode for mode in CHANGE_MODES}
+    mode = options.get(_MODE, "none")
+    return FeedOptions(mode=modes.get(mode.casefold(), mode), compute_updates=_truth(options, _UPDATES, default=True))
+
+
+def _truth(options: Options, name: str, *, default: bool) -> bool:
+    text = options.get(name, str(default))
+    if text.lower() not in ("true", "false"):
+        raise InvalidInputError(f"option {name}={text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _limit(options: Options) -> int | None:
+    text = options.get(_LIMIT)
+    if text is not None and not (text.isdecimal() and int(text)):
+        raise InvalidInputError(f"option {_LIMIT}={text!r} is no number of versions; give a whole number from 1 on")
+    return None if text is None else int(text)
+
+
+def _bound(options: Options, version: str, timestamp: str) -> object:
+    if version in options and timestamp in options:
+        raise InvalidInputError(f"{version} and {timestamp} name the same end of the feed: give one of them")
+    text = options.get(version)
+    if text is None:
+        moment = options.get(timestamp)
+        return None if moment is None else from_order(encode_order(moment, _TIMESTAMP, name=timestamp), _TIMESTAMP)
+    if not text.isdecimal() and (text != LATEST or version != _START):
+        raise InvalidInputError(f"option {version}={text!r} is no version; give a whole number, as `opal history` lists them")
+    return int(text) if text.isdecimal() else text

@@ -1,0 +1,92 @@
+"""The partitions of a micro-batch: files of rows, or versions of a change feed.
+
+A row is told from the others of its file by bits alone, so rows are cut by files. Whether a change is an update is known only beside the
+other rows of its key in that version, so a change feed is cut by versions.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from opal_lake.log.commit import Commit
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.read.change_range import version_range
+from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, INSERT, FeedOptions, read_changes
+from opal_lake.read.changes import plan_changes
+from opal_lake.read.read import FileRead, read_fields
+from opal_lake.spec.schema import Field
+
+TASK_BYTES = 64 << 20
+TASK_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class FilesPartition(InputPartition):
+    """Rows of some files. `inserted` are the version and the time that a change feed says of each; None in a stream of rows."""
+
+    reads: tuple[FileRead, ...]
+    fields: tuple[Field, ...]
+    inserted: tuple[int, int] | None = None
+
+    def tables(self) -> Iterator[pa.Table]:
+        for read in self.reads:
+            rows = read_fields(read, self.fields)
+            yield rows if self.inserted is None else _with_marks(rows, *self.inserted)
+
+
+@dataclass(frozen=True)
+class VersionsPartition(InputPartition):
+    """The changes of the versions `first` to `last`."""
+
+    log: CommitLog
+    first: int
+    last: int
+    fields: tuple[Field, ...]
+    feed: FeedOptions
+
+    def tables(self) -> Iterator[pa.Table]:
+        plan = plan_changes(self.log, version_range(self.log, self.first, self.last))
+        yield read_changes(plan, self.feed, self.fields)
+
+
+def _with_marks(rows: pa.Table, version: int, time_us: int) -> pa.Table:
+    """Every row as an insert."""
+    values = [pa.scalar(INSERT), pa.scalar(version, pa.int64()), pa.scalar(time_us, pa.timestamp("us", "UTC"))]
+    names = [*rows.column_names, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP]
+    return pa.table([*rows.columns, *(pa.repeat(value, rows.num_rows) for value in values)], names=names)
+
+
+def by_size(reads: Sequence[FileRead]) -> list[tuple[FileRead, ...]]:
+    """Small files together, for one task."""
+    bins: list[list[FileRead]] = []
+    room = 0
+    for read in reads:
+        if not bins or read.file.size > room:
+            bins.append([])
+            room = TASK_BYTES
+        bins[-1].append(read)
+        room -= read.file.size
+    return [tuple(files) for files in bins]
+
+
+def by_versions(commits: Sequence[Commit]) -> list[tuple[int, int]]:
+    """Versions one after the other that change little together, for one task; none that changes nothing."""
+    spans: list[tuple[int, int]] = []
+    room = 0
+    for commit in commits:
+        if commit.changes_view:
+            rows = _changes_about(commit)
+            if spans and rows <= room:
+                spans[-1] = (spans[-1][0], commit.version)
+            else:
+                spans.append((commit.version, commit.version))
+                room = TASK_ROWS
+            room -= rows
+    return spans
+
+
+def _changes_about(commit: Commit) -> int:
+    """How many rows it began, as its result counts them, and ended, as its logs say."""
+    return int(commit.result.get("counts", {}).get("rows", 0)) + sum(log.events for log in commit.actions.add_logs if log.version < 0)

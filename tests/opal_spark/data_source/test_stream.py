@@ -1,0 +1,413 @@
+"""A stream has every change once and in order, whatever comes between two of its runs; what it cannot go on with is an error."""
+
+import itertools
+import json
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+from pyspark.sql.types import StringType, StructField, StructType
+
+import opal_spark
+from opal_lake.errors import OpalError
+from opal_lake.job.job import JobResult
+from opal_lake.log.commit import Actions, Commit
+from opal_lake.log.commit_log import Draft, Proposal
+from opal_lake.spec.table_spec import TableLayout
+from opal_lake.table import Table
+from opal_spark import run_available
+from opal_spark.data_source import stream_parts
+from opal_spark.data_source.source import OpalDataSource
+from opal_spark.data_source.stream import OpalStreamReader
+
+Row = tuple[int, int, str | None]  # id, at, city; without a city the row deletes
+SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("city", pa.string())])
+FEED = {"readChangeFeed": "true"}
+
+
+@dataclass(kw_only=True)
+class Stream:
+    """A query over a table and its checkpoint; `batches` are the micro-batches that it has had, by their ids."""
+
+    uri: str
+    checkpoint: Path
+    options: dict[str, str] = field(default_factory=dict)
+    schema: StructType | None = None
+    batches: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def run(self) -> Self:
+        """Until all that is there has come."""
+        raise NotImplementedError
+
+    def forget_commit(self) -> None:
+        """As if the first micro-batch had not ended."""
+        raise NotImplementedError
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for batch in sorted(self.batches) for row in self.batches[batch]]
+
+    def ids(self) -> list[list[int]]:
+        """Of each micro-batch that had rows."""
+        return [sorted(row["id"] for row in rows) for _, rows in sorted(self.batches.items()) if rows]
+
+    def changes(self) -> list[tuple[object, ...]]:
+        return told(self.rows())
+
+
+@dataclass(kw_only=True)
+class SparkStream(Stream):
+    """Spark's own."""
+
+    spark: SparkSession
+
+    def writer(self) -> DataStreamWriter:
+        reader: DataStreamReader = self.spark.readStream.format("opal").options(**self.options)
+        rows = (reader if self.schema is None else reader.schema(self.schema)).load(self.uri)
+        return rows.writeStream.option("checkpointLocation", str(self.checkpoint)).foreachBatch(self._keep)
+
+    def _keep(self, rows: DataFrame, batch: int) -> None:
+        self.batches[batch] = [row.asDict() for row in rows.collect()]
+
+    def run(self) -> Self:
+        query = self.writer().start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        return self
+
+    def forget_commit(self) -> None:
+        for file in (self.checkpoint / "commits").glob("*0*"):
+            file.unlink()
+        self.batches.clear()
+
+
+@dataclass(kw_only=True)
+class CalledStream(Stream):
+    """The calls that Spark 4.1 makes, in their order, each run in new objects, offsets as the JSON of the checkpoint; in no time."""
+
+    offsets: list[str] = field(default_factory=list)
+    tasks: list[int] = field(default_factory=list)
+    committed: int = 0
+
+    def run(self) -> Self:
+        source = OpalDataSource(CaseInsensitiveDict({**self.options, "path": self.uri}))
+        schema = self.schema or source.schema()
+        reader = source.streamReader(schema)
+        if self.offsets:
+            last = json.loads(self.offsets[-1])
+            assert reader.partitions(last, last) == []
+        while self.committed < len(self.offsets) or self._has_more(reader):
+            end = json.loads(self.offsets[self.committed])
+            start = json.loads(self.offsets[self.committed - 1]) if self.committed else reader.initialOffset()
+            task = pickle.loads(cloudpickle.dumps(source.streamReader(schema)))  # type: ignore[no-untyped-call]  # PySpark's copy has no types
+            parts = [pickle.loads(cloudpickle.dumps(part)) for part in reader.partitions(start, end)]  # type: ignore[no-untyped-call]
+            self.tasks.append(len(parts))
+            self.batches[self.committed] = [row for part in parts for batch in task.read(part) for row in batch.to_pylist()]
+            self.committed += 1
+        return self
+
+    def _has_more(self, reader: OpalStreamReader) -> bool:
+        newest = json.dumps(reader.latestOffset())
+        if self.offsets and self.offsets[-1] == newest:
+            return False
+        self.offsets.append(newest)
+        return True
+
+    def forget_commit(self) -> None:
+        del self.offsets[1:]
+        self.committed = 0
+        self.batches.clear()
+
+
+NewStream = Callable[..., Stream]
+
+
+@pytest.fixture(params=["called", pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.spark])])
+def new_stream(request: pytest.FixtureRequest, tmp_path: Path) -> NewStream:
+    if request.param == "spark":
+        return on_spark(request.getfixturevalue("spark"), tmp_path)
+    return makes(CalledStream, tmp_path)
+
+
+def on_spark(spark: SparkSession, folder: Path) -> NewStream:
+    opal_spark.register(spark)
+    return makes(partial(SparkStream, spark=spark), folder)
+
+
+def makes(kind: Callable[..., Stream], folder: Path) -> NewStream:
+    counter = itertools.count()
+
+    def make(table: Table, schema: StructType | None = None, **options: object) -> Stream:
+        given = {name: str(value) for name, value in options.items()}
+        return kind(uri=table.uri, checkpoint=folder / f"checkpoint-{next(counter)}", options=given, schema=schema)
+
+    return make
+
+
+def new_table(path: Path, file_format: str = "parquet", **properties: int) -> Table:
+    layout = TableLayout(keys=["id"], delta="at", deletes="city IS NULL", file_format=file_format, properties=properties)
+    return Table.create(str(path), SCHEMA, layout)
+
+
+def upsert(table: Table, *rows: Row, metadata: str = "inline") -> None:
+    table.ingest(pa.table([*map(list, zip(*rows, strict=True))], schema=SCHEMA), [city is None for _, _, city in rows], metadata=metadata)
+
+
+def columns(*names: str) -> StructType:
+    return StructType([StructField(name, StringType()) for name in names])
+
+
+def told(rows: Sequence[dict[str, Any]]) -> list[tuple[object, ...]]:
+    return sorted((row["_commit_version"], row["id"], row["_change_type"], row["city"]) for row in rows)
+
+
+def expected(table: Table, start: int, **options: Any) -> list[tuple[object, ...]]:
+    return told(table.changes(start, **options).to_pylist())
+
+
+def assert_in_order(stream: Stream, table: Table) -> None:
+    """A commit is in one micro-batch, and versions and times rise over these."""
+    last = (0, None)
+    for _, rows in sorted(stream.batches.items()):
+        if rows:
+            versions, times = ({row[name] for row in rows} for name in ("_commit_version", "_commit_timestamp"))
+            assert min(versions) > last[0]
+            assert last[1] is None or min(times) > last[1]
+            last = (max(versions), max(times))
+
+
+def run_with_commits_between(table: Table, stream: Stream) -> None:
+    upsert(table, (1, 1, "Rom"), (2, 1, "Bonn"), (3, 1, "Lyon"))
+    stream.run()
+    upsert(table, (2, 3, "Köln"), (3, 3, None), (4, 3, "Graz"))
+    upsert(table, (2, 2, "Ulm"))  # late: no change of what is there now
+    table.compact()
+    upsert(table, (4, 4, "Wien"), metadata="batch")
+    upsert(table, (5, 4, "Nice"), metadata="batch")
+    assert stream.run().changes() == expected(table, 0), "pending rows are no change"
+    table.zorder(["id"])
+    table.metagen()
+    upsert(table, (3, 5, "Pisa"))
+    table.compact(mode="major", look_back=0)
+    assert stream.run().changes() == expected(table, 0)
+    assert len(stream.rows()) == 11
+    assert_in_order(stream, table)
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_a_stream_of_changes_is_the_table_s_feed_over_restarts(tmp_path: Path, new_stream: NewStream, file_format: str) -> None:
+    table = new_table(tmp_path / "t", file_format)
+    run_with_commits_between(table, new_stream(table, startingVersion=0, **FEED))
+
+
+def test_a_stream_begins_with_the_whole_table_and_goes_on(tmp_path: Path, new_stream: NewStream) -> None:
+    table = new_table(tmp_path / "t")
+    upsert(table, (1, 1, "Rom"), (2, 1, "Bonn"), (3, 1, "Lyon"))
+    upsert(table, (2, 3, "Köln"), (3, 3, None))
+    feed, rows = new_stream(table, **FEED).run(), new_stream(table, ignoreDeletes="true").run()
+    time_us = table.log.read_commit(2).timestamp_us
+    assert feed.changes() == [(2, 1, "insert", "Rom"), (2, 2, "insert", "Köln")], "as inserts of the newest version"
+    assert {row["_commit_timestamp"].timestamp() for row in feed.rows()} == {time_us / 1_000_000}
+    upsert(table, (4, 4, "Graz"), (2, 4, "Ulm"), (1, 4, None))
+    upsert(table, (2, 5, "Linz"), (3, 5, "Pau"), (3, 2, "late"))
+    assert feed.run().changes()[2:] == expected(table, 3)
+    came = [(row["id"], row["at"], row["city"]) for row in rows.run().rows()]
+    assert sorted(came) == [(1, 1, "Rom"), (2, 3, "Köln"), (2, 4, "Ulm"), (2, 5, "Linz"), (3, 5, "Pau"), (4, 4, "Graz")]
+    assert rows.run().ids() == [[1, 2], [2, 2, 3, 4]], "nothing new, nothing again"
+
+
+def test_a_stream_of_rows_stops_at_deletes_unless_they_are_to_be_left_out(tmp_path: Path, new_stream: NewStream) -> None:
+    table = new_table(tmp_path / "t")
+    upsert(table, (1, 1, "Rom"), (2, 1, "Bonn"))
+    stream = new_stream(table).run()
+    upsert(table, (2, 2, None), (3, 2, "Lyon"))
+    broken(stream, r"version 2 has deletes \(1\), which a stream of rows cannot say; read changes by")
+    stream.options = {"ignoreDeletes": "true"}
+    assert stream.run().ids() == [[1, 2], [3]], "the same micro-batch, run again"
+
+
+def test_rows_of_files_that_a_compaction_put_together_come_once(tmp_path: Path, new_stream: NewStream) -> None:
+    table = new_table(tmp_path / "t")
+    upsert(table, (1, 1, "Rom"))
+    stream = new_stream(table, startingVersion="latest").run()
+    for key in (2, 3, 1):
+        upsert(table, (key, 2, "x"))
+    table.compact()
+    assert len(table.snapshot_at().files) == 1
+    assert stream.run().ids() == [[1, 2, 3]]
+    assert {row["at"] for row in stream.rows()} == {2}
+
+
+def test_a_micro_batch_is_spread_over_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, make = new_table(tmp_path / "t"), makes(CalledStream, tmp_path)
+    for key in range(1, 5):
+        upsert(table, (key, key, "x"), (9, key, "y"))
+    whole = [make(table, startingVersion=1, **FEED).run(), make(table, startingVersion=1).run(), make(table).run()]
+    monkeypatch.setattr(stream_parts, "TASK_ROWS", 6)
+    monkeypatch.setattr(stream_parts, "TASK_BYTES", 1)
+    cut = [make(table, startingVersion=1, **FEED).run(), make(table, startingVersion=1).run(), make(table).run()]
+    assert [(one.tasks, other.tasks) for one, other in zip(whole, cut, strict=True)] == [([1], [2]), ([1], [4]), ([1], [4])]
+    assert [sorted(map(str, stream.rows())) for stream in whole] == [sorted(map(str, stream.rows())) for stream in cut]
+
+
+def test_at_most_so_many_versions_come_at_once(tmp_path: Path, new_stream: NewStream) -> None:
+    table = new_table(tmp_path / "t")
+    for key in range(1, 6):
+        upsert(table, (key, key, "x"))
+    assert new_stream(table, startingVersion=1, maxVersionsPerTrigger=2).run().ids() == [[1, 2], [3, 4], [5]]
+    assert new_stream(table, startingVersion=4, maxVersionsPerTrigger=9, **FEED).run().ids() == [[4, 5]]
+    whole = new_stream(table, maxVersionsPerTrigger=1).run()
+    upsert(table, (6, 6, "x"))
+    upsert(table, (7, 7, "x"))
+    assert whole.run().ids() == [[1, 2, 3, 4, 5], [6], [7]], "also after a restart; a table to begin with is one"
+
+
+@pytest.mark.spark
+def test_what_is_available_now_comes_and_the_query_ends(spark: SparkSession, tmp_path: Path) -> None:
+    """Over a restart. Spark 4.1 makes one micro-batch of what is there."""
+    table = new_table(tmp_path / "t")
+    for key in (1, 2, 3):
+        upsert(table, (key, key, "x"))
+    stream = on_spark(spark, tmp_path)(table, startingVersion=1, **FEED)
+    assert isinstance(stream, SparkStream)
+    assert stream.writer().trigger(availableNow=True).start().awaitTermination(300)
+    upsert(table, (3, 5, "y"), (4, 5, "y"))
+    table.compact()
+    upsert(table, (1, 6, None))
+    upsert(table, (5, 6, "z"))
+    stream.options["maxVersionsPerTrigger"] = "2"
+    run_available(stream.writer())
+    assert stream.ids() == [[1, 2, 3], [3, 3, 4], [1, 5]]
+    assert stream.changes() == expected(table, 1)
+    assert_in_order(stream, table)
+
+
+def test_a_stream_begins_where_it_is_told_to(tmp_path: Path, new_stream: NewStream) -> None:
+    table = new_table(tmp_path / "t")
+    for key in range(1, 4):
+        upsert(table, (key, key, "x"))
+    moment = pa.scalar(table.log.read_commit(2).timestamp_us, pa.timestamp("us", "UTC")).as_py().isoformat()
+    assert new_stream(table, startingTimestamp=moment).run().ids() == [[2, 3]]
+    latest = new_stream(table, startingVersion="latest", **FEED).run()
+    ahead = new_stream(table, startingVersion=4).run()
+    assert latest.ids() == ahead.ids() == []
+    upsert(table, (4, 4, "x"))
+    assert latest.run().ids() == ahead.run().ids() == [[4]], "the first run has fixed where it begins"
+    few = new_stream(table, columns("CITY", "_change_type"), startingVersion=4, **FEED).run()
+    assert few.rows() == [{"CITY": "x", "_change_type": "insert"}]
+    no_updates = new_stream(table, startingVersion=5, computeUpdates="false", **FEED)
+    upsert(table, (4, 5, "y"))
+    assert no_updates.run().changes() == expected(table, 5, compute_updates=False)
+
+
+def test_the_first_micro_batch_is_the_same_when_it_runs_again(tmp_path: Path, new_stream: NewStream) -> None:
+    """Spark keeps where it ends, and not where it begins."""
+    table = new_table(tmp_path / "t")
+    upsert(table, (1, 1, "Rom"))
+    streams = [new_stream(table), new_stream(table, startingVersion="latest"), new_stream(table, startingVersion=1, **FEED)]
+    before = [stream.run().rows() for stream in streams]
+    assert [len(rows) for rows in before] == [1, 0, 1]
+    upsert(table, (2, 2, "Bonn"))
+    for stream, rows in zip(streams, before, strict=True):
+        stream.forget_commit()
+        assert stream.run().batches[0] == rows
+        assert stream.ids()[-1] == [2]
+
+
+def broken(stream: Stream, words: str) -> None:
+    with pytest.raises((StreamingQueryException, OpalError), match=words):
+        stream.run()
+
+
+def test_a_stream_does_not_go_on_with_another_table(tmp_path: Path, new_stream: NewStream) -> None:
+    table = new_table(tmp_path / "t")
+    upsert(table, (1, 1, "Rom"))
+    stream = new_stream(table).run()
+    (tmp_path / "t").rename(tmp_path / "dropped")
+    upsert(new_table(tmp_path / "t"), (2, 1, "Bonn"))
+    broken(stream, r"is another table than the one that the stream has read up to version 1: that was dropped and made anew; begin anew")
+
+
+def commit_as_it_is(table: Table, **changes: Any) -> None:
+    """A commit that nothing here makes yet: of another spec, or of another epoch."""
+    head = table.log.head()
+    draft = Draft(actions=Actions(), result=JobResult(operation="set_properties", table=table.uri), changes_view=True)
+    proposal = Proposal(operation="set_properties", number=None, build=lambda head, winners: draft, started_us=0)
+    link: Commit = table.log._link(head, proposal, draft)
+    assert table.log.put(replace(link, **changes))
+
+
+def test_a_stream_does_not_go_on_over_a_restore(tmp_path: Path, new_stream: NewStream) -> None:
+    table = new_table(tmp_path / "t")
+    upsert(table, (1, 1, "Rom"))
+    stream = new_stream(table).run()
+    commit_as_it_is(table, epoch=1)
+    broken(stream, r"an older state was restored after version 1, up to which the stream has read")
+    assert new_stream(table).run().ids() == [[1]], "a new one begins with what is there"
+
+
+def test_a_stream_goes_on_when_a_column_is_renamed(tmp_path: Path, new_stream: NewStream) -> None:
+    table = new_table(tmp_path / "t")
+    upsert(table, (1, 1, "Rom"))
+    stream = new_stream(table, columns("city", "_change_type"), startingVersion=1, **FEED).run()
+    spec = table.snapshot_at().spec
+    fields = tuple(replace(one, name="town") if one.name == "city" else one for one in spec.schema.fields)
+    commit_as_it_is(table, actions=Actions(spec=replace(spec, schema=replace(spec.schema, fields=fields), deletes=None)))
+    renamed = pa.table({"id": [2], "at": [2], "town": ["Bonn"]})
+    table.ingest(renamed, metadata="inline")
+    assert [row["city"] for row in stream.run().rows()] == ["Rom", "Bonn"]
+
+
+def test_versions_that_have_expired_are_missed(tmp_path: Path, new_stream: NewStream) -> None:
+    table = new_table(tmp_path / "t", checkpoint_commits=1)
+    for key in range(1, 4):
+        upsert(table, (key, key, "x"))
+    stream = new_stream(table, startingVersion=1).run()
+    for key in range(4, 7):
+        upsert(table, (key, key, "x"))
+    table.retain(window="0s", grace="0s")
+    oldest = table.snapshot_at().root.oldest_version
+    assert oldest == 6
+    broken(stream, r"the changes of version 4 have expired; the oldest readable ones are those of version 7")
+    broken(new_stream(table, startingVersion=1), r"the changes of version 1 have expired; the oldest readable ones")
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"startingVersion": "7"}, "has no version 7 yet; the newest is 1"),
+        ({"startingVersion": "one"}, "option startingVersion='one' is no version"),
+        ({"startingVersion": "1", "startingTimestamp": "2026-01-01T00:00:00Z"}, "name the same end of the feed"),
+        ({"maxVersionsPerTrigger": "0"}, "option maxVersionsPerTrigger='0' is no number of versions; give a whole number from 1 on"),
+        ({"readChangeFeed": "perhaps"}, "option readChangeFeed='perhaps' is neither true nor false"),
+        ({"readChangeFeed": "true", "ignoreDeletes": "true"}, "option ignoreDeletes is of a stream of rows"),
+        ({"readChangeFeed": "true", "deduplicationMode": "netChanges"}, "deduplicationMode=netChanges is of a batch read"),
+        ({"computeUpdates": "false"}, r"option computeUpdates is of a change feed; add .option\('readChangeFeed', 'true'\)"),
+        ({"endingVersion": "1"}, "option endingVersion is of a batch read: a stream has no end"),
+        ({"version": "1"}, "option version is not of a stream; say where it begins by startingVersion"),
+        ({"maxFilesPerTrigger": "1"}, "has no option maxfilespertrigger"),
+    ],
+)
+def test_options_of_a_stream_that_cannot_be_are_refused(tmp_path: Path, new_stream: NewStream, options: dict[str, str], words: str) -> None:
+    table = new_table(tmp_path / "t")
+    upsert(table, (1, 1, "Rom"))
+    with pytest.raises(Exception, match=words):  # whatever Spark makes of it
+        new_stream(table, **options).run()
+    assert table.snapshot_at().version == 1
+
+
+def test_a_checkpoint_of_another_source_is_refused(tmp_path: Path) -> None:
+    table = new_table(tmp_path / "t")
+    stream = CalledStream(uri=table.uri, checkpoint=tmp_path, offsets=['{"partition": 4}'], committed=1)
+    broken(stream, r"the checkpoint holds {'partition': 4}, which is no offset of format\('opal'\)")
