@@ -1,8 +1,8 @@
 """How far a stream has come, as Spark keeps it in the checkpoint: JSON.
 
-It names the table and its epoch, since another table may lie at the path one day, and the columns by their field ids, since they may be
-renamed. The end of the first micro-batch also says where the stream began: of that Spark keeps nothing, and when it runs the micro-batch
-again, the table has gone on.
+It names the table, since another one may lie at the path one day, and the columns by their field ids, since they may be renamed. The end
+of the first micro-batch also says where the stream began: of that Spark keeps nothing, and when it runs the micro-batch again, the table
+has gone on.
 """
 
 from collections.abc import Mapping
@@ -22,27 +22,21 @@ class StreamOffset:
     """All up to `version` is read. `begun` is the version after which the stream began, or SNAPSHOT if it began with the whole table."""
 
     table_id: str
-    epoch: int
     version: int
     fields: Mapping[str, int]
     begun: int | str | None = None
 
     def to_json(self) -> dict[str, Any]:
         begun = {} if self.begun is None else {"begun": self.begun}
-        return {"table": self.table_id, "epoch": self.epoch, "version": self.version, "fields": dict(self.fields), **begun}
+        return {"table": self.table_id, "version": self.version, "fields": dict(self.fields), **begun}
 
     def check(self, root: Root, uri: str) -> None:
-        """Versions of another table, or of another epoch, are no continuation of this one's."""
+        """Versions of another table are no continuation of this one's."""
         again = "begin anew with another checkpointLocation; with startingVersion if rows are not to come a second time"
         if self.table_id != root.table_id:
             raise InvalidInputError(
                 f"{uri} is another table than the one that the stream has read up to version {self.version}: that was dropped and made "
                 f"anew; {again}"
-            )
-        if self.epoch != root.epoch:
-            raise InvalidInputError(
-                f"{uri}: an older state was restored after version {self.version}, up to which the stream has read, and the versions "
-                f"since are no continuation of it; {again}"
             )
 
 
@@ -52,7 +46,6 @@ def offset_from_json(data: Mapping[str, Any]) -> StreamOffset:
         begun = data.get("begun")
         return StreamOffset(
             table_id=checked.text(data["table"]),
-            epoch=checked.count(data["epoch"]),
             version=checked.count(data["version"]),
             fields=checked.numbered(data["fields"]),
             begun=begun if begun in (None, SNAPSHOT) else checked.count(begun),

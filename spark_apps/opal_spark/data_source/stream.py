@@ -86,7 +86,7 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
     def _offset(self, head: Snapshot, version: int, begun: int | str | None = None) -> StreamOffset:
         known = {} if self.last is None or self.last == NOT_BEGUN else offset_from_json(self.last).fields
         ids = {field.name: field.id for field in self._fields(head.spec, known)}
-        return StreamOffset(table_id=head.root.table_id, epoch=head.root.epoch, version=version, fields=ids, begun=begun)
+        return StreamOffset(table_id=head.root.table_id, version=version, fields=ids, begun=begun)
 
     def _fields(self, spec: TableSpec, known: Mapping[str, int]) -> tuple[Field, ...]:
         """The table's columns in the query's schema. What has no column of its name any more was renamed if `known` has its id."""
@@ -125,15 +125,17 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         if changes is not None:
             commits = self.log.commits_after(versions.earlier.version, versions.last)
             return [VersionsPartition(self.log, first, last, fields, changes) for first, last in by_versions(commits)]
-        if not self.options.ignore_deletes and versions.head.spec.deletes is not None:
+        if not self.options.ignore_deletes:
             self._refuse_deletes(self.log.commits_after(versions.earlier.version, versions.last))
         return [FilesPartition(files, fields) for files in by_size(begun_reads(plan_changes(self.log, versions)))]
 
     def _refuse_deletes(self, commits: Sequence[Commit]) -> None:
         for commit in commits:
-            if commit.actions.processed and (deletes := commit.result.get("counts", {}).get("deletes")):
+            deletes = commit.result.get("counts", {}).get("deletes") if commit.actions.processed else 0
+            if deletes or commit.actions.restored:
+                what = f"has deletes ({deletes:,})" if deletes else "restored an older one"
                 raise InvalidInputError(
-                    f"{self.log.storage.uri}: version {commit.version} has deletes ({deletes:,}), which a stream of rows cannot say; read "
+                    f"{self.log.storage.uri}: version {commit.version} {what}, which a stream of rows cannot say; read "
                     "changes by .option('readChangeFeed', 'true'), or leave deletes out by .option('ignoreDeletes', 'true')"
                 )
 

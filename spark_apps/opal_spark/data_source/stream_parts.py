@@ -89,4 +89,6 @@ def by_versions(commits: Sequence[Commit]) -> list[tuple[int, int]]:
 
 def _changes_about(commit: Commit) -> int:
     """How many rows it began, as its result counts them, and ended, as its logs say."""
-    return int(commit.result.get("counts", {}).get("rows", 0)) + sum(log.events for log in commit.actions.add_logs if log.version < 0)
+    counts = commit.result.get("counts", {})
+    told = sum(int(counts.get(name, 0)) for name in ("rows", "rows_restored", "rows_removed"))
+    return told + sum(log.events for log in commit.actions.add_logs if log.version < 0)
