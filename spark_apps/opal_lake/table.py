@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import opal_lake.retention.expiry  # noqa: F401  # from here on a missing file is distinguished from one that has expired
 from opal_lake import layout
-from opal_lake.clock import Clock, SystemClock, moment_text
+from opal_lake.clock import Clock, SystemClock
 from opal_lake.data.z_value import z_fields
 from opal_lake.duration import Duration
 from opal_lake.engine.executor import Executor
@@ -27,7 +27,7 @@ from opal_lake.job.operations.upkeep import Retain
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_log import CommitLog
-from opal_lake.log.commit_times import CommitTimes
+from opal_lake.log.commit_times import CommitTimes, version_at
 from opal_lake.log.results import run_once
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import writer_now_us
@@ -85,16 +85,8 @@ class Table(OpenTable):
         if version is not None and not hasattr(version, "__index__"):
             raise InvalidInputError(f"version={version!r} is no version; give a whole number, as `opal history` lists them")
         if timestamp is not None:
-            version = self._version_at(encode_order(timestamp, Atomic(name="timestamp"), name="timestamp"))
+            version = version_at(self.log.head(), encode_order(timestamp, Atomic(name="timestamp"), name="timestamp"))
         return self.log.head() if version is None else self.log.at(version)
-
-    def _version_at(self, moment_us: int) -> int:
-        head = self.log.head()
-        version, oldest = CommitTimes(head).newest_by(moment_us), head.root.oldest_version
-        if version is None:
-            oldest_text = f"the oldest version {oldest} is of {moment_text(CommitTimes(head).of(oldest))}"
-            raise NotFoundError(f"{self.uri}: nothing is readable as of {moment_text(moment_us)}; {oldest_text}")
-        return version
 
     def history(self, limit: int | None = None) -> Iterator[Commit]:
         """Commits, newest first; of a table whose clock was repaired with their corrected times."""

@@ -3,6 +3,7 @@
 import functools
 
 from opal_lake import layout
+from opal_lake.clock import moment_text
 from opal_lake.errors import NotFoundError
 from opal_lake.log.checkpoint import read_checkpoint
 from opal_lake.log.commit import Commit, CorrectedTimes, decode_commit
@@ -57,3 +58,12 @@ class CommitTimes:
             path, storage = layout.commit_path(version), self._head.storage
             self._known[version] = decode_commit(read_sealed(storage, path), f"{storage.uri}/{path}")
         return self._known[version]
+
+
+def version_at(head: Snapshot, moment_us: int) -> int:
+    """The version that was the newest at a moment; NotFoundError if none is left of that time."""
+    version, oldest = CommitTimes(head).newest_by(moment_us), head.root.oldest_version
+    if version is None:
+        oldest_text = f"the oldest version {oldest} is of {moment_text(CommitTimes(head).of(oldest))}"
+        raise NotFoundError(f"{head.storage.uri}: nothing is readable as of {moment_text(moment_us)}; {oldest_text}")
+    return version
