@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opal_lake.checked import count
+from opal_lake.checked import count, crc
 from opal_lake.data.bounds import Bounds
 from opal_lake.errors import FormatError
+from opal_lake.layout import PathKind, own_path
 
 MOST_SEGMENT_ROWS = 1 << 31  # offsets are 32-bit
 MOST_ROWS_A_BYTE = 4096  # of a data file or a log: columns of one value take a byte for 45 rows in Parquet, 230 in ORC, 80 events
@@ -103,3 +104,20 @@ class RunFile:
     entries: int
     hash_low: int
     hash_high: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideFile:
+    """A list that is too long for its commit: a file beside it, of lines of JSON."""
+
+    path: str
+    size: int
+    crc32: int
+
+
+def side_to_json(side: SideFile) -> list[Any]:
+    return [side.path, side.size, side.crc32]
+
+
+def side_from_json(data: Sequence[Any]) -> SideFile:
+    return SideFile(path=own_path(PathKind.SIDE, data[0]), size=count(data[1]), crc32=crc(data[2]))

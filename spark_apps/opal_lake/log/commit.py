@@ -16,16 +16,18 @@ from opal_lake.data.segment import (
     LogFile,
     RunFile,
     Segment,
+    SideFile,
     check_rows,
     segment_from_json,
     segment_to_json,
+    side_from_json,
+    side_to_json,
 )
 from opal_lake.decoding import decoding
 from opal_lake.errors import FormatError
 from opal_lake.job.job import checked_result
 from opal_lake.layout import PathKind, own_path
 from opal_lake.log.restored import Restored, restored_from_json, restored_to_json
-from opal_lake.log.side_file import SideFile, side_from_json, side_to_json
 from opal_lake.spec.business_snapshots import BusinessSnapshots
 from opal_lake.spec.table_spec import TableSpec, spec_from_json, spec_to_json
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opal_lake import checked
-from opal_lake.log.side_file import SideFile, side_from_json, side_to_json
+from opal_lake.data.segment import SideFile, side_from_json, side_to_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

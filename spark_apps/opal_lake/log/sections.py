@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 
 from opal_lake import checked, layout
+from opal_lake.data.segment import SideFile
 from opal_lake.decoding import decoding
 from opal_lake.layout import PathKind, own_path
 from opal_lake.log.commit import canonical_json
-from opal_lake.log.side_file import SideFile
 from opal_lake.storage.protocol import Storage
 
 INLINE_BYTES = 16 << 10  # parts below lie in the root itself: a small table's checkpoint is one file

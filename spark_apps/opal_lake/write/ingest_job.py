@@ -13,7 +13,7 @@ from opal_lake import layout
 from opal_lake.data.group import plan_groups
 from opal_lake.data.rejects import EXAMPLES, fewer_reasons
 from opal_lake.data.reported import check_ingested
-from opal_lake.data.segment import DataFile
+from opal_lake.data.segment import DataFile, SideFile
 from opal_lake.engine.executor import Attempt, Rows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import ConflictError, FormatError, InvalidInputError, NoRowsError, count_text
@@ -24,7 +24,6 @@ from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Commit, file_to_json
 from opal_lake.log.commit_log import CommitLog, Draft, Proposal
 from opal_lake.log.sections import write_side
-from opal_lake.log.side_file import SideFile
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.retention.business_snapshot import finish_before, waits
 from opal_lake.rewrite.fold_files import fold_if_due
