@@ -158,8 +158,8 @@ class OpalHook(BaseHook):
 
     def find_result(self, table: str, operation: str, token: str) -> "JobResult | None":
         """The result of the job with this token, if it committed, even if it failed to report."""
+        from opal_lake.engine.results import find_result
         from opal_lake.errors import NotFoundError
-        from opal_lake.log.results import find_result
 
         try:
             opened = self.table(table)

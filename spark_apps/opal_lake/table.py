@@ -17,6 +17,7 @@ from opal_lake.duration import Duration
 from opal_lake.engine.executor import Executor
 from opal_lake.engine.in_process import InProcess
 from opal_lake.engine.open_table import OpenTable
+from opal_lake.engine.results import run_once
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
 from opal_lake.events.bitmap import Bitmaps
 from opal_lake.ids import IdSource, RandomIds
@@ -28,7 +29,6 @@ from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes, version_at
-from opal_lake.log.results import run_once
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import writer_now_us
 from opal_lake.log.version_window import is_readable

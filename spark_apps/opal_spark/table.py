@@ -115,12 +115,7 @@ class OpalTable:
         return ingest_source(self._on_spark, SourceOf(spark=self.spark, rows=rows), options, business_snapshot_column)
 
     def sink(
-        self,
-        *,
-        application: str,
-        metadata: str = "inline",
-        on_bad_rows: str = "fail",
-        reject_threshold: int | str | None = None,
+        self, *, application: str, metadata: str = "inline", on_bad_rows: str = "fail", reject_threshold: int | str | None = None
     ) -> Sink:
         """For `writeStream.foreachBatch`: each micro-batch is an ingest, and one that comes again is applied once.
 
@@ -165,10 +160,7 @@ class OpalTable:
         event_time: object = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """The rows of some keys, as `[{"id": 7}, {"id": 9}]`, in the order of these, as an Arrow table. A key without a row has none.
-
-        This process asks the key store where the rows are, and reads them itself: Spark runs no job for it.
-        """
+        """The rows of some keys, as `[{"id": 7}, {"id": 9}]`, in their order, as Arrow; a key without a row has none. Spark runs no job."""
         return self.table.get(keys, version=version, timestamp=timestamp, event_time=event_time, columns=columns)
 
     def history_view(
@@ -276,11 +268,7 @@ class OpalTable:
         dry_run: bool = False,
         token: str | None = None,
     ) -> JobResult:
-        """A new version that shows what an older one showed. All versions stay readable as before; a dry run counts what would change.
-
-        Rows that were pending then are pending again. Properties, savepoints and the oldest readable event time stay as they are, and so
-        does what was applied: a retry of an ingest that this undoes ingests nothing.
-        """
+        """A new version that shows what an older one showed; what was pending then is pending again. A dry run counts what would change."""
         return self.table.restore(version=version, timestamp=timestamp, savepoint=savepoint, dry_run=dry_run, token=token)
 
     def repair_clock(self, *, dry_run: bool = False) -> JobResult:

@@ -37,7 +37,7 @@ if {echo!r} and file:
     print(open(file).read(), *(os.environ.get(name, "") for name in {echo!r}), sep="\\n", flush=True)
 if {works!r}:
     from opal_lake.job.job import JobResult, JobSpec
-    from opal_lake.log.results import RESULT_KEPT_APART, keep_result
+    from opal_lake.engine.results import RESULT_KEPT_APART, keep_result
     from opal_lake.table import Table
     from tests.opal_lake.shop import rows
     spec = JobSpec.from_json(argv[argv.index("--spec") + 1])

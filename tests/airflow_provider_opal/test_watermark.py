@@ -25,8 +25,8 @@ from airflow_provider_opal import (
 from airflow_provider_opal.assets import version_key
 from airflow_provider_opal.operators.consume import event_version_of
 from airflow_provider_opal.templates.pipeline import Consumer
+from opal_lake.engine.results import keep_result
 from opal_lake.job.job import JobResult
-from opal_lake.log.results import keep_result
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table
 from tests.airflow_provider_opal.stand_ins import Store, task_instance

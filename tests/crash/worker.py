@@ -12,8 +12,8 @@ from typing import Any
 
 from opal_lake.data.z_value import z_fields
 from opal_lake.engine.in_process import InProcess
+from opal_lake.engine.results import run_once
 from opal_lake.job.job import JobResult
-from opal_lake.log.results import run_once
 from opal_lake.storage.left_overs import KeepsLeftOvers, LeftOver
 from opal_lake.storage.protocol import Storage, StoredObject
 from opal_lake.table import Table

@@ -103,7 +103,7 @@ def _add_retain(verbs: Verbs) -> None:
 
 
 def retain(args: argparse.Namespace) -> None:
-    from opal_lake.log.results import run_once
+    from opal_lake.engine.results import run_once
     from opal_lake.retention.retention import retain as run_retention
 
     job, table, step = operation_of(args, Retain), _table(args), Step(name="looking what is needed")

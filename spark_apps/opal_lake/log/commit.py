@@ -27,8 +27,6 @@ from opal_lake.decoding import decoding
 from opal_lake.errors import FormatError
 from opal_lake.job.job import checked_result
 from opal_lake.layout import PathKind, own_path
-from opal_lake.log.restored import Restored, restored_from_json, restored_to_json
-from opal_lake.spec.business_snapshots import BusinessSnapshots
 from opal_lake.spec.table_spec import TableSpec, spec_from_json, spec_to_json
 
 FORMAT_VERSION = 1
@@ -62,6 +60,19 @@ class CorrectedTimes:
     def of(self, version: int) -> int | None:
         index = version - self.first
         return self.times_us[index] if 0 <= index < len(self.times_us) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """The older version, what `side` lists of the files, segments, logs and runs that came back and went, and their sums from now on."""
+
+    version: int
+    side: SideFile
+    groups: Mapping[int, int]
+    rows: int
+    pending: int
+    events: int
+    incomplete_ingests: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,15 +129,6 @@ class Commit:
     changes_view: bool = False
     result: Mapping[str, Any] = field(default_factory=dict)
     actions: Actions = Actions()
-
-
-def business_after(business: BusinessSnapshots, commit: Commit) -> BusinessSnapshots:
-    """What business snapshots there are after a commit."""
-    known = business.release(commit.actions.released) if commit.actions.released else business
-    if commit.actions.finished is not None:
-        return known.finish(commit.actions.finished)
-    name = commit.business_snapshot
-    return known if name is None else known.with_rows(name, commit.number, commit.timestamp_us)
 
 
 def canonical_json(data: Any) -> bytes:
@@ -261,6 +263,29 @@ def _times_to_json(times: CorrectedTimes | None) -> list[int] | None:
 def _times_from_json(data: Any) -> CorrectedTimes:
     first, *times_us = checked.listed(data)
     return CorrectedTimes(first=checked.count(first), times_us=tuple(map(checked.word, times_us)))
+
+
+def restored_to_json(restored: Restored) -> dict[str, Any]:
+    thinned = {"thinned": list(restored.incomplete_ingests)} if restored.incomplete_ingests else {}
+    return thinned | {
+        "version": restored.version,
+        "side": side_to_json(restored.side),
+        "groups": [list(pair) for pair in sorted(restored.groups.items())],
+        "totals": [restored.rows, restored.pending, restored.events],
+    }
+
+
+def restored_from_json(data: Mapping[str, Any]) -> Restored:
+    rows, pending, events = map(checked.count, data["totals"])
+    return Restored(
+        version=checked.count(data["version"]),
+        side=side_from_json(data["side"]),
+        groups={checked.count(group): checked.count(held) for group, held in data["groups"]},
+        rows=rows,
+        pending=pending,
+        events=events,
+        incomplete_ingests=checked.counts(data.get("thinned", ())),
+    )
 
 
 def rewrite_to_json(rewrite: Rewrite) -> dict[str, Any]:

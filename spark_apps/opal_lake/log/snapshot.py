@@ -9,7 +9,7 @@ from opal_lake import layout
 from opal_lake.data.segment import DataFile, LogFile, RunFile, Segment, Segments
 from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import BitmapBase
-from opal_lake.log.commit import Commit, business_after, canonical_json
+from opal_lake.log.commit import Commit, canonical_json
 from opal_lake.log.lists import LISTS, base_from_json, ingested_files, list_changes
 from opal_lake.log.sections import InlinePart, Part, Sections, decode_lines, decode_section
 from opal_lake.spec.business_snapshots import BusinessSnapshots
@@ -109,6 +109,15 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
         events=events,
         vouchers={version: write_id for version, write_id in known.items() if version in vouching},
     )
+
+
+def business_after(business: BusinessSnapshots, commit: Commit) -> BusinessSnapshots:
+    """What business snapshots there are after a commit."""
+    known = business.release(commit.actions.released) if commit.actions.released else business
+    if commit.actions.finished is not None:
+        return known.finish(commit.actions.finished)
+    name = commit.business_snapshot
+    return known if name is None else known.with_rows(name, commit.number, commit.timestamp_us)
 
 
 class Snapshot:

@@ -19,6 +19,7 @@ from opal_lake.data.segment import DataFile
 from opal_lake.decoding import decoding
 from opal_lake.engine.executor import Attempt
 from opal_lake.engine.open_table import OpenTable
+from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import ConflictError, FormatError, NotFoundError
 from opal_lake.job.job import JobResult
 from opal_lake.key_store.cache.protocol import RunCache
@@ -26,7 +27,6 @@ from opal_lake.key_store.entries import Entries, down_to, greatest_of_equal, sor
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Actions, Commit, canonical_json, seal, unseal
 from opal_lake.log.commit_log import CommitLog, Draft, Proposal
-from opal_lake.log.results import find_result, keep_result
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.rule.slot import SegmentGroups, SlotOutput, SlotWriter, output_from_json, output_to_json, write_run
 from opal_lake.storage.protocol import READERS, Storage

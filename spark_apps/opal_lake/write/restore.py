@@ -5,14 +5,13 @@ from itertools import count
 from typing import Any
 
 from opal_lake.data.segment import SideFile
+from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import NotFoundError, count_text
 from opal_lake.job.job import JobResult
 from opal_lake.log.claim import claim_number
-from opal_lake.log.commit import Actions, Commit
+from opal_lake.log.commit import Actions, Commit, Restored
 from opal_lake.log.commit_log import CommitLog, Draft, Proposal
 from opal_lake.log.lists import RESTORED_LISTS, restored_line
-from opal_lake.log.restored import Restored
-from opal_lake.log.results import find_result, keep_result
 from opal_lake.log.sections import write_side
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable, readable_text

@@ -27,7 +27,7 @@ import json, os, signal, sys, time
 from pathlib import Path
 import pyarrow as pa
 from opal_lake.job.job import JobResult, JobSpec
-from opal_lake.log.results import keep_result
+from opal_lake.engine.results import keep_result
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.spec.table_spec import TableLayout, plan_spec

@@ -27,10 +27,10 @@ from airflow_provider_opal.operators.reconcile import ReconcileOperator
 from airflow_provider_opal.operators.spark import app_path, token_of
 from airflow_provider_opal.operators.upkeep import UpkeepOperator
 from opal_lake.clock import ManualClock
+from opal_lake.engine.results import RESULT_KEPT_APART, keep_result
 from opal_lake.job.job import JobResult, JobSpec
 from opal_lake.job.operations import operation_named
 from opal_lake.job.operations.values import span_text
-from opal_lake.log.results import RESULT_KEPT_APART, keep_result
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on

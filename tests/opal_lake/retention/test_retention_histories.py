@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from opal_lake.engine.results import read_result
 from opal_lake.errors import ConflictError, NotFoundError
 from opal_lake.inspect.check import check_table
 from opal_lake.log import sections
-from opal_lake.log.results import read_result
 from opal_lake.log.version_window import is_readable
 from opal_lake.testing.replay import Replay
 from opal_lake.testing.strategies import History, Step, histories

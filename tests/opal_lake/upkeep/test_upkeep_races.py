@@ -8,10 +8,10 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.clock import ManualClock
+from opal_lake.engine.results import run_once
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.inspect.check import check_table
 from opal_lake.log.checkpoint import write_checkpoint
-from opal_lake.log.results import run_once
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from opal_lake import layout
 from opal_lake.inspect.check.finding import Findings
-from opal_lake.log.commit import Commit
+from opal_lake.log.commit import Commit, Restored
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.lists import RESTORED_LISTS
-from opal_lake.log.restored import Restored
 from opal_lake.log.snapshot import Root, Snapshot
 from opal_lake.log.version_window import is_readable
 
