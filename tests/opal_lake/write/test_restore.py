@@ -265,3 +265,21 @@ def test_a_failure_at_a_call_costs_nothing_but_a_rerun(
         assert content(table) == latest(BATCHES[:2])
         assert [commit.operation for commit in table.history()].count("restore") == 1
         assert check_table(table) == []
+
+
+def test_business_snapshots_stay_as_they_are_and_go_on(storage: Storage) -> None:
+    table = create(storage)
+    table.ingest(*rows([("ax", 1, 10)]), metadata="inline", business_snapshot="2022-07-15")
+    table.ingest(*rows([("ax", 2, 20)]), business_snapshot="2022-07-16")  # held back
+    table.restore(version=1)
+    table.ingest(*rows([("bow", 3, 30)]), business_snapshot="2022-07-16")
+    table.metagen()
+    assert content(table) == [("ax", 1, 10), ("bow", 3, 30)]
+    assert content(table, business_snapshot="2022-07-15") == [("ax", 1, 10)]
+    table.restore(version=2)
+    assert table.snapshot_at().root.business.finished == ("2022-07-15",)
+    table.metagen()
+    assert content(table) == [("ax", 2, 20)], "its business snapshot is not held back any more"
+    table.ingest(*rows([("cup", 4, 40)]), metadata="inline", business_snapshot="2022-07-17")
+    assert content(table) == [("ax", 2, 20), ("cup", 4, 40)]
+    assert check_table(table) == []
