@@ -163,10 +163,18 @@ class ConsumeOperator(OpalSparkOperator):
         if versions is None:
             return None
         begun, (_, newest) = watermark.begun_version, versions
-        if begun is None or begun >= newest or not self.opal.is_readable(self.table, begun):
+        if begun is None or begun >= newest:
             watermark.begin(newest)
             return watermark.give({"from": seen, "to": newest})
-        return watermark.give({"from": seen, "begun": begun, "to": newest})
+        if self.opal.is_readable(self.table, begun):
+            return watermark.give({"from": seen, "begun": begun, "to": newest})
+        if self.arguments["rows"] == "changes":
+            raise AirflowFailException(
+                f"an earlier run began the changes up to version {begun} and did not end, and that version has expired: they cannot be "
+                "given again as they were, and what the function did for them might be done twice. Begin anew with another consumer="
+            )
+        watermark.begin(newest)
+        return watermark.give({"from": seen, "to": newest})
 
     def _nothing(self, context: "Context", note: str, version: int | None = None) -> dict[str, Any]:
         return self.finish(context, JobResult(operation="consume", table=self.opal.lake.uri(self.table), version=version, notes=(note,)))

@@ -44,9 +44,10 @@ class RestoreOperator(UpkeepOperator):
 
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
         """The events carry the version; where nothing had to change there is none."""
-        xcom = super().finish(context, result)
-        if result.version is not None:
-            events = AssetEvents.of(self.table, self.opal_conn_id)
+        xcom, events = super().finish(context, result), AssetEvents.of(self.table, self.opal_conn_id)
+        if result.version is None:
+            self.outlets = [outlet for outlet in self.outlets if outlet not in events.outlets]
+        else:
             self.outlets = distinct([*events.outlets, *self.outlets])
             events.emit(context, xcom, None)
         return xcom

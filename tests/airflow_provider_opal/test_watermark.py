@@ -161,6 +161,19 @@ def test_a_range_that_has_expired_unfinished_goes_on_with_what_is_newer(table: T
     assert two["task_state_store"]["opal_given"] == {"from": 0, "to": newest}
 
 
+def test_changes_that_have_expired_unfinished_are_not_given_otherwise(table: Table) -> None:
+    """What their function did for them it would do once more."""
+    lake, first = Lake(), put(table, "a", 1)
+    task = consume("version", rows="changes", spark_conn_id="nowhere")
+    with pytest.raises(AirflowFailException, match="no Spark connection"):
+        task.execute(lake.run(task, "one"))
+    put(table, "b", 2)
+    table.retain(window="0s", grace="0s")
+    task = consume("version", rows="changes")
+    with pytest.raises(AirflowFailException, match=f"an earlier run began the changes up to version {first} and did not end"):
+        task.execute(lake.run(task, "two"))
+
+
 def test_a_mapped_consumer_by_version_needs_a_name(table: Table) -> None:
     """Else the first of two functions would acknowledge the rows of the second."""
     lake, first = Lake(), put(table, "a", 1)

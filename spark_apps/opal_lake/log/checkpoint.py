@@ -37,11 +37,13 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
 
 ROOT_FORMAT = 2  # since lists are in parts; 1 has each in one file
+BUSINESS_FORMAT = 3  # with business snapshots
 
 
 def encode_root(root: Root, sections: Sections) -> bytes:
+    listed = FORMAT_VERSION if all(map(is_whole, sections.values())) else ROOT_FORMAT
     body = {
-        "format": FORMAT_VERSION if all(map(is_whole, sections.values())) else ROOT_FORMAT,
+        "format": BUSINESS_FORMAT if business_to_json(root.business) else listed,
         "table_id": root.table_id,
         "version": root.version,
         "write_id": root.write_id,
@@ -68,8 +70,8 @@ def encode_root(root: Root, sections: Sections) -> bytes:
 
 def decode_root(data: bytes, path: str) -> tuple[Root, Sections]:
     body = unseal(data, path)
-    if body.get("format") not in (FORMAT_VERSION, ROOT_FORMAT):
-        raise FormatError(f"{path} has format {body.get('format')!r}, this version reads {ROOT_FORMAT}; upgrade airflow-provider-opal")
+    if body.get("format") not in (FORMAT_VERSION, ROOT_FORMAT, BUSINESS_FORMAT):
+        raise FormatError(f"{path} has format {body.get('format')!r}, this version reads {BUSINESS_FORMAT}; upgrade airflow-provider-opal")
     with decoding(path, "the root of a checkpoint", "delete it, it is derived and will be made again"):
         return _root_from_json(body), sections_from_json(checked.mapped(body["sections"]))
 

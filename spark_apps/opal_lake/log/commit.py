@@ -30,7 +30,7 @@ from opal_lake.layout import PathKind, own_path
 from opal_lake.spec.table_spec import TableSpec, spec_from_json, spec_to_json
 
 FORMAT_VERSION = 1
-RESTORE_FORMAT = 2  # of a commit that restores: who knows only 1 must not read past it
+NEWER_FORMAT = 2  # of a commit that restores, or is of a business snapshot: who knows only 1 must not read past it
 MAX_FILES_IN_COMMIT = 256  # more are listed in a side file
 _OPEN, _BODY, _CLOSE = b'{"crc32":"', b'","commit":', b"}\n"
 
@@ -153,7 +153,7 @@ def unseal(data: bytes, path: str) -> Any:
 
 def encode_commit(commit: Commit) -> bytes:
     body = {
-        "format": RESTORE_FORMAT if commit.actions.restored else FORMAT_VERSION,
+        "format": NEWER_FORMAT if _is_newer(commit) else FORMAT_VERSION,
         "version": commit.version,
         "table_id": commit.table_id,
         "write_id": commit.write_id,
@@ -174,10 +174,14 @@ def encode_commit(commit: Commit) -> bytes:
     return seal(canonical_json(body))
 
 
+def _is_newer(commit: Commit) -> bool:
+    return commit.actions.restored is not None or commit.business_snapshot is not None or commit.actions.finished is not None
+
+
 def decode_commit(data: bytes, path: str) -> Commit:
     body = unseal(data, path)
-    if body.get("format") not in (FORMAT_VERSION, RESTORE_FORMAT):
-        raise FormatError(f"{path} has format {body.get('format')!r}, this version reads {RESTORE_FORMAT}; upgrade airflow-provider-opal")
+    if body.get("format") not in (FORMAT_VERSION, NEWER_FORMAT):
+        raise FormatError(f"{path} has format {body.get('format')!r}, this version reads {NEWER_FORMAT}; upgrade airflow-provider-opal")
     with decoding(path, "a commit"):
         return _commit_from_json(body)
 

@@ -54,7 +54,7 @@ def _differing_segments(before: Snapshot, after: Snapshot) -> set[int]:
     invalid_before, invalid_after = invalid_rows(before), invalid_rows(after)
     both = processed_before & processed_after
     differing = {number for number in both if invalid_before.get(number, BitMap()) != invalid_after.get(number, BitMap())}
-    if before.root.floor != after.root.floor:
+    if _dropped_groups(before) or _dropped_groups(after):
         files = [file for state, other in ((before, after), (after, before)) for file in _files_beside(state, other)]
         differing |= both & {number for file in files for number in file.segments}
     return differing | (processed_before ^ processed_after)

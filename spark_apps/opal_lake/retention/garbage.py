@@ -119,7 +119,7 @@ def _base(entry: StoredObject, needed: Needed, _: int) -> str:
     return _expired(layout.bitmap_version(entry.path), needed)
 
 
-_TURNS = {"commits": 1, "checkpoints": 1, "sections": 4, "bitmap_bases": 4, LEFT_OVERS: 5}  # commits have three turns
+_TURNS = {"commits": 1, "checkpoints": 1, "sections": 4, "bitmap_bases": 4, "side_files": 4, LEFT_OVERS: 5}  # commits have three turns
 _KINDS: tuple[tuple[str, str, _Judge], ...] = (
     (layout.DATA, "data_files", _of_job),
     (layout.SEGMENT_LOGS, "segment_logs", _of_job),

@@ -32,6 +32,7 @@ def set_savepoint(log: CommitLog, name: str, version: int | None = None, *, move
     kept = ensure_checkpoint(log.storage, base if version == base.version else log.at(version)).version
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
+        _refuse_business(head.root.business, name)
         known = head.root.savepoints.get(name)
         if known == kept:
             return None

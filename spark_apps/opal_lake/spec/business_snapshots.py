@@ -1,6 +1,7 @@
 """Business snapshots: the business days, or hours, that a table's ingests belong to, one after the other (FORMAT, business snapshots)."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -122,6 +123,15 @@ class BusinessSnapshots:
         finished = [f"... ({len(self.finished)} in all)"] if len(self.finished) > _SHOWN else []
         known = [*finished, *self.finished[-_SHOWN:], *([] if self.open is None else [f"{self.open} (open)"])]
         return f"readable are {', '.join(known)}" if known else "none has begun: name one with ingest(business_snapshot=...)"
+
+
+def first_of(counts: Mapping[str | None, int]) -> str | None:
+    """With which a table begins, so that its rows show how all are written: the least of those written as most rows have it."""
+    rows: Counter[str] = Counter()
+    names = [name for name in counts if name is not None and checked.is_business_snapshot(name)]
+    for name in names:
+        rows[_form(name)] += counts[name]
+    return min((name for name in names if _form(name) == rows.most_common(1)[0][0]), default=None)
 
 
 def _form(name: str) -> str:

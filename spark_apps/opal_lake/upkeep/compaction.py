@@ -11,7 +11,7 @@ from functools import partial
 
 from opal_lake.duration import Duration, parse_duration
 from opal_lake.engine.open_table import OpenTable
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import ConflictError, InvalidInputError
 from opal_lake.events.bitmap import Bitmaps, add_bitmaps
 from opal_lake.job.job import JobResult
 from opal_lake.key_store.merge import plan_merge
@@ -89,8 +89,15 @@ class Compaction:
         if self.base is None:
             self.base = self.table.log.head()
         elif self.version is not None and self.base.version < self.version:
-            self.base = self.table.log.refresh(self.base)
+            self.base = self._refreshed(self.base)
         return self.base
+
+    def _refreshed(self, base: Snapshot) -> Snapshot:
+        """Rows that it dropped a restore may have brought back, and their events have to stay then."""
+        head = self.table.log.refresh(base)
+        if head.root.epoch != base.root.epoch:
+            raise ConflictError(f"{self.table.uri}: an older version was restored while compact ran; run it again")
+        return head
 
     def run(self) -> None:
         head = self._newest()
@@ -121,7 +128,7 @@ class Compaction:
                 lost += done.lost
             if not lost:
                 break
-            self.base = self.table.log.refresh(base)
+            self.base = self._refreshed(base)
         if lost:
             self.notes.append(f"{lost} bins of files were rewritten by other jobs meanwhile; what is left of them waits for the next run")
         self._raise_floor(floor)

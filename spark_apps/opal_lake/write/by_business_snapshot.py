@@ -5,14 +5,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from opal_lake.checked import is_business_snapshot
 from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.job.job import JobResult
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.retention.business_snapshot import is_over, segments_due
-from opal_lake.spec.business_snapshots import BusinessSnapshots
+from opal_lake.spec.business_snapshots import BusinessSnapshots, first_of
 from opal_lake.spec.schema import Atomic
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.ingest_job import IngestOptions, ingest
@@ -61,11 +60,15 @@ def ingest_by_column(table: OpenTable, split: Split, options: IngestOptions, col
     base = table.log.head()
     _check_column(base.spec, column)
     if (earlier := table.log.earlier_result(base, "ingest", options.token, options.application)) is not None:
+        _take_up(table, options)
         return earlier
     rows = split(base.spec)
     values = rows.values(MOST_VALUES)
     applied = {value for value in values if value is not None and _is_applied(table, base, _own(options, value))}
-    parts = plan_parts([value for value in values if value not in applied], base.root.business, column)
+    parts = plan_parts({value: rows for value, rows in values.items() if value not in applied}, base.root.business, column)
+    if applied:  # an earlier try put the bad rows aside, with its first part
+        parts = tuple(replace(part, bad={}) for part in parts)
+        options = replace(options, refuse_empty=False)
     for part in parts:
         if part.name is not None:
             base.root.business.check_ingest(part.name, base.root.savepoints)
@@ -76,21 +79,25 @@ def ingest_by_column(table: OpenTable, split: Split, options: IngestOptions, col
         notes += [f"version {result.version} has {brought} of business snapshot {part.name}", *result.notes]
     last = replace(parts[-1].options(options, values), notes=tuple(notes))
     result = ingest(table, partial(_rows_of, rows, parts[-1]), last)
+    _take_up(table, options)
+    return result
+
+
+def _take_up(table: OpenTable, options: IngestOptions) -> None:
+    """After an inline ingest what is pending and held back no more."""
     if options.metadata == "inline":
         head = table.log.head()
         if segments_due(head) or is_over(table.log, head):
             metagen(table)
-    return result
 
 
-def plan_parts(values: Collection[str | None], business: BusinessSnapshots, column: str) -> tuple[Part, ...]:
+def plan_parts(values: Mapping[str | None, int], business: BusinessSnapshots, column: str) -> tuple[Part, ...]:
     """In the order of the business snapshots, at least one. Bad rows go with the first: beside its good rows they count for a threshold."""
     if len(values) > MOST_VALUES:
         raise InvalidInputError(
             f"column {column!r} has more than {MOST_VALUES:,} values in these rows; name one that tells the business snapshot, as a day"
         )
-    first = min((value for value in values if business.newest is None and is_business_snapshot(value)), key=str, default=None)
-    known = business if first is None else BusinessSnapshots(open=first)  # the first of a table shows how they are written
+    known = business if business.newest is not None else BusinessSnapshots(open=first_of(values))
     problems = {value: _problem(value, known, column) for value in values}
     bad = {value: problem for value, problem in problems.items() if problem is not None}
     names = sorted(value for value in values if value is not None and value not in bad)
@@ -123,7 +130,10 @@ def _rows_of(rows: SplitRows, part: Part, _: TableSpec) -> Rows:
 
 
 def _check_column(spec: TableSpec, column: str) -> None:
-    kind = spec.schema.field(column).type
+    found = spec.schema.field(column)
+    if found.name != column:
+        raise InvalidInputError(f"business_snapshot_column={column!r} is {found.name!r} in this table; write it so")
+    kind = found.type
     if not isinstance(kind, Atomic) or kind.name not in _COLUMN_TYPES:
         shown = kind.name if isinstance(kind, Atomic) else "nested"
         raise InvalidInputError(f"column {column!r} is {shown}, and a business snapshot is a date or a text; name a column that holds one")

@@ -1,12 +1,13 @@
 """Restore: a new version that shows what an older one showed (FORMAT, restore). It writes metadata only."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
 from opal_lake.data.segment import SideFile
 from opal_lake.engine.results import find_result, keep_result
-from opal_lake.errors import NotFoundError, count_text
+from opal_lake.errors import InvalidInputError, NotFoundError, count_text
 from opal_lake.job.job import JobResult
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Actions, Commit, Restored
@@ -29,16 +30,18 @@ def restore(log: CommitLog, state: Snapshot, *, dry_run: bool = False, token: st
         note = f"the newest version shows what version {state.version} showed"
         result = JobResult(operation=OPERATION, table=log.storage.uri, token=token, notes=(note,))
         return result if dry_run else keep_result(log.storage, result)
-    _check_readable(base, state)
+    _check_possible(base, state)
     if dry_run:
         return _result(base, state)
     number, attempts = claim_number(log.storage, base.root, OPERATION, log.clock), count()
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft:
         """Each lost race compares the state with another head."""
-        _check_readable(head, state)
+        _check_possible(head, state)
         restored = _plan(state, write_side(log.storage, number, next(attempts), _changed_lines(head, state), lambda line: line))
-        return Draft(actions=Actions(restored=restored, forgotten=True), result=_result(head, state), changes_view=True)
+        return Draft(
+            actions=Actions(restored=restored, forgotten=True), result=_result(head, state), changes_view=head.root.viewed > state.version
+        )
 
     return log.commit(base, Proposal(operation=OPERATION, number=number, build=build, started_us=started_us, token=token))
 
@@ -60,9 +63,16 @@ def _plan(state: Snapshot, side: SideFile) -> Restored:
     )
 
 
-def _check_readable(head: Snapshot, state: Snapshot) -> None:
+def _check_possible(head: Snapshot, state: Snapshot) -> None:
     if not is_readable(head.root, state.version):  # retention was faster
         raise NotFoundError(f"{head.storage.uri}: version {state.version} has expired meanwhile; readable are {readable_text(head.root)}")
+    limit, members = head.spec.integer("group_rows"), Counter(segment.group for segment in state.segments.values())
+    fullest = max((rows for group, rows in state.root.groups.items() if members[group] > 1), default=0)
+    if fullest > limit:
+        raise InvalidInputError(
+            f"{head.storage.uri}: a group of version {state.version} holds {fullest:,} rows, and property 'group_rows' is {limit:,} now; "
+            f"set it to at least {fullest:,}, then restore"
+        )
 
 
 def _changed_lines(head: Snapshot, state: Snapshot) -> Iterator[list[Any]]:

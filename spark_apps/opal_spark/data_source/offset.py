@@ -38,6 +38,11 @@ class StreamOffset:
                 f"{uri} is another table than the one that the stream has read up to version {self.version}: that was dropped and made "
                 f"anew; {again}"
             )
+        if self.version > root.version:
+            raise InvalidInputError(
+                f"{uri} has {root.version} as its newest version, and the stream has read up to version {self.version}: versions were "
+                f"lost, as when a backup is restored; {again}"
+            )
 
 
 def offset_from_json(data: Mapping[str, Any]) -> StreamOffset:

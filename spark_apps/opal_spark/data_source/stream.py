@@ -7,6 +7,7 @@ and the first offset says where the stream began. 4.2 says where it is, and that
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
+from opal_lake.clock import moment_text
 from opal_lake.errors import InvalidInputError
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
@@ -71,6 +73,12 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             return self._offset(head, head.version, SNAPSHOT).to_json()
         versions = version_range(self.log, self.options.start)
         after = versions.last if versions.earlier is None else versions.earlier.version
+        if isinstance(self.options.start, datetime) and after == head.version:
+            newest = moment_text(CommitTimes(head).of(head.version))
+            raise InvalidInputError(
+                f"{self.log.storage.uri}: option startingTimestamp={self.options.start} is after the newest version {head.version}, of "
+                f"{newest}; give an earlier time, or startingVersion=latest"
+            )
         return self._offset(head, self._end(after, head), after).to_json()
 
     def _next(self, last: Offset, head: Snapshot) -> Offset:

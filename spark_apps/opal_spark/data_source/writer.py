@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import AtomicType, StructType
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.job import JobResult
+from opal_lake.job.job import JobResult, check_visible
 from opal_lake.spec.schema import DELETED, arrow_schema
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
@@ -51,6 +51,8 @@ class OpalWriter(DataSourceArrowWriter):
         spec = self.table.snapshot_at().spec
         self.positions, self.deletes = _positions(schema, spec), delete_predicate(spec)
         run = start_ingest(self.table, IngestOptions(metadata="inline", token=token))
+        if isinstance(run, JobResult):
+            check_visible(run)
         self.claimed = None if isinstance(run, JobResult) else _claimed(run)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenSegments:

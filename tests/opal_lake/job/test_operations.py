@@ -26,6 +26,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "consume": {"function": "shop:revenue", "after": 3},
     "bootstrap": {"keys": ["id"], "delta": "at", "source": "old", "format": "parquet"},
     "zorder": {"columns": ["a", "b"]},
+    "restore": {"version": 7},
     "set_properties": {"properties": {"window": "30d", "zorder": None}},
 }
 

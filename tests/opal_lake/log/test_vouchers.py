@@ -8,7 +8,8 @@ import pytest
 from opal_lake.clock import ManualClock
 from opal_lake.errors import ConflictError
 from opal_lake.storage.memory import MemoryStorage
-from opal_lake.table import Table, _marked, create_on, table_on
+from opal_lake.table import Table, create_on, table_on
+from opal_lake.write.arrow_rows import ArrowRows
 from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest, write_inline, write_segments
 from tests.opal_lake.shop import content, create, rows
 
@@ -37,7 +38,8 @@ class Lake:
         table = self.opened()
         run = start_ingest(table, IngestOptions())
         assert isinstance(run, IngestRun)
-        batch = _marked(*rows([(sku, 5, 5)]), run.base.spec)
+        given, deleted = rows([(sku, 5, 5)])
+        batch = ArrowRows(rows=given, deleted=deleted).marked(run.base.spec)
         if not inline:
             segments = write_segments(table, batch, run)
             return lambda: commit_ingest(table.log, run, segments)

@@ -47,7 +47,7 @@ def test_what_may_be_read_equals_the_model_whatever_retention_did(file_format: s
         for place, step in enumerate([*history.steps, Step(verb="reopen")]):
             with suppress(ConflictError):  # it was given up: its rows are not there, or still pending
                 replay.play(step)
-            see_versions(replay)
+            replay.see_versions()
             keep_or_retain(replay, place, draw)
         compare(replay)
 
@@ -65,21 +65,16 @@ def keep_or_retain(replay: Replay, place: int, draw: st.DataObject) -> None:
     elif dice in (2, 3):
         table.retain(window=f"{draw.draw(_SECONDS)}s", grace=f"{draw.draw(_SECONDS)}s")
         forget_results(replay)
-        see_versions(replay)
+        replay.see_versions()
         assert table.retain(window="30d", grace="30d").version is None
         if dice == 2:
             compare(replay)
-    see_versions(replay)
+    replay.see_versions()
 
 
 def forget_results(replay: Replay) -> None:
     """Results that are kept apart from commits go with the window too: their jobs run again, and find nothing to do again."""
     replay.idle = {token: version for token, version in replay.idle.items() if read_result(replay.table.log.storage, token) is not None}
-
-
-def see_versions(replay: Replay) -> None:
-    """Retention and savepoints are versions too."""
-    replay.versions += range(replay.versions[-1] + 1, replay.table.log.head().version + 1)
 
 
 def compare(replay: Replay) -> None:

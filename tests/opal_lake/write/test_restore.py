@@ -19,8 +19,10 @@ from opal_lake.log.checkpoint import read_checkpoint
 from opal_lake.log.commit import decode_commit, encode_commit, seal
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on, table_on
+from opal_lake.testing.executors import Interrupted
 from opal_lake.testing.failing_store import Crash, FailingStore, Mode
 from opal_lake.testing.ids import CountingIds
+from opal_lake.upkeep.compaction import Compaction, CompactOptions
 from opal_lake.write.ingest_job import IngestOptions, commit_ingest, start_ingest, write_inline
 from opal_lake.write.restore import restore
 from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
@@ -151,8 +153,34 @@ def test_rows_that_a_major_compaction_dropped_come_back(table: Table) -> None:
     assert table.restore(version=2).counts == {"rows_restored": 2, "rows_removed": 2}
     assert content(table) == latest(BATCHES[:2])
     assert table.snapshot_at().root.floor == floor
-    assert table.changes(head + 1, head + 1).num_rows == 4
+    told = {(row["_change_type"], row["sku"], row["price"]) for row in table.changes(head + 1, head + 1).to_pylist()}
+    assert told == {("update_preimage", "ax", 12), ("update_postimage", "ax", 11), ("delete", "cup", 30), ("insert", "bow", 20)}
+    assert table.changes(3, head + 1, mode="netChanges").num_rows == 0
     assert check_table(table) == []
+
+
+@pytest.mark.parametrize("between", [1, 2])
+def test_a_major_compaction_ends_when_a_restore_comes_between_its_commits(table: Table, between: int) -> None:
+    """It would take away the events of rows that the restore brought back."""
+
+    def others() -> None:
+        if restores:
+            restores.pop()()
+
+    restores: list[Callable[[], object]] = [lambda: reopen(table.storage).restore(version=1), *[lambda: None] * (between - 1)]
+    job = Compaction(table=replace(table, executor=Interrupted(after=others, attempt="0")), options=CompactOptions(mode="major", floor=5))
+    with pytest.raises(ConflictError, match="restored"):
+        job.run()
+    assert content(table) == latest(BATCHES[:1])
+    assert check_table(table) == []
+
+
+def test_rows_and_pending_rows_are_told_apart_for_who_waits_for_changes(table: Table) -> None:
+    table.ingest(*rows([("dye", 5, 50)]))
+    head = table.snapshot_at()
+    assert table.restore(version=4).version == head.version + 1
+    assert table.snapshot_at().root.viewed == head.root.viewed
+    assert not table.log.read_commit(head.version + 1).changes_view
 
 
 @pytest.mark.parametrize("late", [False, True])
