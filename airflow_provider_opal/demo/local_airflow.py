@@ -21,11 +21,13 @@ import psutil
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 START_S, GRACE_S, TRIES = 240.0, 15.0, 4
+SQLITE_WAIT_S = 60  # how long a writer waits for another one; SQLite's own 5 s are soon over on a busy machine
 USER = "admin"
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Jobs of seconds on two cores: to compile them well costs more than it brings
 _SPARK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.shuffle.partitions=2"
 _SPARKS_OWN = ("SPARK_HOME", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+_DATABASE_ERROR = "Database error"  # so Airflow calls what its database refused
 _PASSWORDS = "simple_auth_manager_passwords.json.generated"  # Airflow makes it at its first start
 
 
@@ -62,7 +64,7 @@ class LocalAirflow:
         return done.stdout
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
-        """An answer of the REST API, below /api/v2. Asked again when the login has run out; a question also when SQLite was busy."""
+        """An answer of the REST API, below /api/v2. Asked again when the login has run out, and when SQLite was busy and changed nothing."""
         for attempt in range(1, TRIES + 1):
             try:
                 if not self._token:
@@ -70,9 +72,10 @@ class LocalAirflow:
                     self._token = _request("POST", f"{self.url}/auth/token", login, {})["access_token"]
                 return _request(method, f"{self.url}/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
             except urllib.error.HTTPError as error:
-                again = error.code == 401 or (error.code >= 500 and method == "GET")
-                if not again or attempt == TRIES:
-                    raise ApiError(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:2000]}") from error
+                said = error.read().decode(errors="replace")[:2000]
+                rolled_back = error.code >= 500 and (method == "GET" or _DATABASE_ERROR in said)
+                if attempt == TRIES or not (error.code == 401 or rolled_back):
+                    raise ApiError(f"{method} {path}: {error.code} {said}") from error
                 if error.code == 401:
                     self._token = ""
                 else:
@@ -176,6 +179,7 @@ def _configuration(home: Path, dags: Path, port: int) -> dict[str, str]:
         "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__TRIGGERER__TRIGGER_LOG_SERVER_PORT": str(free_port()),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout={SQLITE_WAIT_S}",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "SPARK_CONF_DIR": str(home / "spark"),  # nothing is in it
         "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {_SPARK}",

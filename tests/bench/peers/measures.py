@@ -2,9 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from tests.bench.peers.figures import UNFILTERED, Case
-from tests.bench.peers.reads import measure_feed, measure_get
+from tests.bench.peers.reads import feed_rounds, measure_feed, measure_get
 from tests.bench.peers.tables import WARM_UP_ROWS, BenchTable, Run, Upserted, bench_table, medians, say
 from tests.bench.peers.upkeep import measure_clustering, measure_compaction
 from tests.bench.peers.worker import SCANS
@@ -49,11 +50,12 @@ def measure_upsert(run: Run) -> None:
 
 
 def measure_growth(run: Run) -> None:
-    """The same batch into larger and larger tables."""
+    """The same batch into larger and larger tables, and what the last one changed."""
     for rows in run.options.growth_rows:
         with bench_table(run, "growth", rows) as table:
-            batch = min(run.options.growth_batch, rows // 10)
-            _note_upserts(run, Case(measure="growth", rows=rows, batch=batch), _upsert_rounds(run, table, batch))
+            case = Case(measure="growth", rows=rows, batch=min(run.options.growth_batch, rows // 10))
+            _note_upserts(run, case, _upsert_rounds(run, table, case.batch))
+            feed_rounds(run, replace(case, view="feed"), commits=1)
 
 
 def measure_scan(run: Run) -> None:

@@ -73,7 +73,7 @@ def _own_scan_ratios(case: Case, values: Values, by_case: Mapping[Case, Values])
 
 
 def _growth_ratios(case: Case, values: Values, by_case: Mapping[Case, Values]) -> Iterator[Ratio]:
-    smallest = min((other for other in by_case if other.measure == "growth"), key=lambda other: other.rows)
+    smallest = min((other for other in by_case if (other.measure, other.view) == ("growth", case.view)), key=lambda other: other.rows)
     if smallest != case:
         for name, value in values.items():
             if by_case[smallest].get(name):

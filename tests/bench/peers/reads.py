@@ -29,13 +29,14 @@ def measure_feed(run: Run) -> None:
         for commits in dict.fromkeys((1, upserts)):
             for net in (False, True):
                 view = "net" if net else ""
-                _feed_rounds(run, Case(measure="feed", rows=rows, batch=batch, columns=f"of {commits} commits", view=view), commits)
+                feed_rounds(run, Case(measure="feed", rows=rows, batch=batch, columns=f"of {commits} commits", view=view), commits, net=net)
 
 
-def _feed_rounds(run: Run, case: Case, commits: int) -> None:
+def feed_rounds(run: Run, case: Case, commits: int, *, net: bool = False) -> None:
+    """The changes of the last commits, of the systems that can tell them, which have to agree."""
     seconds: dict[str, list[float]] = defaultdict(list)
     for number in range(run.options.rounds + 1):
-        answers = {name: answer for name, answer in run.fleet.ask_all(do="feed", commits=commits, net=bool(case.view)).items() if answer}
+        answers = {name: answer for name, answer in run.fleet.ask_all(do="feed", commits=commits, net=net).items() if answer}
         told = {name: (answer["rows"], answer["sum"]) for name, answer in answers.items() if name != "plain"}
         if len({*told.values()}) > 1:
             raise RuntimeError(f"systems tell different changes of {commits} commits: {told}")
