@@ -19,7 +19,7 @@ from opal_lake.errors import (
     TableExistsError,
 )
 from opal_lake.inspect.check import check_table
-from opal_lake.log import sections
+from opal_lake.log import lists, sections
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.read.read import plan_read, read_rows
 from opal_lake.storage import Storage, open_storage
@@ -64,9 +64,13 @@ def history(storage: Storage, hours: int, **properties: int | str) -> Table:
     """A batch an hour, versions 1 to `hours`; old ones inline, and every third by ingest and metagen, under the next two numbers."""
     spec = create(MemoryStorage(), **{"checkpoint_commits": 4, "fold_files": 0, **properties}).snapshot_at().spec
     create_on(storage, spec, ManualClock(at_us=START, step_us=1), CountingIds(prefix="made"))
-    for hour in range(1, hours + 1):
-        at_hour(storage, hour).ingest(*rows(batch(hour)), metadata="inline", token=f"t{hour}", partition_key=f"p{hour % 2}")
+    grow(storage, range(1, hours + 1))
     return at_hour(storage, hours + 0.5)
+
+
+def grow(storage: Storage, hours: range) -> None:
+    for hour in hours:
+        at_hour(storage, hour).ingest(*rows(batch(hour)), metadata="inline", token=f"t{hour}", partition_key=f"p{hour % 2}")
 
 
 def paths(storage: Storage, prefix: str = "") -> list[str]:
@@ -339,8 +343,11 @@ MODES: list[Mode] = ["before", "after", "failed", "done_but_failed"]
 
 
 def prepared(storage: Storage) -> Storage:
-    """Something of every kind to delete: expired versions, a dead job's files, replaced runs, a savepoint."""
-    history(storage, JOBS - 1, key_store_fan_in=2)
+    """Something of every kind to delete: expired versions, lists of restores, a dead job's files, replaced runs, a savepoint."""
+    history(storage, 4, key_store_fan_in=2)
+    for version, hour in ((3, 4.2), (4, 4.3)):
+        at_hour(storage, hour, "restorer").restore(version=version)
+    grow(storage, range(5, JOBS))
     dead = at_hour(storage, 2.5, "dead")
     dead.ingest(*rows(batch(JOBS)))
     prepare_metagen(dead)
@@ -376,6 +383,7 @@ def walk(fresh: Callable[[], Storage], mode: Mode, stride: int = 1) -> int:
         storage = prepared(fresh())
         store = FailingStore(storage, fail_at, mode)
         for start, target in enumerate([store, storage, storage], 1):
+            lists._side_files.clear()  # another process knows none
             try:
                 job(target, start)
             except (Crash, StorageError, CommitUnknownError, ConflictError):
