@@ -404,6 +404,32 @@ def test_a_crash_while_the_next_day_begins_loses_no_day(mode: Mode) -> None:
         assert check_table(table) == [], fail_at
 
 
+def load_two_days(clock: ManualClock, storage: Storage, writer: str) -> None:
+    """Two good days, and a row of none."""
+    rows = arrow([("A", 1, "Beijing", FRIDAY), ("B", 2, "Wuhan", SATURDAY), ("C", 3, "Xian", "some day")])
+    options = {"metadata": "inline", "business_snapshot_column": "day", "on_bad_rows": "quarantine", "reject_threshold": 1}
+    table_on(storage, clock, CountingIds(prefix=writer)).ingest(rows, token="load", **options)  # type: ignore[arg-type]  # of several types
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_inline_ingest_of_two_days_that_failed_goes_on_where_it_stopped(mode: Mode) -> None:
+    """All its rows become visible, and the bad one counts once."""
+    storage, clock = prepared()
+    dry = FailingStore(storage)
+    load_two_days(clock, dry, "dry")
+    for fail_at in range(1 + MODES.index(mode), len(dry.trace) + 1, 3):
+        storage, clock = prepared()
+        run_until_done(partial(load_two_days, clock), FailingStore(storage, fail_at, mode), storage)
+        load_two_days(clock, storage, "again")  # as a task that lost its connection after the commit
+        table = table_on(storage, clock, CountingIds(prefix="after"))
+        assert describe(table)["business_snapshots"] == {"finished": [], "open": FRIDAY, "held": [SATURDAY]}, fail_at
+        rejected = [commit.result.get("counts", {}).get("rejected", 0) for commit in table.history()]
+        assert sum(rejected) == 1, (fail_at, rejected)
+        clock.at_us += 3 * HOUR_US
+        load_two_days(clock, storage, "late")
+        assert cities(table) == {"A": "Beijing", "B": "Wuhan"}, fail_at
+
+
 @pytest.mark.parametrize("drift", ["0s", "1h"])
 def test_random_histories_are_those_of_the_model(drift: str) -> None:
     @seed(SEED)
