@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_opal import (
@@ -240,6 +241,21 @@ def test_a_restore_wakes_the_consumers_of_its_table() -> None:
     task = RestoreOperator(task_id="restore", table="shop.users", savepoint="good")
     assert [asset.uri for asset in task.outlets] == ["opal://opal_default/shop.users", "opal://opal_default/shop.users/versions"]
     assert task.arguments == {"savepoint": "good", "dry_run": False}
+
+
+@pytest.mark.parametrize("version, changes", [(1, True), (2, False)])
+def test_a_restore_emits_events_of_what_it_changed_and_none_where_nothing_had_to(version: int, changes: bool, lake: Path) -> None:
+    table = create(open_storage(str(lake / "twice")))
+    for price in (1, 2):
+        table.ingest(*rows([("ax", price, price)]), metadata="inline")
+    task = RestoreOperator(task_id="restore", table="twice", version=version)
+    at = {**context(task), "outlet_events": OutletEventAccessors()}
+    table.restore(version=version, token=token_of(at))  # as the application does, whose result the task finds
+    told = task.execute(at)
+    emitted = {asset.uri: at["outlet_events"][asset].extra for asset in task.outlets}
+    expected = {"version": 3, "counts": {"rows_restored": 1, "rows_removed": 1}}
+    assert told["version"] == (3 if changes else None)
+    assert emitted == (dict.fromkeys(("opal://opal_default/twice", "opal://opal_default/twice/versions"), expected) if changes else {})
 
 
 def test_a_restore_needs_exactly_one_way_to_name_the_version() -> None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import pickle
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -337,6 +338,24 @@ def test_a_stream_does_not_go_on_with_another_table(tmp_path: Path, new_stream: 
     (tmp_path / "t").rename(tmp_path / "dropped")
     upsert(new_table(tmp_path / "t"), (2, 1, "Bonn"))
     broken(stream, r"is another table than the one that the stream has read up to version 1: that was dropped and made anew; begin anew")
+
+
+def test_a_stream_does_not_go_on_with_a_table_that_lost_versions(tmp_path: Path, new_stream: NewStream) -> None:
+    table = new_table(tmp_path / "t")
+    upsert(table, (1, 1, "Rom"))
+    shutil.copytree(tmp_path / "t", tmp_path / "backup")
+    upsert(table, (2, 1, "Bonn"))
+    stream = new_stream(table).run()
+    (tmp_path / "t").rename(tmp_path / "lost")
+    shutil.copytree(tmp_path / "backup", tmp_path / "t")
+    broken(stream, r"has 1 as its newest version, and the stream has read up to version 2: versions were lost, as when a backup is")
+
+
+def test_a_stream_does_not_begin_in_the_future(tmp_path: Path, new_stream: NewStream) -> None:
+    table = new_table(tmp_path / "t")
+    upsert(table, (1, 1, "Rom"))
+    late = new_stream(table, startingTimestamp="2999-01-01T00:00:00Z")
+    broken(late, "is after the newest version 1, of .*; give an earlier time, or startingVersion=latest")
 
 
 def commit_as_it_is(table: Table, **changes: Any) -> None:
