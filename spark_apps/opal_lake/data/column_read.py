@@ -1,13 +1,14 @@
-"""Some columns of a data file, without the bytes of the others where that pays.
+"""Some columns of a data file, and the row groups of some rows, without the bytes of the others where that pays.
 
 A part of a Parquet file is vouched for as Spark's own reads are: the footer by its checksum in the commit, the values by the checksums of
 their pages. ORC has none within, so such a file is fetched and verified whole, and only decoded in part.
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+from pyroaring import BitMap
 
 from opal_lake.data.data_file import decode_file, verify_footer
 from opal_lake.data.segment import DataFile
@@ -27,6 +28,15 @@ def read_columns(storage: Storage, file: DataFile, spec: TableSpec, physical_col
         return decode_file(read_verified(storage, file), spec, physical_columns, file.path)
     with pa.PythonFile(StoredRanges(storage, file), mode="r") as ranges:
         return decode_file(ranges, spec, physical_columns, file.path)
+
+
+def read_near(storage: Storage, file: DataFile, spec: TableSpec, physical_columns: Sequence[str], rows: Mapping[int, BitMap]) -> pa.Table:
+    """As `read_columns`, without the row groups of a Parquet file that hold none of these rows, given by segment and offset."""
+    if spec.file_format != "parquet" or file.size <= WHOLE_BYTES:
+        return read_columns(storage, file, spec, physical_columns)
+    mine = {segment: rows[segment] for segment in file.segments if segment in rows}
+    with pa.PythonFile(StoredRanges(storage, file), mode="r") as ranges:
+        return decode_file(ranges, spec, physical_columns, file.path, mine)
 
 
 def read_footer(storage: Storage, file: DataFile, *, least: int = 0) -> bytes:

@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
+from pyroaring import BitMap
 
 from opal_lake.data.bounds import Bounds, bounds_of, merged_bounds, plan_high, plan_low
 from opal_lake.data.columns import physical_schema
 from opal_lake.data.encodings import plan_encodings
 from opal_lake.data.segment import check_rows
 from opal_lake.errors import FormatError, InvalidInputError
-from opal_lake.spec.schema import DELETED, Atomic
+from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic
 from opal_lake.spec.table_spec import TableSpec
 
 GROUP_ROWS, GROUP_BYTES = 1 << 18, 128 << 20  # of a row group, which is what Spark splits and prunes by; bytes in memory
@@ -295,25 +296,41 @@ def _completed(rows: pa.Table, spec: TableSpec) -> pa.Table:
     return rows
 
 
-def decode_file(data: Any, spec: TableSpec, physical_columns: Sequence[str] | None, path: str) -> pa.Table:
+def decode_file(
+    data: Any, spec: TableSpec, physical_columns: Sequence[str] | None, path: str, rows: Mapping[int, BitMap] | None = None
+) -> pa.Table:
     """The named physical columns (default: all) that the file has; columns younger than the file are left out.
 
-    `data` are the file's bytes, or an Arrow file that fetches them.
+    `data` are the file's bytes, or an Arrow file that fetches them. Of a Parquet file only the row groups that may hold some of `rows`
+    (default: all) are decoded.
     """
     names = physical_schema(spec).names if physical_columns is None else list(physical_columns)
     reader = data if isinstance(data, pa.NativeFile) else pa.BufferReader(data)
     try:
-        table = _read_orc(reader, names) if spec.file_format == "orc" else _read_parquet(reader, names)
+        table = _read_orc(reader, names) if spec.file_format == "orc" else _read_parquet(reader, names, rows)
         table.validate()
     except _READ_ERRORS as error:
         raise FormatError(f"{path} cannot be read as {spec.file_format}: {error}; restore the file") from error
     return table
 
 
-def _read_parquet(reader: pa.NativeFile, physical_columns: list[str]) -> pa.Table:
+def _read_parquet(reader: pa.NativeFile, physical_columns: list[str], rows: Mapping[int, BitMap] | None) -> pa.Table:
     file = _open_parquet_to_read(reader, pre_buffer=isinstance(reader, pa.PythonFile))
     names = [name for name in physical_columns if name in file.schema_arrow.names]
-    return file.read(columns=names).select(names)
+    if rows is None:
+        return file.read(columns=names).select(names)
+    groups = [number for number in range(file.num_row_groups) if _may_hold(file.metadata.row_group(number), rows)]
+    return file.read_row_groups(groups, columns=names).select(names)
+
+
+def _may_hold(group: pq.RowGroupMetaData, rows: Mapping[int, BitMap]) -> bool:
+    """Whether the extremes of the row ids leave room for one of the rows."""
+    known = {column.path_in_schema: column.statistics for column in map(group.column, range(group.num_columns))}
+    segments, offsets = known.get(SEGMENT), known.get(OFFSET)
+    if not (segments and segments.has_min_max and offsets and offsets.has_min_max):
+        return True
+    near = [bitmap for segment, bitmap in rows.items() if segments.min <= segment <= segments.max]
+    return any(bitmap.range_cardinality(offsets.min, offsets.max + 1) for bitmap in near)
 
 
 def _read_orc(reader: pa.NativeFile, physical_columns: list[str]) -> pa.Table:

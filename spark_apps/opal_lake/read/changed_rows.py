@@ -8,8 +8,9 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyroaring import BitMap
 
-from opal_lake.data.column_read import read_columns
+from opal_lake.data.column_read import read_near
 from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.data.segment import DataFile
 from opal_lake.errors import InvalidInputError
@@ -82,7 +83,8 @@ def read_changes(plan: ChangePlan, feed: FeedOptions, chosen: Sequence[Field] | 
 
 def _changed_rows(span: ChangeSpan, physical: list[str], file: DataFile) -> pa.Table:
     """Of one file, the rows that ended and those that began; a row may have done both."""
-    rows = read_columns(span.snapshot.storage, file, span.snapshot.spec, [*physical, SEGMENT, OFFSET])
+    all_of = {number: BitMap(range(span.snapshot.segments[number].rows)) for number in file.segments if number in span.begun}
+    rows = read_near(span.snapshot.storage, file, span.snapshot.spec, [*physical, SEGMENT, OFFSET], {**span.marks, **all_of})
     segment, offset = rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy()
     ended, hidden = (_are_among(marks, file, segment, offset) for marks in (span.marks, span.never_visible))
     began = versions_of(span.begun, segment)

@@ -1,4 +1,4 @@
-"""Rows by their keys. The key store says in which file the row of a key is; of such a file all rows are read."""
+"""Rows by their keys. The key store says in which file the row of a key is, and the file's footer in which row group."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from opal_lake.data.column_read import read_columns
+from opal_lake.data.column_read import read_near
 from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.data.segment import DataFile
 from opal_lake.errors import FormatError, InvalidInputError, count_text
@@ -121,6 +121,6 @@ def _probes(hashes: Hashes, delta: int, ties: int) -> Entries:
 
 
 def _marked_rows(snapshot: Snapshot, marks: Bitmaps, physical: list[str], file: DataFile) -> pa.Table:
-    rows = read_columns(snapshot.storage, file, snapshot.spec, physical)
+    rows = read_near(snapshot.storage, file, snapshot.spec, physical, marks)
     mine = Marks.of({segment: marks[segment] for segment in file.segments if segment in marks})
     return rows.filter(pa.array(mine.at(rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy())))

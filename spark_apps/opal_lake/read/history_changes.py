@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyroaring import BitMap
 
-from opal_lake.data.column_read import read_columns
+from opal_lake.data.column_read import read_near
 from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.events.segment_log import row_words
 from opal_lake.key_store.cache.protocol import RunCache
@@ -94,8 +95,9 @@ def _hashes_of(snapshot: Snapshot, segments: frozenset[int]) -> Hashes:
     spec = snapshot.spec
     physical = [*dict.fromkeys([*(field.physical for field in spec.keys), SEGMENT])]
     files = [file for file in snapshot.files.values() if not segments.isdisjoint(file.segments)]
+    all_of = {number: BitMap(range(snapshot.segments[number].rows)) for number in segments}
     with ThreadPoolExecutor(READERS) as pool:
-        parts = [*pool.map(lambda file: read_columns(snapshot.storage, file, spec, physical), files)]
+        parts = [*pool.map(lambda file: read_near(snapshot.storage, file, spec, physical, all_of), files)]
     rows = pa.concat_tables([physical_schema(spec).empty_table().select(physical), *parts], promote_options="default")
     rows = rows.filter(pa.array(np.isin(rows[SEGMENT].to_numpy(), [*segments])))
     keys = hash_keys([rows[field.physical] for field in spec.keys], [field.type for field in spec.keys if isinstance(field.type, Atomic)])

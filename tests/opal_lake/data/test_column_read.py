@@ -4,8 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from opal_lake.data import data_file
 from opal_lake.errors import FormatError, StorageError
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import open_storage
@@ -70,6 +72,33 @@ def test_only_the_columns_that_are_read_are_fetched(folder: Path) -> None:
     assert part < size / 4
     assert some == rows.select(COLUMNS)
     assert fetched(folder, columns=["note"], event_time=ROWS)[1].num_rows == ROWS, "the delta column is fetched where a moment needs it"
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+@pytest.mark.parametrize("keys", [[3], [3, 4, 30_000], [49_999]])
+def test_a_look_up_fetches_the_row_groups_of_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: list[int], rewritten: bool
+) -> None:
+    """Also of a file that a Z-order has mixed, whose row groups hold rows of several segments."""
+    monkeypatch.setattr(data_file, "GROUP_ROWS", 5000)
+    table = made(open_storage(str(tmp_path)), "parquet")
+    if rewritten:
+        table.zorder(["id"])
+    size, store = large_file(tmp_path).stat().st_size, CountedStore(open_storage(str(tmp_path)))
+    found = table_on(store).get([{"id": key} for key in keys])
+    assert found["id"].to_pylist() == keys
+    assert found.sort_by("id") == table.read().filter(pc.is_in(table.read()["id"], pa.array(keys))).sort_by("id")
+    assert store.fetched < size * (len({*(key // 5000 for key in keys)}) + 1.5) / 10
+
+
+def test_the_changes_of_a_version_are_read_from_its_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_file, "GROUP_ROWS", 5000)
+    table = made(open_storage(str(tmp_path)), "parquet")
+    table.ingest(wide_rows().slice(20_000, 3).set_column(1, "at", pa.array([10**6] * 3)), None, metadata="inline")
+    size, store = large_file(tmp_path).stat().st_size, CountedStore(open_storage(str(tmp_path)))
+    changes = table_on(store).changes(table.snapshot_at().version)
+    assert changes["id"].to_pylist() == [20_000] * 2 + [20_001] * 2 + [20_002] * 2
+    assert store.fetched < size / 5
 
 
 def test_orc_is_read_whole_and_gives_the_same(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
