@@ -1,4 +1,4 @@
-"""ConsumeOperator: passes the new rows of a table to a function of the user, in a Spark job."""
+"""ConsumeOperator: passes the new rows of a table to a function of the user, in a Spark job. `watermark` keeps what it has consumed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

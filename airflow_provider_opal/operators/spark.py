@@ -23,13 +23,12 @@ from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.hooks.submit import OpalSubmitHook, end_left_over
 from airflow_provider_opal.links import SparkUILink
 from airflow_provider_opal.secrets import mask, secret_arguments, without_secrets
-from opal_lake.job.exit_codes import BUG, DAMAGE, INPUT, MEANINGS
+from opal_lake.job.exit_codes import FINAL, INPUT, MEANINGS
 from opal_lake.job.job import JobResult, JobSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-FINAL = (INPUT, DAMAGE, BUG)
 PROCESS_KEY = "opal_driver"
 KEY_HINT = (
     "Trigger the DAG with one (in the UI: Trigger, field 'Partition key'), run a backfill, or clear a keyed run: "

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-import opal_lake.retention.expiry  # noqa: F401  # from here on a missing file is distinguished from one that has expired
+import opal_lake.retention.missing_file  # noqa: F401  # from here on a missing file is distinguished from one that has expired
 from opal_lake import layout
 from opal_lake.clock import Clock, SystemClock
 from opal_lake.data.z_value import z_fields
@@ -45,7 +45,7 @@ from opal_lake.retention.business_snapshot import finish_business_snapshot, read
 from opal_lake.retention.clock_repair import repair_clock
 from opal_lake.retention.retention import retain
 from opal_lake.retention.savepoint import release_savepoint, savepoint_version, set_savepoint
-from opal_lake.rewrite.rewrite import target_bytes_of
+from opal_lake.rewrite.rewrite_plan import target_bytes_of
 from opal_lake.spec.condition import check_condition
 from opal_lake.spec.ordering import encode_order
 from opal_lake.spec.schema import Atomic
@@ -55,7 +55,7 @@ from opal_lake.write.arrow_rows import ArrowRows, ingest_arrow
 from opal_lake.write.ingest_job import IngestOptions
 from opal_lake.write.metagen_job import metagen
 from opal_lake.write.restore import restore
-from opal_lake.write.spec_change import Changes, set_properties
+from opal_lake.write.set_properties import Changes, set_properties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.write.bootstrap import BootstrapPlan
 from opal_lake.write.ingest_job import IngestOptions
-from opal_lake.write.spec_change import Changes
+from opal_lake.write.set_properties import Changes
 from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.engine.executor import on_spark
 from opal_spark.engine.failures import first_words

@@ -1,4 +1,4 @@
-"""Which data files cannot hold a row that a filter asks for.
+"""Which data files cannot hold a row that a filter asks for; `opal_lake.read.read` asks it of every file.
 
 `may_match` errs to one side only: it may keep a file in vain, it never drops one that holds a matching row. A row matches when the filter
 is true for it; null and false are the same here, which is why the tree knows no Not: whoever builds it turns it inwards.

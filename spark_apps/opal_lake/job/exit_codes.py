@@ -18,6 +18,7 @@ RETRY = 3
 DAMAGE = 4
 BUG = 70  # EX_SOFTWARE of sysexits.h
 STOPPED = 130  # as a shell says of a program that Ctrl-C ended
+FINAL = (INPUT, DAMAGE, BUG)  # the same again ends the same: a scheduler does not try again
 
 MEANINGS = {
     OK: "done",

@@ -2,6 +2,7 @@
 
 A commit says which segments it processed: their rows begin. Its own events say which rows end. A row begins once and ends once: with its
 first event. A row that ends in the version in which it begins was never visible. Rewrites begin and end nothing.
+What a feed says of these rows, as insert or update: `changed_rows`.
 """
 
 import functools

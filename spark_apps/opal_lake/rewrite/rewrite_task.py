@@ -15,7 +15,7 @@ from opal_lake.data.spool import room_errors, spool
 from opal_lake.events.bitmap import Bitmaps, Marks, add_events
 from opal_lake.events.segment_log import Events
 from opal_lake.key_store.cache.protocol import RunCache
-from opal_lake.rewrite.rewrite import Bin
+from opal_lake.rewrite.rewrite_plan import Bin
 from opal_lake.rule.metagen import entries_of_rows, followed_by
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT
 from opal_lake.spec.table_spec import TableSpec

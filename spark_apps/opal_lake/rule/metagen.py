@@ -1,6 +1,7 @@
 """THE rule: what new rows mean for the rows that are there. Pure: arrays in, arrays out (FORMAT, the rule).
 
 Order the rows of a key by (delta, tie-break, row id). A row's UNTIL is the delta of its successor; a delete's UNTIL is its own delta.
+So it is decided here which of two rows of one delta counts, and what a late row hides.
 """
 
 from collections.abc import Iterator, Sequence

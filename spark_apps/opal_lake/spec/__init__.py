@@ -1,1 +1,1 @@
-"""What a table is: its columns, keys, order of rows, properties and delete condition, and how a key becomes a hash."""
+"""What a table is: its columns, keys, the columns that order its rows, properties and delete condition, and how a key becomes a hash."""

@@ -1,7 +1,7 @@
 """The order-preserving 64-bit form of delta and tie-break columns.
 
 Integers are themselves, decimals their unscaled value, dates days and timestamps microseconds since 1970-01-01. A timestamp without zone
-counts as if its wall clock stood in UTC: zones never enter.
+counts as if its wall clock stood in UTC: zones never enter. Which of two rows comes first: `opal_lake.key_store.entries`.
 """
 
 import operator

@@ -2,6 +2,7 @@
 
 Each step commits by itself, under a number of its own, and the files of a large table in several commits: who starts again after a failure
 does what is left. Upserts go on meanwhile. No failure between two commits hurts: rows go before the events that hide them, never after.
+Which files are joined: `opal_lake.rewrite.rewrite_plan`. The arguments are declared in `opal_lake.job.operations.upkeep`.
 """
 
 from collections import Counter
@@ -24,8 +25,8 @@ from opal_lake.log.store_clock import store_now_us
 from opal_lake.read.read import delta_bounds
 from opal_lake.rewrite.merge_logs import LogTask, log_actions, merge_logs, plan_log_bins
 from opal_lake.rewrite.merge_runs import RunTask, merge_slot, plan_run_slots, run_actions
-from opal_lake.rewrite.rewrite import Bin, droppable_rows, plan_archive, plan_major, plan_minor
 from opal_lake.rewrite.rewrite_job import RewriteDone, RewriteRun, commit_rewrite
+from opal_lake.rewrite.rewrite_plan import Bin, droppable_rows, plan_archive, plan_major, plan_minor
 from opal_lake.rewrite.rewrite_task import BinWork, RewriteTask, rewrite_bin
 from opal_lake.rule.outputs import segment_groups, slot_writer
 from opal_lake.spec.ordering import from_order

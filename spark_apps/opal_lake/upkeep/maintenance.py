@@ -15,7 +15,7 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import store_now_us
 from opal_lake.log.version_window import oldest_kept
 from opal_lake.retention.retention import GRACE, retain
-from opal_lake.rewrite.rewrite import SMALL_SHARE, by_place, dead_shares, droppable_rows, is_small, plan_archive, settled_files
+from opal_lake.rewrite.rewrite_plan import SMALL_SHARE, by_place, dead_shares, droppable_rows, is_small, plan_archive, settled_files
 from opal_lake.spec.properties import PROPERTIES, check_properties, column_list, plain_properties
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.upkeep.compaction import CompactOptions, compact, plan_floor

@@ -19,8 +19,8 @@ from opal_lake.job.job import JobResult
 from opal_lake.layout import folder_of
 from opal_lake.log.claim import claim_number
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.rewrite.rewrite import Bin
 from opal_lake.rewrite.rewrite_job import RewriteDone, RewriteRun, commit_rewrite
+from opal_lake.rewrite.rewrite_plan import Bin
 from opal_lake.rewrite.rewrite_task import FILES_A_BIN, RewriteTask, Rewritten, Target, write_files
 from opal_lake.spec.schema import Field
 from opal_lake.upkeep.zorder_plan import ZOrderOptions, ZOrderPlan, plan_batches, plan_zorder

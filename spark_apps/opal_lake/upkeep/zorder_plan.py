@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from opal_lake.data.segment import DataFile
 from opal_lake.errors import InvalidInputError
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.rewrite.rewrite import Bin, by_place, settled_files
+from opal_lake.rewrite.rewrite_plan import Bin, by_place, settled_files
 from opal_lake.spec.table_spec import TableSpec
 
 BATCH_BYTES = 32 << 30  # of a commit: how much work is lost at most

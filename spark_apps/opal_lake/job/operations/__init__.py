@@ -1,4 +1,7 @@
-"""Each operation on a table, declared once: its arguments with their types, defaults and checks. Airflow imports it to parse a DAG file."""
+"""Each operation on a table, declared once: its arguments with their types, defaults and checks. Airflow imports it to parse a DAG file.
+
+`table` has create, ingest, bootstrap, restore and set_properties, `rows` what reads rows or rules on them, `upkeep` the rest.
+"""
 
 from typing import TYPE_CHECKING
 

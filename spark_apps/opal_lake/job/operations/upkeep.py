@@ -1,4 +1,7 @@
-"""Operations that tend a table's files and leave its rows as they are."""
+"""Operations that tend a table's files and leave its rows as they are.
+
+What a job does with its arguments stands in `opal_lake.upkeep`; for retention, in `opal_lake.retention`.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar
