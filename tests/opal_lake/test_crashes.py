@@ -94,11 +94,12 @@ def test_a_failure_at_any_call_in_memory_costs_nothing_but_a_rerun(job: Job, mod
     assert calls > 10
 
 
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("job", [ingest, metagen, inline])
-def test_a_failure_at_any_call_on_local_files(job: Job, mode: Mode, tmp_path: Path) -> None:
+def test_a_failure_at_any_call_on_local_files(job: Job, mode: Mode, stride: int, tmp_path: Path) -> None:
     numbers = iter(range(10_000))
-    walk(job, lambda: open_storage(str(tmp_path / f"table-{next(numbers)}")), mode)
+    walk(job, lambda: open_storage(str(tmp_path / f"table-{next(numbers)}")), mode, stride)
 
 
 @pytest.mark.slow

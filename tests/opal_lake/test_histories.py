@@ -21,7 +21,7 @@ from opal_lake.testing.replay import Replay
 from opal_lake.testing.runs import MemoryRuns
 from opal_lake.testing.strategies import History, Shape, histories
 
-HISTORIES = int(os.environ.get("OPAL_HISTORIES", "60"))
+HISTORIES = int(os.environ.get("OPAL_HISTORIES", "32"))
 SEED = int(os.environ.get("OPAL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 
 
