@@ -1,4 +1,7 @@
-"""The rows of a change feed, read in this process, and what a feed says of each. Names and meaning are those of Spark's `Changelog`."""
+"""The rows of a change feed, read in this process, and what a feed says of each. Names and meaning are those of Spark's `Changelog`.
+
+On Spark the same is done by `opal_spark.read.changes`.
+"""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Which stored files nothing needs any more, and why."""
+"""Which stored files nothing needs any more, and why. What is needed: `live_files`; when a version expires: `retention`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
