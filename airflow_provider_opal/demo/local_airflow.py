@@ -64,7 +64,7 @@ class LocalAirflow:
         return done.stdout
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
-        """An answer of the REST API, below /api/v2. Asked again when the login has run out, and when SQLite was busy and changed nothing."""
+        """An answer of the REST API, below /api/v2. Asked again when the login has run out, or SQLite was busy."""
         for attempt in range(1, TRIES + 1):
             try:
                 if not self._token:

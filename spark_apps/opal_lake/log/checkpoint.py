@@ -1,6 +1,7 @@
 """The folded state as bytes (FORMAT, checkpoints): a sealed root, and the sections it refers to. Derived: deleting one loses nothing.
 
-`commit_log` writes one every `checkpoint_commits` versions and after a restore, a compaction at its end, retention and savepoints where they need one.
+`commit_log` writes one every `checkpoint_commits` versions and after a restore, a compaction at its end, retention and savepoints where
+they need one.
 """
 
 import zlib

@@ -1,6 +1,7 @@
 """The change feed on Spark: rows that ended or began are found as reads find invalid ones, by a broadcast join with packed words.
 
-A window over the changed rows alone says which belong to one update, or to one key in a net feed.
+A window over the changed rows alone says which belong to one update, or to one key in a net feed. What a segment brings to the join are
+arrays of its size: they end where a row has been judged, in generated code, for a copy of them with each row would cost more than all else.
 """
 
 from collections.abc import Sequence
@@ -39,10 +40,10 @@ from opal_spark.engine.verify import verify_files
 from opal_spark.read.history_view import history_changes
 from opal_spark.read.predicate import parse_predicate
 from opal_spark.read.reader import filtered_by
-from opal_spark.read.words import is_marked, is_not_marked, word_lists
+from opal_spark.read.words import is_marked, is_not_marked, rank_lists, rank_of, word_lists
 
-_KEY, _OFFSET, _BEGAN, _HIDDEN, _ENDED, _CHANGES = "_opal_key", "_opal_at", "_opal_began", "_opal_hidden", "_opal_ended", "_opal_changes"
-_BROADCAST_ROWS = 1 << 21
+_KEY, _CHANGE, _BEGAN, _HIDDEN = "_opal_key", "_opal_change", "_opal_began", "_opal_hidden"
+_ENDED, _ENDED_BY, _RANK = "_opal_ended", "_opal_ended_by", "_opal_rank"
 _MOST_RANGES = 32  # Spark's optimizer goes into every OR
 
 
@@ -83,22 +84,24 @@ def _of_group(spark: SparkSession, span: ChangeSpan, group: int) -> DataFrame:
     spec, files = span.snapshot.spec, [file for file in span.files if file.group == group]
     rows = scan_files(spark, span.snapshot.storage, files, spark_schema(spec, physical=True), spec.file_format)
     segments = sorted({segment for file in files for segment in file.segments} & {*span.begun, *span.marks})
-    local = pa.table(
-        {
-            _KEY: pa.array(segments, pa.int64()),
-            _BEGAN: pa.array([span.begun.get(segment) for segment in segments], pa.int64()),
-            _HIDDEN: word_lists(span.never_visible, segments, span.snapshot),
-            _ENDED: word_lists(span.marks, segments, span.snapshot),
-        }
-    )
+    mine = span.ended.take(np.isin(span.ended.segment, segments))
+    local = {
+        _KEY: pa.array(segments, pa.int64()),
+        _BEGAN: pa.array([span.begun.get(segment) for segment in segments], pa.int64()),
+        _HIDDEN: word_lists(span.never_visible, segments, span.snapshot),
+        _ENDED: word_lists(span.marks, segments, span.snapshot),
+    }
+    ended_by = F.lit(int(mine.version[0]) if len(mine) else 0).cast("long")
+    if len(np.unique(mine.version)) > 1:
+        local |= {_RANK: rank_lists(span.marks, segments, span.snapshot), _ENDED_BY: _version_lists(mine, segments)}
+        ended_by = F.expr(f"get({_ENDED_BY}, {rank_of(_ENDED, _RANK)})")
     if len(segments) <= _MOST_RANGES:
         rows = rows.where(_near(span, segments))
+    rows = rows.join(F.broadcast(spark.createDataFrame(pa.table(local))), F.expr(f"{SEGMENT} = {_KEY}"))
     begun, ended = f"{_BEGAN} IS NOT NULL AND {is_not_marked(_HIDDEN)}", is_marked(_ENDED)
-    rows = rows.join(F.broadcast(spark.createDataFrame(local)), F.expr(f"{SEGMENT} = {_KEY}")).where(f"({begun}) OR {ended}")
-    mine = span.ended.take(np.isin(span.ended.segment, segments))
-    rows, version = _with_ended_version(spark, rows.drop(_KEY), mine)
-    did = F.array(_change(begun, F.col(_BEGAN), after=True), _change(ended, version, after=False))
-    return rows.withColumn(_CHANGES, F.explode(F.array_compact(did))).select("*", f"{_CHANGES}.*")
+    did = F.array(_change(begun, F.col(_BEGAN), after=True), _change(ended, ended_by, after=False))
+    rows = rows.where(f"({begun}) OR {ended}").withColumn(_CHANGE, F.explode(did))
+    return rows.where(f"{_CHANGE} IS NOT NULL").select("*", f"{_CHANGE}.*")
 
 
 def _near(span: ChangeSpan, segments: Sequence[int]) -> str:
@@ -116,14 +119,10 @@ def _change(happened: str, version: Column, *, after: bool) -> Column:
     return F.when(F.expr(happened), F.struct(version.alias(VERSION), F.lit(after).alias(AFTER)))
 
 
-def _with_ended_version(spark: SparkSession, rows: DataFrame, ended: EndedRows) -> tuple[DataFrame, Column]:
-    """With the version that ended each row, where it is not the same one for all."""
-    if len(np.unique(ended.version)) <= 1:
-        return rows, F.lit(int(ended.version[0]) if len(ended) else 0).cast("long")
-    local = pa.table({_KEY: pa.array(ended.segment), _OFFSET: pa.array(ended.offset), VERSION: pa.array(ended.version)})
-    known = spark.createDataFrame(local).withColumnRenamed(VERSION, _ENDED + "_by")
-    known = F.broadcast(known) if len(ended) <= _BROADCAST_ROWS else known
-    return rows.join(known, F.expr(f"{SEGMENT} = {_KEY} AND {OFFSET} = {_OFFSET}"), "left").drop(_KEY, _OFFSET), F.col(_ENDED + "_by")
+def _version_lists(ended: EndedRows, segments: Sequence[int]) -> pa.ListArray:
+    """Of each segment the versions that ended its rows, in the order of these."""
+    ends = np.searchsorted(ended.segment, segments, side="right").astype(np.int32)
+    return pa.ListArray.from_arrays(np.concatenate([np.zeros(1, np.int32), ends]), pa.array(ended.version))
 
 
 def _labelled(rows: DataFrame, spec: TableSpec, feed: FeedOptions) -> DataFrame:

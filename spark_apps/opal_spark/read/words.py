@@ -23,6 +23,21 @@ def word_lists(bitmaps: Bitmaps, segments: Sequence[int], snapshot: Snapshot) ->
     return pa.ListArray.from_arrays(ends, np.concatenate(words) if words else _NO_WORDS)
 
 
+def rank_lists(bitmaps: Bitmaps, segments: Sequence[int], snapshot: Snapshot) -> pa.ListArray:
+    """Of each word of `word_lists`, how many rows of the segment are marked in the words before it."""
+    words = word_lists(bitmaps, segments, snapshot)
+    bits, ends = np.bitwise_count(words.values.to_numpy().view(np.uint64)).astype(np.int32), words.offsets.to_numpy()
+    before = np.cumsum(np.concatenate([np.zeros(1, np.int32), bits]), dtype=np.int64)[:-1]
+    first = np.repeat(before[np.minimum(ends[:-1], max(len(before) - 1, 0))] if len(before) else ends[:-1], np.diff(ends))
+    return pa.ListArray.from_arrays(words.offsets, pa.array((before - first).astype(np.int32)))
+
+
+def rank_of(words: str, ranks: str) -> str:
+    """Of a marked row: how many rows of its segment are marked before it."""
+    word = f"shiftright({OFFSET}, 6)"
+    return f"get({ranks}, {word}) + bit_count(shiftleft(get({words}, {word}), ~{OFFSET})) - 1"
+
+
 def is_marked(words: str) -> str:
     """Whether the row's bit is set in a column of words."""
     return f"{_bit_at_sign(words)} < 0L"
