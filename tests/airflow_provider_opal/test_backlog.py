@@ -210,7 +210,7 @@ def test_versions_that_expired_unseen_fail_the_reconcile_and_are_named(table: Ta
     look = reconcile(by="version")
     put(table, "thu", days_ago=0)
     expire(table)
-    named = f"version {seen} of .* was seen, and {lost}, which .* has expired.*another name.*longer window"
+    named = f"version {seen} of .* has been seen, and {lost}, which .* has expired.*another name.*longer window"
     for _ in range(2):
         with pytest.raises(AirflowFailException, match=named):
             look.execute(lake.run(look))

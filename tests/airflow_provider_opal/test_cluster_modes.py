@@ -208,7 +208,7 @@ def test_a_master_that_spark_does_not_know_is_refused_before_it_is_submitted_to(
     spark_connection(monkeypatch, host)
     commands.spark_submit()
     task = metagen()
-    with pytest.raises(AirflowFailException, match=r"which Spark does not know. Write as its host local\[2\], spark://host:7077, yarn"):
+    with pytest.raises(AirflowFailException, match=r"which Spark does not know. Set its host to local\[2\], spark://host:7077, yarn"):
         task.execute(context(task))
     assert not commands.notes()
 

@@ -109,7 +109,7 @@ def test_the_hook_reads_tables_without_spark(lake: Path) -> None:
     assert hook.versions_after("shop.users", 0) == (0, 4)
     assert hook.versions_after("shop.users", 0, most=1) == (0, 2)
     assert hook.versions_after("shop.users", 4) is None
-    with pytest.raises(AirflowFailException, match=r"version 5 of .* was seen, and the newest is 4: the table was made anew"):
+    with pytest.raises(AirflowFailException, match=r"version 5 of .* has been seen, but the newest is 4: the table was created again"):
         hook.versions_after("shop.users", 5)
     found = hook.find_result("shop.users", "metagen", "m")
     assert found is not None

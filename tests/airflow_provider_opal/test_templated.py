@@ -80,7 +80,7 @@ def test_a_table_and_a_connection_may_be_templates(kind: Any, needed: dict[str, 
 
 
 def test_an_asset_s_table_may_not_be_one_and_the_error_says_the_way_out() -> None:
-    with pytest.raises(ValueError, match="is a template, and an asset has to be known before a run: name the table itself here"):
+    with pytest.raises(ValueError, match="is a template, but its asset must be known before a run: write the table's name here"):
         opal_asset(TABLE)
 
 

@@ -185,7 +185,7 @@ def test_a_consumer_that_was_paused_past_the_window_gets_its_keys_and_what_it_ha
         "orders.copy": "success",
         "orders.follow": "failed",
     }
-    assert f"version {seen} of {table.uri} was seen, and " in log_of(airflow, "tell_again", "orders.follow", run_id)
+    assert f"version {seen} of {table.uri} has been seen, and " in log_of(airflow, "tell_again", "orders.follow", run_id)
     airflow.wait_until(lambda: {*days(10, 11)} <= succeeded(airflow, "orders.copy"))
     copied = {note["key"]: note["rows"] for note in lake.notes("copy")}
     assert [copied[key] for key in days(10, 11)] == [[[10, "2026-11-10"]], [[11, "2026-11-11"]]]

@@ -160,7 +160,7 @@ def test_a_repair_is_a_commit_after_which_all_times_are_right(storage: MemorySto
     assert result.notes == told.notes[1:]
     assert_right(table, made)
     assert table.repair_clock().version is None
-    assert table.repair_clock().notes == ("no version is of a time to come: there is nothing to repair",)
+    assert table.repair_clock().notes == ("no version has a wrong time: there is nothing to repair",)
     put(table, 8)
     assert abs(table.snapshot_at().root.timestamp_us - true.at_us) < BOUND
     for number in range(9, 14):  # a checkpoint holds it, too
@@ -348,7 +348,7 @@ def test_a_copy_with_older_times_of_files_lets_nothing_go_and_is_not_called_wron
     for _ in range(2):  # untouched, and after a commit there
         assert check_table(table) == []
         repaired = table.repair_clock()
-        assert (repaired.version, "stay as they are: no clock is known to have been ahead" in repaired.notes[0]) == (None, True)
+        assert (repaired.version, "are not changed: no clock is known to have been ahead" in repaired.notes[0]) == (None, True)
         assert times(table)[:6] == said
         put(table, 6)
     put(machine(copied, true, YEAR, asks=False), 7)

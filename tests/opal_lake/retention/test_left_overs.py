@@ -53,7 +53,7 @@ def test_retention_takes_what_killed_writers_left_once_it_is_older_than_the_grac
     assert all(path.exists() for path in left)
     told = table.retain(grace="6h", dry_run=True)
     assert {path.relative_to(table.uri).as_posix() for path in left} <= {example["path"] for example in told.examples}
-    assert "made nothing of it for 12 hours" in told.examples[0]["why"]
+    assert "has not finished it for 12 hours" in told.examples[0]["why"]
     done = table.retain(grace="6h")
     assert dict(done.counts) == dict(told.counts)
     assert done.counts["left_overs"] >= len(left)

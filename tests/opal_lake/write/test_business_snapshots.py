@@ -267,12 +267,12 @@ def test_bad_input_says_what_would_work_and_writes_nothing() -> None:
     table.ingest(rows, business_snapshot=SATURDAY)
     refused(
         table,
-        f"{FRIDAY} is before {SATURDAY}, which is open, and they never fall; ingest its rows as {SATURDAY}",
+        f"{FRIDAY} is before {SATURDAY}, which is open, and the next one may not be earlier; ingest its rows as {SATURDAY}",
         lambda: table.ingest(rows, business_snapshot=FRIDAY),
     )
     refused(table, "give one of them", lambda: table.ingest(rows, business_snapshot=SATURDAY, business_snapshot_column="day"))
     refused(table, "'where'", lambda: table.ingest(rows, business_snapshot_column="where"), OpalError)
-    refused(table, "column 'at' is long, and a business snapshot is a date", lambda: table.ingest(rows, business_snapshot_column="at"))
+    refused(table, "column 'at' is long, but a business snapshot is a date", lambda: table.ingest(rows, business_snapshot_column="at"))
     refused(table, "give one of them", lambda: table.read(version=1, business_snapshot=SATURDAY))
     refused(table, f"'{SUNDAY}'; readable are {SATURDAY} .open.", lambda: table.read(business_snapshot=SUNDAY), NotFoundError)
     refused(table, "choose another one", lambda: table.savepoint(SATURDAY))

@@ -112,7 +112,7 @@ def test_pending_rows_are_pending_again_and_later_ones_go(table: Table) -> None:
     table.ingest(*rows([("elk", 6, 60)]))
     result = table.restore(version=5)
     assert [note.split(" of version")[0] for note in result.notes[1:]] == [
-        "1 row that waited for a metagen went too",
+        "the restore also took back 1 row that waited for a metagen",
         "1 row that waited for a metagen in version 5 wait again; the next one shows them",
     ]
     assert content(table) == latest(BATCHES)

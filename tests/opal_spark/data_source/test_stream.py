@@ -232,7 +232,7 @@ def test_a_stream_of_rows_stops_at_deletes_unless_they_are_to_be_left_out(tmp_pa
     upsert(table, (1, 1, "Rom"), (2, 1, "Bonn"))
     stream = new_stream(table).run()
     upsert(table, (2, 2, None), (3, 2, "Lyon"))
-    broken(stream, r"version 2 has deletes \(1\), which a stream of rows cannot say; read changes by")
+    broken(stream, r"version 2 has deletes \(1\), which a stream of rows cannot express; read changes with")
     stream.options = {"ignoreDeletes": "true"}
     assert stream.run().ids() == [[1, 2], [3]], "the same micro-batch, run again"
 
@@ -336,7 +336,10 @@ def test_a_stream_does_not_go_on_with_another_table(tmp_path: Path, new_stream: 
     stream = new_stream(table).run()
     (tmp_path / "t").rename(tmp_path / "dropped")
     upsert(new_table(tmp_path / "t"), (2, 1, "Bonn"))
-    broken(stream, r"is another table than the one that the stream has read up to version 1: that was dropped and made anew; begin anew")
+    broken(
+        stream,
+        r"is another table than the one that the stream has read up to version 1: that one was dropped and created again; start over",
+    )
 
 
 def commit_as_it_is(table: Table, **changes: Any) -> None:
@@ -356,7 +359,7 @@ def test_changes_go_on_over_a_restore_and_rows_need_leave_to(tmp_path: Path, new
     table.restore(version=1)
     upsert(table, (2, 3, "Lima"))
     assert feed.run().changes() == told(table.changes(1).to_pylist())
-    broken(rows, r"version 3 restored an older one, which a stream of rows cannot say; read changes by")
+    broken(rows, r"version 3 restored an older one, which a stream of rows cannot express; read changes with")
     assert new_stream(table).run().ids() == [[1, 2]], "a new one begins with what is there"
     willing = new_stream(table, startingVersion=3, ignoreDeletes="true").run()
     assert sorted((row["id"], row["city"]) for row in willing.rows()) == [(1, "Rom"), (2, "Lima")]
@@ -398,9 +401,9 @@ def test_versions_that_have_expired_are_missed(tmp_path: Path, new_stream: NewSt
         ({"readChangeFeed": "perhaps"}, "option readChangeFeed='perhaps' is neither true nor false"),
         ({"readChangeFeed": "true", "ignoreDeletes": "true"}, "option ignoreDeletes is of a stream of rows"),
         ({"readChangeFeed": "true", "deduplicationMode": "netChanges"}, "deduplicationMode=netChanges is of a batch read"),
-        ({"computeUpdates": "false"}, r"option computeUpdates is of a change feed; add .option\('readChangeFeed', 'true'\)"),
+        ({"computeUpdates": "false"}, r"option computeUpdates applies only to a change feed; add .option\('readChangeFeed', 'true'\)"),
         ({"endingVersion": "1"}, "option endingVersion is of a batch read: a stream has no end"),
-        ({"version": "1"}, "option version is not of a stream; say where it begins by startingVersion"),
+        ({"version": "1"}, "option version does not apply to a stream; set its start with startingVersion"),
         ({"maxFilesPerTrigger": "1"}, "has no option maxfilespertrigger"),
     ],
 )

@@ -174,7 +174,7 @@ def test_bad_csv_rows_fail_the_run_or_are_put_aside(bench: Bench) -> None:
         "6,a",
         "7,a,1,2024-01-01,more",
     ]
-    ragged = "the row has not as many cells as there are columns (where cells hold line breaks, set options={'multiLine': 'true'})"
+    ragged = "the row has more or fewer cells than there are columns (where cells hold line breaks, set options={'multiLine': 'true'})"
     reasons = {
         "column 'id' is no long": 1,
         "column 'price' is no decimal(10,2)": 2,

@@ -156,7 +156,7 @@ def test_changes_go_from_version_to_version(spark: SparkSession, table: Table, j
     assert jobs.pop() == sorted([*tuesday, inserted[2]])
     run(spark, table, function="shop_test_jobs:note_changes", rows="changes", after=7)
     assert jobs.pop() == []
-    with pytest.raises(InvalidInputError, match="rows='changes' goes from version to version: consume by version, with after=7"):
+    with pytest.raises(InvalidInputError, match="rows='changes' needs versions: give after=7"):
         run(spark, table, function="shop_test_jobs:note_changes", rows="changes", partition_key="mon")
 
 

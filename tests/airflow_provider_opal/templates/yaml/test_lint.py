@@ -64,7 +64,7 @@ def test_spans_in_which_consumers_lose_what_they_missed_are_warned_of(tmp_path: 
         "c.opal.yaml:2:34: dags.six.maintenance.window: 1d",
     ]
     [window, look_back, *_] = found(tmp_path)
-    assert "than the 7d by which a reconcile looks back: consumers by version lose what expires before a reconcile has seen it" in window
+    assert "than the look-back of a reconcile, 7d: consumers by version lose what expires before a reconcile has seen it" in window
     assert "change.rows fails for a key that is consumed later than that, if rows of it were dropped; write '7d' or more" in look_back
 
 
@@ -73,13 +73,13 @@ def test_a_circle_of_pipelines_across_files_is_found_once(tmp_path: Path) -> Non
     write(tmp_path, c=pipeline("three", "shop.three", "{table: shop.two}") + pipeline("four", "shop.four", "{table: shop.two}"))
     [problem] = found(tmp_path)
     assert problem.startswith(
-        "a.opal.yaml:4:15: dags.one.schedule: pipelines wake each other in a circle: one -> two -> three -> one; give one"
+        "a.opal.yaml:4:15: dags.one.schedule: pipelines trigger each other in a cycle: one -> two -> three -> one; give one"
     )
 
 
 def test_a_pipeline_that_waits_for_itself_is_a_circle(tmp_path: Path) -> None:
     [problem] = found(write(tmp_path, a=pipeline("one", "shop.one", "{table: shop.one}")))
-    assert "in a circle: one -> one" in problem
+    assert "in a cycle: one -> one" in problem
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,10 @@ def test_one_name_in_two_lakes_is_two_tables(tmp_path: Path) -> None:
 def test_a_pipeline_that_names_its_trigger_otherwise_than_the_writer_is_found(tmp_path: Path) -> None:
     text = pipeline("one", "shop.one") + pipeline("two", "shop.two", "{table: shop/one}")
     [problem] = found(write(tmp_path, a=text))
-    assert "dags.two.schedule.table: 'shop/one' is written as 'shop.one', and its events go by that name; write it so here too" in problem
+    assert (
+        "dags.two.schedule.table: 'shop/one' is written as 'shop.one', and its events have that name; write it here in the same way"
+        in problem
+    )
 
 
 def test_a_pipeline_with_the_id_of_another_one_s_maintenance_is_found(tmp_path: Path) -> None:
@@ -145,7 +148,7 @@ def test_a_plain_asset_schedule_in_python_that_keyed_events_never_wake_is_found(
     (tmp_path / "load_yaml.py").write_text(LOADER)
     [problem] = found(write(tmp_path, good=GOOD))
     assert problem.startswith(
-        "plain.py:6:10: never: a plain asset schedule is never woken by events with partition keys, as those of 'shop.orders'"
+        "plain.py:6:10: never: a plain asset schedule is never triggered by events with partition keys, as those of 'shop.orders'"
     )
     assert problem.endswith("; write schedule=PartitionedAssetTimetable(assets=opal_asset('shop.orders'))")
 
@@ -206,7 +209,7 @@ def test_a_file_that_agrees_with_the_lake_has_no_findings(lake: Path, dags: Path
         (
             "delta: updated_at",
             "delta: day",
-            "9:7: dags.orders.table: no table can be so: delta column 'day' has type string",
+            "9:7: dags.orders.table: such a table is not possible: delta column 'day' has type string",
         ),
         ("delta: updated_at", "delta: at", "11:14: dags.orders.table.delta: the table has no column 'at'"),
         (
@@ -243,7 +246,7 @@ def test_what_a_file_says_otherwise_than_the_lake_is_found(old: str, new: str, s
 
 def test_a_table_that_is_nowhere_and_that_nothing_makes_is_found(lake: Path, dags: Path) -> None:
     [problem] = found(write(dags, a=pipeline("one", "shop.none")), lake=True)
-    assert "dags.one.table: the table 'shop.none' is not there, and nothing says how to make it; add 'keys' and 'delta'" in problem
+    assert "dags.one.table: the table 'shop.none' does not exist, and cannot be created without 'keys' and 'delta'" in problem
 
 
 def test_a_pipeline_that_only_names_its_table_is_compared_too(lake: Path, dags: Path) -> None:

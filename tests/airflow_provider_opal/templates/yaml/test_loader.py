@@ -207,9 +207,7 @@ def test_a_pipeline_that_an_operator_refuses_leaves_no_half_made_dag_behind(tmp_
     folder = folder_of(tmp_path, good=GOOD, refused=speaking)
     result = parsed(folder, monkeypatch)
     assert ids(result) == ["orders"]
-    assert "refused.opal.yaml:5:3: dags.refused: Airflow does not take it: arguments.source.files.options.proxy" in said_of(
-        result, "refused"
-    )
+    assert "refused.opal.yaml:5:3: dags.refused: Airflow rejects it: arguments.source.files.options.proxy" in said_of(result, "refused")
 
 
 def test_everything_that_can_be_said_comes_out_in_the_dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,7 +237,7 @@ CASES = [
         "delta: order_id",
         "11:14",
         "dags.orders.table.delta",
-        "name the column that says when it changed",
+        "name the column that says when a row changed",
     ),
     case(
         "table_delta_absent",
@@ -500,7 +500,7 @@ CASES = [
         "{function: 'shop.jobs:revenue', rows: changes}",
         "15:54",
         "dags.orders.consumers.revenue.rows",
-        "are changes, which go from version to version; add 'by: version'",
+        "are changes, which need a consumer by version; add 'by: version'",
     ),
     case("consumer_reserved", "revenue: {", "metagen: {", "15:7", "dags.orders.consumers.metagen", "choose another, as 'metagen_rows'"),
     case(
@@ -753,7 +753,7 @@ CASES = [
         "    spark: {post_submit_commands: [rm]}\n    consumers:",
         "14:13",
         "dags.orders.spark.post_submit_commands",
-        "take it out; `opal dag schema` lists what there is",
+        "take it out; `opal dag schema` lists the known names",
     ),
     case(
         "spark_secret",
