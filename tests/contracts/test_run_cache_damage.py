@@ -115,7 +115,7 @@ def test_rocksdb_sees_damage_in_what_it_reads_and_the_copy_is_derived_anew(local
     """Also in the middle of a reading, which goes on from the store."""
     stored = greatest_of_equal(drawn(5, 20_000, 20_000))
     run, new = put_run(local, stored), probes_of(stored, 6, 20_000)
-    wanted = brute_force(stored, new)
+    expected = brute_force(stored, new)
     for folder in (tmp_path / "sliced", tmp_path / "probed"):
         cache_of(local, "rocksdb", folder).keep(run, stored)
         cache = cache_of(local, "rocksdb", folder)
@@ -125,7 +125,7 @@ def test_rocksdb_sees_damage_in_what_it_reads_and_the_copy_is_derived_anew(local
         if folder.name == "sliced":
             assert sliced(cache, run, 100) == rows_of(stored)
             assert near_files(cache) == []
-        assert found_rows(cache, run, new) == wanted
+        assert found_rows(cache, run, new) == expected
         assert table.parent in near_files(cache)
         assert table.read_bytes() != data
 

@@ -102,9 +102,9 @@ def main(uri: str, source: str, hard_links: str) -> None:
     settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.ui.showConsoleProgress": "false"}
     spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     table = table_on(open_storage(uri, {"hard_links": hard_links}))
-    wanted = SourceTable(location=source, format="parquet")
+    source_table = SourceTable(location=source, format="parquet")
     print("begun", flush=True)
-    Bootstrap(spark=spark, table=table, source=wanted).run(lambda: plan_source(spark, wanted, None, 1))
+    Bootstrap(spark=spark, table=table, source=source_table).run(lambda: plan_source(spark, source_table, None, 1))
     spark.stop()
 
 

@@ -56,8 +56,8 @@ class Mutator:
         if path.endswith(".zst"):
             items = decode_section(data, path, lambda item: item)
             if items:
-                place = self.dice.randrange(len(items))
-                items[place] = self._value(items[place])
+                position = self.dice.randrange(len(items))
+                items[position] = self._value(items[position])
             self._replace(path, encode_section(items, lambda item: item))
             return path
         self._replace(path, self.bytes_of(data))
@@ -141,7 +141,7 @@ def original() -> dict[str, bytes]:
         table.ingest(*rows([("a", at, at), ("b", at, None if at == 2 else at), (f"c{at}", at, at)]), token=f"t{at}")
         table.metagen()
     table.ingest(*rows([("e", 1, 1)]))
-    return {found.path: storage.get(found.path) for found in storage.list("")}
+    return {stored.path: storage.get(stored.path) for stored in storage.list("")}
 
 
 def run(files: dict[str, bytes], seed: int) -> list[str]:

@@ -183,12 +183,12 @@ def test_whoever_looks_while_entries_come_and_go_sees_whole_ones(tmp_path: Path)
         while not stop.is_set():
             for name in "abc":
                 try:
-                    place = os.open(folder.path / name, os.O_RDONLY)
+                    descriptor = os.open(folder.path / name, os.O_RDONLY)
                 except FileNotFoundError:
                     continue
-                inside = len(os.listdir(place))
-                gone = not os.path.samestat(os.fstat(place), _stat(folder.path / name) or os.stat("/"))
-                os.close(place)
+                inside = len(os.listdir(descriptor))
+                gone = not os.path.samestat(os.fstat(descriptor), _stat(folder.path / name) or os.stat("/"))
+                os.close(descriptor)
                 halves.extend([inside] if inside != 2 and not gone else [])
 
     watcher = threading.Thread(target=look)

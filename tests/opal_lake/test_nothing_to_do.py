@@ -42,14 +42,14 @@ def clock() -> ManualClock:
 def table(clock: ManualClock) -> Table:
     """All rows are visible."""
     storage = MemoryStorage(clock=clock)
-    found = create_on(storage, create(MemoryStorage(), window="3d").snapshot_at().spec, clock)
-    found.ingest(*rows(FIRST))
-    found.metagen()
-    return found
+    created = create_on(storage, create(MemoryStorage(), window="3d").snapshot_at().spec, clock)
+    created.ingest(*rows(FIRST))
+    created.metagen()
+    return created
 
 
 def paths(table: Table) -> set[str]:
-    return {found.path for found in table.storage.list("")}
+    return {stored.path for stored in table.storage.list("")}
 
 
 @pytest.mark.parametrize("job", [metagen, same_properties])
@@ -97,9 +97,9 @@ def test_two_runs_with_one_token_tell_the_same(table: Table) -> None:
     late = prepare_metagen(table)
     table.metagen()
     idle = table.metagen(token="t")
-    told = commit_metagen(table.log, *late, "t")
-    assert told.repeated
-    assert (told.version, dict(told.counts)) == (idle.version, dict(idle.counts))
+    result = commit_metagen(table.log, *late, "t")
+    assert result.repeated
+    assert (result.version, dict(result.counts)) == (idle.version, dict(idle.counts))
 
 
 def test_who_dies_while_it_keeps_the_result_is_run_again(clock: ManualClock, table: Table) -> None:

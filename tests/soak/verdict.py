@@ -114,8 +114,8 @@ def _reads(outcome: Outcome, place: Place) -> Mapping[str, str]:
 
 
 def told(counts: Mapping[str, int], names: Sequence[str]) -> str:
-    found = [f"{name} {counts[name]}" for name in names if counts.get(name)]
-    return f"{sum(counts.get(name, 0) for name in names)} ({', '.join(found)})"
+    shown = [f"{name} {counts[name]}" for name in names if counts.get(name)]
+    return f"{sum(counts.get(name, 0) for name in names)} ({', '.join(shown)})"
 
 
 def judge_peer(name: str, told: Mapping[str, Any]) -> Outcome:

@@ -115,5 +115,5 @@ def revenue_of(rows: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def test_what_all_this_left_is_sound(lake: Lake) -> None:
-    for place in lake.root.glob("*/*"):
-        assert check_table(Table.open(str(place))) == []
+    for path in lake.root.glob("*/*"):
+        assert check_table(Table.open(str(path))) == []

@@ -183,5 +183,5 @@ def test_a_group_s_table_is_tended_beside_its_dag_and_not_before_it_is_there(air
 
 
 def test_what_all_this_left_is_sound(lake: Lake) -> None:
-    for place in lake.root.glob("*/*"):
-        assert check_table(Table.open(str(place))) == []
+    for path in lake.root.glob("*/*"):
+        assert check_table(Table.open(str(path))) == []

@@ -128,10 +128,10 @@ def test_the_first_and_the_last_partition_are_those_of_start_and_end() -> None:
 def test_inline_metadata_need_no_metagen_and_tell_by_the_ingest() -> None:
     dag = orders(metadata="inline", consumers=[Consumer(name="a", function="m:f"), Consumer(name="b", function="m:f", own_dag=True)])
     assert {task.task_id: sorted(task.upstream_task_ids) for task in dag.tasks} == {"ingest": [], "a": ["ingest"]}
-    told = [opal_asset("shop.orders"), opal_asset("shop.orders", versions=True)]
+    assets = [opal_asset("shop.orders"), opal_asset("shop.orders", versions=True)]
     ingest = dag.get_task("ingest")
     assert isinstance(ingest, IngestOperator)
-    assert ingest.outlets == told
+    assert ingest.outlets == assets
     assert ingest.arguments["metadata"] == "inline"
     with DAG("own", schedule=None, start_date=START):
         group = OpalTaskGroup("users", table="shop.users", source=FILES, metadata="inline")
@@ -276,8 +276,8 @@ def test_a_group_s_maintenance_is_a_dag_beside_that_of_the_group() -> None:
 def test_maintenance_that_takes_away_what_consumers_may_have_missed_is_warned_of(recwarn: pytest.WarningsRecorder) -> None:
     follow = Consumer(name="follow", function="m:f", by="version", own_dag=True)
     orders(consumers=[follow], maintenance={"window": timedelta(days=2), "look_back": "12h"})
-    said = [str(found.message) for found in recwarn if found.category is ShortSpanWarning]
-    assert [text.partition(" is shorter than the look-back of a reconcile, 7d")[0] for text in said] == [
+    messages = [str(found.message) for found in recwarn if found.category is ShortSpanWarning]
+    assert [text.partition(" is shorter than the look-back of a reconcile, 7d")[0] for text in messages] == [
         "orders: maintenance: window: 2d",
         "orders: maintenance: look_back: 12h",
     ]

@@ -26,9 +26,9 @@ class Memory:
         resident = private = 0
         for process in tree:
             with contextlib.suppress(psutil.Error):
-                found = process.memory_info()
-                resident += found.rss
-                private += found.rss - getattr(found, "shared", 0)
+                memory = process.memory_info()
+                resident += memory.rss
+                private += memory.rss - getattr(memory, "shared", 0)
         self.resident = max(self.resident, resident)
         self.private = max(self.private, private)
         return resident

@@ -281,11 +281,11 @@ class Iceberg(System):
 
     def opened(self, box: Box) -> Sizes:
         """By the table's own planning of a scan."""
-        found = self._iceberg.newScan()
+        scan = self._iceberg.newScan()
         expressions = self._java.org.apache.iceberg.expressions.Expressions
         for column, (low, high) in box.items():
-            found = found.filter(expressions.greaterThanOrEqual(column, low)).filter(expressions.lessThan(column, high))
-        tasks = found.planFiles()
+            scan = scan.filter(expressions.greaterThanOrEqual(column, low)).filter(expressions.lessThan(column, high))
+        tasks = scan.planFiles()
         try:
             files = [task.file() for task in self._java.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(tasks)]
         finally:

@@ -52,7 +52,7 @@ def another(table: Table) -> Table:
 
 
 def _paths(table: Table, prefix: str) -> list[str]:
-    return [found.path for found in table.storage.list(prefix)]
+    return [stored.path for stored in table.storage.list(prefix)]
 
 
 @pytest.fixture
@@ -155,11 +155,11 @@ class CutStorage(MemoryStorage):
     meanwhile: Callable[[], None] | None = None
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
-        found = [*super().list(prefix, start_after)]
+        stored = [*super().list(prefix, start_after)]
         if self.meanwhile is not None and prefix in ("", *self.at):
             meanwhile, self.meanwhile = self.meanwhile, None
             meanwhile()
-        return iter(found)
+        return iter(stored)
 
     at: tuple[str, ...] = ()
 

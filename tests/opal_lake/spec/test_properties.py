@@ -39,8 +39,8 @@ def storage(request: pytest.FixtureRequest) -> Storage:
 def test_maintenance_properties_are_set_and_read_back(storage: Storage, name: str, value: object) -> None:
     table = create(storage)
     result = table.set_properties({name: value})  # type: ignore[dict-item]  # of several types
-    wanted = ",".join(value) if isinstance(value, list) else str(value)
-    assert (result.operation, result.version, str(reopen(storage).snapshot_at().spec.properties[name])) == ("set_properties", 1, wanted)
+    text = ",".join(value) if isinstance(value, list) else str(value)
+    assert (result.operation, result.version, str(reopen(storage).snapshot_at().spec.properties[name])) == ("set_properties", 1, text)
     assert check_table(table) == []
 
 

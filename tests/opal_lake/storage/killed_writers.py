@@ -111,11 +111,11 @@ def takers(store: LocalStorage) -> None:
             if name == "first" or slept:
                 os.kill(number, signal.SIGCONT)
                 woken[name] = ended(number)
-        told = {**woken, "third": 10 + third} | ({} if slept else {"second": os.waitstatus_to_exitcode(status)})
-        tell(at=at, slept=slept, **told)
-        (winner,) = [name for name, answer in told.items() if answer == 11]
+        outcome = {**woken, "third": 10 + third} | ({} if slept else {"second": os.waitstatus_to_exitcode(status)})
+        tell(at=at, slept=slept, **outcome)
+        (winner,) = [name for name, answer in outcome.items() if answer == 11]
         assert store.get(path) == body(winner)
-        assert sorted(told.values()) == [10, 10, 11]
+        assert sorted(outcome.values()) == [10, 10, 11]
         if not slept:
             return
     raise AssertionError("the second writer never came to its end")

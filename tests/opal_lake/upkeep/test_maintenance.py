@@ -141,8 +141,8 @@ def test_steps_are_done_and_told_together() -> None:
 def test_a_dry_run_and_what_nobody_can_do_are_only_told() -> None:
     table = filled(17, zorder="sku")
     policy = policy_of(table.snapshot_at().spec)
-    told = run_maintenance(table, policy, {"compact": failing}, dry_run=True)
-    assert (told.version, len(told.notes)) == (None, 2)
+    result = run_maintenance(table, policy, {"compact": failing}, dry_run=True)
+    assert (result.version, len(result.notes)) == (None, 2)
     left = run_maintenance(table, policy, {"compact": done("compact")})
     assert "zorder was left: nothing here does it" in left.notes
 

@@ -37,7 +37,7 @@ FRIDAY, SATURDAY, SUNDAY = "2022-07-15", "2022-07-16", "2022-07-17"
 
 
 def arrow(rows: Sequence[Row]) -> pa.Table:
-    return pa.table([[row[place] for row in rows] for place in range(len(SCHEMA))], schema=SCHEMA)
+    return pa.table([[row[position] for row in rows] for position in range(len(SCHEMA))], schema=SCHEMA)
 
 
 def create(drift: str = "0s", storage: Storage | None = None, **properties: int | str) -> Table:
@@ -441,7 +441,9 @@ def play(steps: list[Step], drift: str) -> None:
     for number, (verb, die, dice) in enumerate(steps):
         days = min(len(DAYS) - 1, days + (die == 4))  # days go by, and what comes is of about now
         name = DAYS[max(0, days + die % 3 - 1)] if days < len(DAYS) - 1 else DAYS[-1 - die % 2]
-        rows = [("kxz"[key], delta, f"{number}.{place}", DAYS[(days + day) % len(DAYS)]) for place, (key, delta, day) in enumerate(dice)]
+        rows = [
+            ("kxz"[key], delta, f"{number}.{position}", DAYS[(days + day) % len(DAYS)]) for position, (key, delta, day) in enumerate(dice)
+        ]
         version = table.snapshot_at().version
         try:
             expected = deepcopy(model)

@@ -140,11 +140,11 @@ def test_a_checkpoint_that_cannot_be_written_fails_no_commit() -> None:
     for number in range(upserts):
         table.ingest(*rows([("a", number, 1)]))
         table.metagen()
-    log = next(found.path for found in storage.list(layout.SEGMENT_LOGS))
+    log = next(stored.path for stored in storage.list(layout.SEGMENT_LOGS))
     data = storage.get(log)
     storage.delete([log])
     storage.put_if_absent(log, data[:-1] + bytes([data[-1] ^ 1]))
-    told: list[Exception] = []
-    watched = replace(table, log=replace(table.log, on_derived_failure=told.append))
+    errors: list[Exception] = []
+    watched = replace(table, log=replace(table.log, on_derived_failure=errors.append))
     assert watched.ingest(*rows([("b", 1, 1)])).version == 2 * upserts + 1
-    assert [type(error) for error in told] == [FormatError]
+    assert [type(error) for error in errors] == [FormatError]

@@ -92,8 +92,8 @@ def test_a_stream_that_is_killed_has_every_change_once_and_in_order(tmp_path: Pa
         for _ in range(KILLS):
             kill_at_random(stream(table, target, tmp_path), dice)
     finished = stream(table, target, tmp_path, "finish")
-    said = finished.communicate(timeout=COPY_SECONDS)[0]
-    assert finished.returncode == 0, (said, (tmp_path / "errors.txt").read_text()[-4000:])
+    output = finished.communicate(timeout=COPY_SECONDS)[0]
+    assert finished.returncode == 0, (output, (tmp_path / "errors.txt").read_text()[-4000:])
     copied = [(row["version"], row["id"], row["kind"], row["city"]) for row in target.read().to_pylist()]
     changes = expected(table, 0)
     assert sorted(copied) == changes

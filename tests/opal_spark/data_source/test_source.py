@@ -79,9 +79,9 @@ def test_an_empty_table_has_no_rows(spark: SparkSession, tmp_path: Path) -> None
 
 def test_explain_and_read_open_the_same_files(spark: SparkSession, path: str) -> None:
     table = OpalTable.for_path(spark, path)
-    said = table.explain("id >= 6 AND name <> 'n7'")
-    assert said["files"]["read_whole"] == len(table.read(where="id >= 6 AND name <> 'n7'").inputFiles()) == 1
-    assert [(one["condition"], one["files"], one["files_by_it_alone"]) for one in said["conditions"]] == [
+    explained = table.explain("id >= 6 AND name <> 'n7'")
+    assert explained["files"]["read_whole"] == len(table.read(where="id >= 6 AND name <> 'n7'").inputFiles()) == 1
+    assert [(one["condition"], one["files"], one["files_by_it_alone"]) for one in explained["conditions"]] == [
         ("id >= 6", 6, 6),
         ("name != 'n7'", 1, 1),
     ]

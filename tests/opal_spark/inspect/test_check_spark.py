@@ -67,7 +67,7 @@ def test_a_sound_table_a_sample_of_it_and_one_that_lacks_a_file(forger: Forger, 
 
 def test_with_a_floor_an_entry_of_another_key_s_row_is_found(spark: SparkSession, tmp_path: Path) -> None:
     storage = table_with_a_floor()
-    forger = Forger({found.path: storage.get(found.path) for found in storage.list("")})
+    forger = Forger({stored.path: storage.get(stored.path) for stored in storage.list("")})
     assert assert_same(spark, stored(forger.files, tmp_path / "sound")) == 0
     forger.run(max(commit.version for commit in forger.table().history() if commit.actions.add_runs), moved(1))
     assert assert_same(spark, stored(forger.files, tmp_path / "forged"))

@@ -148,8 +148,8 @@ def test_what_changes_in_the_source_between_two_tries_never_mixes(spark: SparkSe
     stamp = files[-1].stat()
     OpalTable.create(spark, uri, spark.createDataFrame([], DDL).schema, **LAYOUT)
     table = table_on(open_storage(uri))
-    wanted = source_table(str(source), "parquet", None)
-    core.fix_plan(table.storage, wanted.name, plan_source(spark, wanted, None, 1 << 30))
+    origin = source_table(str(source), "parquet", None)
+    core.fix_plan(table.storage, origin.name, plan_source(spark, origin, None, 1 << 30))
     write(spark, source, rows_of(3))  # not of the plan: left out
     files[-1].write_bytes(files[0].read_bytes())
     with pytest.raises(InvalidInputError, match=r"was changed since the bootstrap began; put back what was there"):
@@ -169,12 +169,12 @@ def test_what_changes_in_the_source_between_two_tries_never_mixes(spark: SparkSe
 @pytest.mark.usefixtures("few_files")
 @pytest.mark.parametrize("mode", ["after", "before"])
 def test_a_rerun_after_any_failure_of_the_driver(spark: SparkSession, tmp_path: Path, source: Path, mode: Any) -> None:
-    wanted = source_table(str(source), "parquet", None)
+    origin = source_table(str(source), "parquet", None)
     schema = spark.createDataFrame([], DDL).schema
 
     def run(storage: Any) -> JobResult:
-        job = Bootstrap(spark=spark, table=table_on(storage), source=wanted)
-        return job.run(lambda: plan_source(spark, wanted, None, 1 << 30))
+        job = Bootstrap(spark=spark, table=table_on(storage), source=origin)
+        return job.run(lambda: plan_source(spark, origin, None, 1 << 30))
 
     def fresh(name: str) -> Any:
         OpalTable.create(spark, str(tmp_path / name), schema, **LAYOUT, properties={"token_keep": 1, "checkpoint_commits": 3})

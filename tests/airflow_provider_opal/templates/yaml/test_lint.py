@@ -160,10 +160,10 @@ def test_python_dags_take_part_in_ids_and_tables(tmp_path: Path) -> None:
     )
     (tmp_path / "same.py").write_text(f"# airflow dag\n{same}")
     (tmp_path / "other.py").write_text(f"# airflow dag\n{same}".replace('"orders"', '"other"'))
-    said = found(write(tmp_path, good=GOOD))
-    assert any(one.startswith("good.opal.yaml:5:3: dags.orders: the DAG 'orders' is made in same.py:4 already") for one in said)
+    problems = found(write(tmp_path, good=GOOD))
+    assert any(one.startswith("good.opal.yaml:5:3: dags.orders: the DAG 'orders' is made in same.py:4 already") for one in problems)
     assert any(
-        one.startswith("other.py:4:10: other.table: table 'shop.orders' is written by 'orders' (good.opal.yaml:5) too") for one in said
+        one.startswith("other.py:4:10: other.table: table 'shop.orders' is written by 'orders' (good.opal.yaml:5) too") for one in problems
     )
 
 
@@ -294,9 +294,9 @@ def test_lint_prints_findings_for_people_and_for_programs(tmp_path: Path, capsys
     assert main(["dag", "lint", str(tmp_path)]) == FINDINGS
     assert "bad.opal.yaml:6:15: dags.bad.schedule: there is no schedule '@dayly'; did you mean '@daily'?\n" in capsys.readouterr().out
     assert main(["dag", "lint", str(tmp_path), "--json"]) == FINDINGS
-    told = json.loads(capsys.readouterr().out)
-    assert (told["files"], told["pipelines"], len(told["problems"])) == (2, 1, 1)
-    assert told["problems"][0] | {"file": "", "message": ""} == {
+    report = json.loads(capsys.readouterr().out)
+    assert (report["files"], report["pipelines"], len(report["problems"])) == (2, 1, 1)
+    assert report["problems"][0] | {"file": "", "message": ""} == {
         "file": "", "message": "", "line": 6, "column": 15, "at": "dags.bad.schedule", "kind": "error",
     }  # fmt: skip
 
@@ -322,25 +322,25 @@ def test_render_shows_dags_tasks_schedules_and_assets(tmp_path: Path, capsys: py
     assert "  task      ingest (IngestOperator shop.all) -> metagen\n" in page
     assert "            wakes opal://lake/shop.all\n" in page
     assert main(["dag", "render", str(tmp_path / "all.opal.yaml"), "--json"]) == OK
-    told = json.loads(capsys.readouterr().out)
-    assert [dag["dag_id"] for dag in told["dags"]] == ["all", "all.maintenance", "all.own", "all.reconcile", "after", "by_hand"]
-    assert told["dags"][1]["schedule"] == "0 4 * * * (Europe/Berlin)"
-    tasks = [(task["task_id"], task["operator"], task["wakes"]) for task in told["dags"][1]["tasks"]]
+    report = json.loads(capsys.readouterr().out)
+    assert [dag["dag_id"] for dag in report["dags"]] == ["all", "all.maintenance", "all.own", "all.reconcile", "after", "by_hand"]
+    assert report["dags"][1]["schedule"] == "0 4 * * * (Europe/Berlin)"
+    tasks = [(task["task_id"], task["operator"], task["wakes"]) for task in report["dags"][1]["tasks"]]
     assert tasks == [
         ("maintain", "MaintenanceOperator", []),
         ("would_go", "RetentionOperator", []),
         ("approve", "RetentionApproval", []),
         ("retain", "RetentionOperator", []),
     ]
-    assert told["dags"][4]["woken_by"] == ["opal://lake/shop.all"]
+    assert report["dags"][4]["woken_by"] == ["opal://lake/shop.all"]
 
 
 def test_render_shows_the_sound_pipelines_beside_the_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, good=GOOD, bad="version: 2")
     assert main(["dag", "render", str(tmp_path)]) == FINDINGS
-    told = capsys.readouterr()
-    assert told.out.startswith("orders ")
-    assert "bad.opal.yaml:1:10: version" in told.err
+    output = capsys.readouterr()
+    assert output.out.startswith("orders ")
+    assert "bad.opal.yaml:1:10: version" in output.err
 
 
 def test_schema_prints_the_published_schema(capsys: pytest.CaptureFixture[str]) -> None:

@@ -274,12 +274,12 @@ def said_of_maintenance(dag: Any) -> None:
 
 def test_a_worker_gets_only_the_pipeline_of_its_dag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_of(tmp_path, all=ALL_SAID, broken="version: 2", good=GOOD)
-    for wanted, made in (
+    for expected, made in (
         ("all.maintenance", {"all", "all.own", "all.reconcile", "all.maintenance"}),
         ("orders", {"orders"}),
         ("nobody", set()),
     ):
-        monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", wanted)
+        monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", expected)
         with registered() as found:
             main = load_yaml_dags(folder / "sub" / "load_yaml.py")
         assert {dag.dag_id for dag in found} == made
