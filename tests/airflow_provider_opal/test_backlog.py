@@ -1,4 +1,4 @@
-"""A consumer that was paused for longer than versions are kept: its keys are told all the same, and what cannot be told is said aloud."""
+"""A consumer that was paused for longer than versions are kept: it gets all missed keys; what cannot be emitted again is an error."""
 
 import json
 import threading
@@ -73,7 +73,7 @@ def told_versions(event: dict[str, Any]) -> list[int]:
 
 
 def test_keys_of_expired_versions_are_told_and_consumed_as_of_the_oldest_one(table: Table) -> None:
-    """Their consumer was paused for three weeks; nothing of that hangs on how far the reconcile looks back at first."""
+    """Their consumer was paused for three weeks; the result does not depend on how far the first reconcile looks back."""
     lake, look = Lake(), reconcile(look_back=timedelta(days=100))
     take(lake, table, "one", **told(put(table, "mon", days_ago=30), key="mon"))
     with pytest.raises(AirflowSkipException):

@@ -43,7 +43,7 @@ VALUES = [*IN_CONNECTION.values(), *IN_CONF.values(), *IN_ENVIRONMENT.values()]
 
 @pytest.fixture(autouse=True)
 def lake(tmp_path: Path, s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """A lake on an S3 server, which a table of its own for each test lies in."""
+    """A lake on an S3 server, with a table of its own for each test."""
     root = f"s3a://lake/secrets/{tmp_path.name}"
     create(open_storage(f"{root}/t", s3_options))
     set_lake(monkeypatch, root, s3_options["endpoint_url"])

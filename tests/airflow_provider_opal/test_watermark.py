@@ -206,7 +206,7 @@ def told(*versions: int, again: bool = False, key: str = "mon") -> dict[str, Any
 
 
 def test_a_consumer_by_partition_keeps_the_version_that_its_event_told(table: Table) -> None:
-    """Whatever came meanwhile: its rows are those of then."""
+    """Whatever was ingested in the meantime: it gets the rows of that version."""
     lake, task = Lake(), consume("partition")
     first = put(table, "mon", 1)
     put(table, "mon", 2)

@@ -1,4 +1,4 @@
-"""What lies in a store and is of no version, after a retention that kept only the newest ones."""
+"""Files in a store that belong to no version, after a retention that kept only the newest ones."""
 
 import os
 from pathlib import Path

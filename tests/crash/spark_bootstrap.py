@@ -39,7 +39,7 @@ def write_source(folder: Path) -> Model:
 
 
 def crash_bootstraps(folder: Path, kills: int, stores: Sequence[str], dice: random.Random, tally: Tally) -> None:
-    """So many drivers are killed, a few to a table; then one comes through, and the table is looked at."""
+    """Kill this many drivers, a few for each table; then let one finish, and check the table."""
     model, number, seconds = write_source(folder / "source"), 0, 0.0
     while kills > 0:
         store = dice.choice([store for store in stores if store != "s3"])

@@ -1,4 +1,4 @@
-"""A table's life under kills: each job is killed once at a random moment and run again, and then the table is looked at from all sides.
+"""A table's life under kills: each job is killed once at a random moment and run again, and then the table is checked in every way.
 
 All follows from a seed: the jobs, their rows, and where they are killed; but for kills from outside, whose moment is a time.
 """
@@ -67,7 +67,7 @@ class Story:
         self.ledger = Ledger(log=self.table.log)
 
     def tell(self, jobs: int) -> None:
-        """So many jobs that are killed, behind some that are not."""
+        """Run this many jobs that are killed, after some that are not."""
         for operation in _FIRST_JOBS:
             self._through(self._job(operation))
         self._follow()
@@ -129,7 +129,7 @@ class Story:
             self.tally.lengths[self.store, operation] = {name: told[name] for name in ("seconds", "store", "file")}
 
     def _run(self, job: Job, kill: "Kill | Outside | None") -> dict[str, Any] | None:
-        """What the process said in the end; None when it was killed."""
+        """The answer of the process; None if it was killed."""
         ours, theirs = self.context.Pipe(duplex=False)
         own_kill = kill if isinstance(kill, Kill) else None
         process = self.context.Process(target=work, args=(self.place, job, own_kill, theirs), daemon=True)

@@ -1,4 +1,5 @@
-"""Makes the frozen tables beside this file, and what they hold as JSON. Run it only for a new version of the format, never to mend a test.
+"""Makes the frozen tables beside this file, and what they hold as JSON. Run it only for a new version of the format,
+never to make a test pass.
 
 PYTHONPATH=spark_apps python tests/golden/make_golden.py
 """

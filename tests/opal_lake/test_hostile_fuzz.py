@@ -1,4 +1,4 @@
-"""Whatever stands in a table's metadata: an answer, or one of the library's own errors that says which file; never a crash or a hang."""
+"""Whatever a table's metadata contains: a result, or one of the library's own errors that names the file; never a crash or a hang."""
 
 import os
 import random
@@ -39,7 +39,7 @@ VALUES: tuple[Any, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Mutator:
-    """Changes one thing of a table that is a dictionary of files, and mends the checksums above it."""
+    """Changes one thing of a table that is a dictionary of files, and corrects the checksums of the files that refer to it."""
 
     files: dict[str, bytes]
     dice: random.Random
@@ -189,7 +189,7 @@ def _paths_in(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_outside_of_the_root_is_read_written_or_deleted(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file beside the root has the name that the table is led to: it stays, alone and as it is, and nobody opens it."""
+    """A file next to the root has the path that the metadata points to: it stays as it is, and nothing opens it."""
     monkeypatch.setattr(visibility, "FOLD_AT_LOGS", 1)
     dice, files = random.Random(seed), original()
     witness, root = tmp_path / "witness", tmp_path / "table"

@@ -113,7 +113,7 @@ def test_a_large_entry_that_was_used_last_does_not_make_room_for_puts_to_come(tm
 
 
 def test_what_was_not_added_counts_nothing(tmp_path: Path) -> None:
-    """The same once more, writes that failed, and what is larger than the disk: nobody is evicted for these."""
+    """The same run again, failed writes, and runs larger than the disk: nothing is evicted for these."""
     folder = folder_at(tmp_path, 1000)
     write_file(100, folder, "a")
 

@@ -92,7 +92,7 @@ def test_who_lost_the_race_for_all_rows_keeps_a_result_and_commits_nothing(table
 
 
 def test_two_runs_with_one_token_tell_the_same(table: Table) -> None:
-    """One saw nothing pending, the other what came meanwhile: what was done first stands."""
+    """One saw nothing pending, the other the rows that came in between: the first result is final."""
     table.ingest(*rows(SECOND))
     late = prepare_metagen(table)
     table.metagen()

@@ -1,4 +1,4 @@
-"""Many writers at once: nothing lost, nothing twice, and nobody starves."""
+"""Many writers at once: nothing is lost, nothing is applied twice, and every writer gets its turn."""
 
 import subprocess
 import sys
@@ -113,7 +113,7 @@ def test_two_metagens_that_took_up_the_same_rows_count_them_once() -> None:
 
 
 def test_a_writer_that_slept_until_the_log_below_it_was_gone_loses_cleanly() -> None:
-    """Its put succeeds, far below the head, where nobody looks: it must notice that itself."""
+    """Its put succeeds, but far below the head, where no reader looks: the writer must notice that itself."""
     inner = open_storage("memory://stalled")
     create(inner, checkpoint_commits=2)
     table = reopen(inner, "awake")

@@ -104,7 +104,7 @@ def wasted(place: Place, auditor: Auditor, jobs: Iterable[Entry]) -> list[Waste]
 
 
 def overlaps(jobs: Iterable[Entry]) -> Counter[str]:
-    """How many upserts committed beside a rewrite that committed after they began, and the other way round."""
+    """How many upserts committed during a rewrite that committed after they began, and the other way round."""
     jobs = [job for job in jobs if job.get("version") is not None]
     upserts = [job for job in jobs if job["operation"] in UPSERTS]
     rewrites = [job for job in jobs if job["operation"] in REWRITES]
@@ -135,13 +135,13 @@ def _put_files(place: Place) -> list[Path]:
 
 
 def acknowledged(jobs: Iterable[Entry], ledger: Ledger) -> list[str]:
-    """Upserts that were told to be in a version and are not in it."""
+    """Upserts that reported a version in which they are not."""
     ingests = [job for job in jobs if job["operation"] in ("inline", "ingest") and job.get("token")]
     return [job["token"] for job in ingests if ledger.tokens.get(job["token"]) != job["version"]]
 
 
 def copied(table: Table) -> Table:
-    """All of a table that nobody works on any more, in memory: what is read a hundred times there need not cross the network so often."""
+    """A copy in memory of a table that no job uses any more, so that reading it a hundred times needs no network."""
     here = MemoryStorage()
     paths = [stored.path for stored in table.storage.list("")]
     with ThreadPoolExecutor(_READERS) as pool:

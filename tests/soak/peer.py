@@ -1,4 +1,4 @@
-"""Another table format in the same weather: `python -m tests.soak.peer SYSTEM FOLDER SECONDS`; an upserter, a rewriter and a reader.
+"""Another table format under the same load: `python -m tests.soak.peer SYSTEM FOLDER SECONDS`; an upserter, a rewriter and a reader.
 
 All in one Spark process, as the catalogs and logs of the peers on local files are sound for the threads of one process only. With a single
 upserter whatever fails for a conflict met a rewrite. A job that fails is run again, as a scheduler would.

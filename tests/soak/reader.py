@@ -24,7 +24,7 @@ Read = Callable[..., pa.Table]
 
 @dataclass(slots=True, kw_only=True)
 class Reader:
-    """`read` is the read of a table, whoever runs it; the ledger has looks of its own at the log."""
+    """`read` reads the table, in whichever engine; the ledger reads the log by itself."""
 
     place: Place
     role: str

@@ -1,4 +1,4 @@
-"""The rows of a soak. A batch follows from its token alone, so that whoever meets the token in a commit knows the rows.
+"""The rows of a soak. A batch follows from its token alone, so that the token in a commit is enough to know its rows.
 
 No two rows of a key share a delta: what is visible does not depend on who came first.
 """

@@ -1,4 +1,4 @@
-"""The soak's own model agrees with the model table, and its witnesses tell a lie when they see one."""
+"""The soak's own model agrees with the model table, and its witnesses detect wrong reads."""
 
 import random
 from pathlib import Path

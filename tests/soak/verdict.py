@@ -119,7 +119,7 @@ def told(counts: Mapping[str, int], names: Sequence[str]) -> str:
 
 
 def judge_peer(name: str, told: Mapping[str, Any]) -> Outcome:
-    """Its conflicts are told, not judged; wrong reads are."""
+    """Its conflicts are reported, not judged; wrong reads are judged."""
     upserts, rewrites, reads = told["upserts"], told["rewrites"], told["reads"]
     outcome = Outcome(name=f"{name}, local files")
     outcome.rows = {

@@ -111,7 +111,7 @@ def ended(airflow: LocalAirflow, dag_id: str, run_id: str) -> str:
 
 
 def settle(airflow: LocalAirflow, *dag_ids: str) -> None:
-    """Until nothing of these DAGs runs or waits any more; a cascade needs a moment to begin."""
+    """Wait until no run of these DAGs is running or queued; a cascade needs a moment to start."""
     quiet: list[float] = []
 
     def is_quiet() -> bool:

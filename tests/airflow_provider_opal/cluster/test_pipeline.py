@@ -1,6 +1,6 @@
 """A pipeline under a real Airflow: real scheduler, real spark-submit, real backfills.
 
-The tests share one Airflow and go on from what those before left; each begins by looking at it.
+The tests share one Airflow and go on from what those before left; each begins by checking its state.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Reruns, mapped tasks and templates under a real scheduler. What spark-submit would do a script does without Spark: the tokens, the states
-and the events are what is looked at.
+"""Reruns, mapped tasks and templates under a real scheduler. A script replaces spark-submit, without Spark:
+the tests check tokens, states and events.
 
 The tests share one Airflow; each has runs and tables of its own.
 """
@@ -159,7 +159,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, place: Place) -> Iterator[
 
 
 def edited(airflow: LocalAirflow, place: Place, retries: int) -> None:
-    """The edit is what the scheduler goes by, too."""
+    """The scheduler has loaded the edit, too."""
     place.edit(retries)
     airflow.wait_until(lambda: airflow.api("GET", "/dags/reruns/tasks/own")["retries"] == retries)
 

@@ -45,7 +45,7 @@ STYLE: Any = {
 
 
 def draw_charts(results: Results, beside: Path) -> list[Path]:
-    """Those that there are figures for, beside the file of results."""
+    """The charts for which there are figures, next to the file of results."""
     charts: dict[str, Callable[[Results], Sheet | None]] = {
         "upserts": upserts,
         "growth": growth,

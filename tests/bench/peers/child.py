@@ -123,7 +123,7 @@ class Child:
         return "\n".join(f"    {line[:300]}" for line in lines[-_TAIL_LINES:])
 
     def reason(self) -> str:
-        """Why it could not start, in one line: that of a jar that was not found, or else the last one that tells of an error."""
+        """Why it could not start, in one line: the line about a jar that was not found, or else the last line with an error."""
         lines = [line.strip() for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
         for sign in ("unresolved dependency", "Error", "Exception", ""):
             matching = [line for line in lines if sign in line]

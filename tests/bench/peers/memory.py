@@ -13,7 +13,7 @@ _TREE_EVERY = 4  # samples: looking for new children reads the whole process tab
 
 @dataclass(slots=True, kw_only=True)
 class Memory:
-    """High-water marks in bytes. `private` leaves out pages of files and pages shared between processes, where the system tells them."""
+    """High-water marks in bytes. `private` leaves out pages of files and pages shared between processes, if the system reports them."""
 
     resident: int = 0
     private: int = 0

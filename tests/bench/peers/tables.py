@@ -136,7 +136,7 @@ def bench_table(run: Run, measure: str, rows: int, keys: str = "uniform", *, fil
 
 
 def note_memory(run: Run, case: Case) -> None:
-    """The high-water of each system's processes since the table was begun."""
+    """The greatest memory of each system's processes since the table was created."""
     for name, child in run.fleet.children.items():
         run.add(case, name, "MB", [child.memory.resident / 1e6], {"private": child.memory.private / 1e6})
 

@@ -104,7 +104,7 @@ class Worker:
         return {"seconds": time.perf_counter() - began, "rows": rows}
 
     def feed(self, command: Mapping[str, Any]) -> Answer:
-        """What the last commits changed; nothing where the format cannot tell."""
+        """What the last commits changed; nothing if the format cannot report it."""
         began = time.perf_counter()
         feed = self._open.feed(command["commits"], net=command["net"])
         if feed is None:

@@ -66,7 +66,7 @@ def test_a_dry_run_lists_what_would_go(uri: str, capsys: pytest.CaptureFixture[s
 
 
 def test_a_clock_is_repaired_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a file system, whose time is this machine's: a year ahead was whoever did not ask it."""
+    """On a file system, whose time is this machine's: only a writer that did not ask for it was a year ahead."""
     uri = str(tmp_path / "table")
     table = create(open_storage(uri))
     wrong = SilentStore(inner=table.storage)

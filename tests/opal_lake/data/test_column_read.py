@@ -1,4 +1,4 @@
-"""Of a large Parquet file a read of some columns fetches these columns, and trusts no byte that nothing vouches for."""
+"""Of a large Parquet file a read of some columns fetches these columns, and trusts no byte without a checksum."""
 
 from pathlib import Path
 

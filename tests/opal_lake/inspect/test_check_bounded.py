@@ -1,4 +1,4 @@
-"""A check by many slots, which wait on disk, finds what one slot finds; a sample looks at some keys wholly, and says what it left out."""
+"""A check in many slots finds the same as one slot. A sample checks all rows of some keys, and reports what it left out."""
 
 import os
 import tempfile

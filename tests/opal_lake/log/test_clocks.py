@@ -1,4 +1,4 @@
-"""Wrong clocks: the store's time decides what is let go, no commit is of a time to come, and what one did before is repaired."""
+"""Wrong clocks: the store's time decides what expires, no commit has a time in the future, and older ones that have are repaired."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -177,7 +177,7 @@ def test_a_repair_is_a_commit_after_which_all_times_are_right(storage: MemorySto
 
 
 def assert_right(table: Table, made: list[int], within_us: int = BOUND) -> None:
-    """Each version is found at the time when it was made, and said to be of it."""
+    """Each version is found by the time at which it was made, and reports that time."""
     found = times(table)
     oldest = table.snapshot_at().root.oldest_version
     for version, moment in enumerate(made[oldest:], oldest):
@@ -406,7 +406,7 @@ STEPS = st.lists(st.tuples(VERBS, SKEWS, st.sampled_from([True, True, True, Fals
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """A table, and beside it when everything was really done."""
+    """A table, and the true time of each of its versions."""
 
     storage: MemoryStorage
     true: TrueClock
@@ -481,7 +481,7 @@ def test_whatever_clocks_say_nothing_that_is_protected_goes_and_a_repair_makes_t
 
 
 def assert_times(world: World) -> None:
-    """Nobody is ahead by more than the bound. Who asked is right within it; so is all that a repair corrected."""
+    """No version is ahead by more than the bound. Times are right within it if the writer asked the store, or a repair corrected them."""
     table, oldest = world.table, world.table.snapshot_at().root.oldest_version
     found, told_us = times(table), world.true.at_us
     assert found == sorted({*found})

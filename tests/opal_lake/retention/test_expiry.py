@@ -1,4 +1,4 @@
-"""Who is overtaken by retention is told to begin again, and with what; who meets damage is told of that."""
+"""A reader that retention overtook gets an error that names the readable versions; damage is reported as damage."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -38,7 +38,7 @@ def grow(table: Table, first: int, count: int) -> None:
 
 
 def overtake(table: Table) -> None:
-    """Whatever stood is rewritten, and the versions that named it have expired."""
+    """All files are rewritten, and the versions that named them have expired."""
     first = table.snapshot_at().version * 10
     grow(table, first, 5)
     compact(table, SMALL_TO_LARGE)

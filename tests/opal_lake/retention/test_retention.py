@@ -1,4 +1,4 @@
-"""Retention: what must stay readable stays so, what nothing needs goes, and nobody who sleeps or dies can do harm."""
+"""Retention: what must stay readable stays so, what nothing needs is deleted, and no suspended or killed process can do harm."""
 
 import threading
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def storage(request: pytest.FixtureRequest) -> Storage:
 
 
 def at_hour(storage: Storage, hour: float, writer: str = "") -> Table:
-    """A writer whose clock stands at that hour."""
+    """A writer whose clock shows that hour."""
     clock = ManualClock(at_us=START + int(hour * HOUR), step_us=1)
     log = CommitLog(storage=storage, clock=clock, ids=CountingIds(prefix=f"{writer or 'w'}-{hour}"))
     return Table(log=log, cache=MemoryRuns(storage=storage))

@@ -26,7 +26,7 @@ def _lists_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _digests_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every retention leaves a digest of the log, and begins with one."""
+    """Every retention writes a digest of the log, and starts from the one before."""
     monkeypatch.setattr("opal_lake.retention.retention.NEW_COMMITS", 1)
 
 

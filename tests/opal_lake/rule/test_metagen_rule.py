@@ -58,7 +58,7 @@ def run_of(entries: Entries) -> Entries:
 
 
 def merge(found: dict[RowId, int], events: Events, wanted: dict[RowId, int]) -> None:
-    """Add events; not one may be earlier than the truth of the rows that are there."""
+    """Add events; none may be earlier than the right one for the rows so far."""
     for segment, offset, until in zip(events.segment.tolist(), events.offset.tolist(), events.until.tolist(), strict=True):
         assert (segment, offset) in wanted, f"{segment, offset} is valid for ever, yet ends at {until}"
         assert until >= wanted[segment, offset], f"{segment, offset} ends at {until}, before its {wanted[segment, offset]}"
@@ -114,7 +114,7 @@ def test_jobs_side_by_side_find_the_rest_between_them(piece: int, monkeypatch: p
 
 
 def test_the_pieces_say_together_what_the_whole_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts too, and whatever the order in which stored rows are handed over."""
+    """Counts are the same too, whatever the order of the stored rows."""
     for seed in range(ROUNDS):
         rng = random.Random(seed)
         stored, fresh = random_rows(rng, 0, 20), random_rows(rng, 20, 30)

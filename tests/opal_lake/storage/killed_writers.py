@@ -92,7 +92,7 @@ def stopped(store: LocalStorage) -> None:
 
 
 def takers(store: LocalStorage) -> None:
-    """One sleeps with its turn taken, a second one while it takes the turn over, a third one comes; then the first two go on."""
+    """One writer pauses in its turn, a second one while it takes that turn over, a third one arrives; then the first two resume."""
     local_publish._HELD_TOO_LONG_S, local_publish._PAUSE_S = 0.05, 0.06  # it looks twice, and takes over
     hidden = store.root / local_publish.HIDDEN
     for at in range(1, 40):

@@ -1,4 +1,4 @@
-"""Writers that are killed or that sleep: nobody is kept out for long, and never do two think that they created a file."""
+"""Writers that are killed or paused: no other writer is blocked for long, and never do two believe that they created the same file."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What a table is due for: decided from its figures, said in words, and done step by step."""
+"""Which maintenance is due: decided from the table's figures, explained in words, and done step by step."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The key store made anew: from damaged or lost runs to a sound table, beside other writers, and after a death at any call."""
+"""Rebuilding the key store: from damaged or lost runs to a sound table, while others write, and after a crash at any call."""
 
 from collections.abc import Callable
 from dataclasses import replace

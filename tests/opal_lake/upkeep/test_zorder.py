@@ -226,7 +226,7 @@ def test_columns_of_nulls_and_columns_that_files_do_not_have_yet(request: pytest
 
 
 def test_plans_take_runs_as_they_grow() -> None:
-    """Sizes alone decide: 3 + 2 new, runs of 4, 8, 20: the first two are smaller than what is taken before them."""
+    """Sizes alone decide: 3 + 2 new, runs of 4, 8, 20: the first two are smaller than what was selected before them."""
 
     def file(size: int, number: int | None) -> DataFile:
         cluster = None if number is None else Cluster(number=number, columns=(X,))

@@ -1,4 +1,4 @@
-"""Business snapshots: each is a version, the next one is held back for the drift time, and they never fall."""
+"""Business snapshots: each is a version, the next one is held back for the drift time, and an earlier one is refused."""
 
 import os
 import random

@@ -82,7 +82,7 @@ def test_an_application_counts_from_nought() -> None:
 
 
 class OvertakenStore:
-    """Right after the first commit that is put, another writer commits too, and reading that one, and what vouches for ours, times out."""
+    """Right after our first commit is put, another writer commits too, and reads of that commit, and of our commit's voucher, time out."""
 
     def __init__(self, inner: MemoryStorage) -> None:
         self.inner = inner
@@ -108,7 +108,7 @@ class OvertakenStore:
 
 
 def test_a_commit_that_cannot_be_confirmed_is_not_reported_as_failed() -> None:
-    """A caller who is told to try again would apply the rows twice."""
+    """A caller who followed an advice to try again would apply the rows twice."""
     storage = OvertakenStore(MemoryStorage())
     create(storage.inner)
     table, other = (reopen(store, name) for store, name in ((storage, "one"), (storage.inner, "other")))  # type: ignore[arg-type]  # a store

@@ -1,4 +1,4 @@
-"""Inline ingests beside batch ones: what an inline one does not take up, and what a repeated token means."""
+"""Inline and batch ingests together: what an inline ingest leaves pending, and what a repeated token means."""
 
 import pytest
 

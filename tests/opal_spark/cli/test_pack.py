@@ -181,7 +181,7 @@ def test_the_command_refuses_before_it_works(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.slow
 @pytest.mark.spark
 def test_apps_run_where_only_the_archive_knows_opal_lake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An ingest on a little cluster whose executor unpacks the archive, and a MetaGen beside the driver."""
+    """An ingest on a little cluster whose executor unpacks the archive, and a MetaGen in client mode."""
     assert main(["pack", "-o", str(tmp_path / "environment.tar.gz"), "--json"]) == OK
     report = json.loads(capsys.readouterr().out)
     home = unpacked(tmp_path / "environment.tar.gz", tmp_path / "driver")

@@ -44,7 +44,7 @@ def stream(table: Table, target: Table, folder: Path, *more: str) -> "subprocess
 
 
 def kill_at_random(process: "subprocess.Popen[str]", dice: random.Random) -> None:
-    """Now and then while it starts, else some time after its first micro-batch has begun."""
+    """Sometimes while it starts, otherwise some time after the start of its first micro-batch."""
     assert process.stdout is not None
     begun = threading.Thread(target=process.stdout.readline, daemon=True)
     begun.start()

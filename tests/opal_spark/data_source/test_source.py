@@ -1,4 +1,4 @@
-"""`format("opal")` leaves files out when it is told to, and no row that a query asks for, however often a view is used."""
+"""`format("opal")` skips files if an option asks for it, and never a row of the result, however often a view is used."""
 
 import os
 import re

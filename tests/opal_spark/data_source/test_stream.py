@@ -1,4 +1,4 @@
-"""A stream has every change once and in order, whatever comes between two of its runs; what it cannot go on with is an error."""
+"""A stream returns every change once and in order, whatever happens between two of its runs; if it cannot continue, it fails."""
 
 import itertools
 import json
@@ -46,7 +46,7 @@ class Stream:
     batches: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
     def run(self) -> Self:
-        """Until all that is there has come."""
+        """Run until everything so far has been read."""
         raise NotImplementedError
 
     def forget_commit(self) -> None:
@@ -275,7 +275,7 @@ def test_at_most_so_many_versions_come_at_once(tmp_path: Path, new_stream: NewSt
 
 @pytest.mark.spark
 def test_what_is_available_now_comes_and_the_query_ends(spark: SparkSession, tmp_path: Path) -> None:
-    """Over a restart. Spark 4.1 makes one micro-batch of what is there."""
+    """Across a restart. Spark 4.1 puts everything so far into one micro-batch."""
     table = new_table(tmp_path / "t")
     for key in (1, 2, 3):
         upsert(table, (key, key, "x"))
@@ -312,7 +312,7 @@ def test_a_stream_begins_where_it_is_told_to(tmp_path: Path, new_stream: NewStre
 
 
 def test_the_first_micro_batch_is_the_same_when_it_runs_again(tmp_path: Path, new_stream: NewStream) -> None:
-    """Spark keeps where it ends, and not where it begins."""
+    """Spark stores the end of a micro-batch, but not its start."""
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "Rom"))
     streams = [new_stream(table), new_stream(table, startingVersion="latest"), new_stream(table, startingVersion=1, **FEED)]

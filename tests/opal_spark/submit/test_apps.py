@@ -324,7 +324,7 @@ def ingest(spark: SparkSession, path: Path, file: Path, **arguments: Any) -> Job
 
 
 def test_an_ingest_makes_the_table_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
-    """Its columns are the source's, or those of a schema; one that is there has to agree."""
+    """Its columns are those of the source, or of a schema; an existing table must have the same ones."""
     path, file = tmp_path / "made", tmp_path / "first.json"
     file.write_text('{"id": 1, "at": 10, "name": "Ann"}\n')
     layout = {"keys": ["id"], "delta": "at"}

@@ -1,4 +1,4 @@
-"""Taking Parquet and ORC folders over: all of their rows once, whatever dies in between, and nothing of what came later."""
+"""Bootstrap of Parquet and ORC folders: all of their rows once, whatever dies in between, and none that came later."""
 
 import json
 import os

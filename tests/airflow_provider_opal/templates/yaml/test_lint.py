@@ -1,4 +1,4 @@
-"""`opal dag`: what lint finds within and between files, beside Python DAGs and beside the lake; what render, schema and new give."""
+"""`opal dag`: what lint finds within and between files, with Python DAGs and with the lake; what render, schema and new print."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is wrong in a YAML file is said once, at its line and column, with what to write instead. One case is one change of a good file."""
+"""Each mistake in a YAML file is reported once, with line, column and what to write. One case is one change of a good file."""
 
 import os
 import tempfile
