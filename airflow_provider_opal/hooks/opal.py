@@ -193,8 +193,8 @@ def oldest_after(table: "Table", seen: int) -> int:
     if 0 < seen < oldest and not is_readable(root, seen) and (viewed := table.snapshot_at(oldest).root.viewed) > seen:
         raise AirflowFailException(
             f"version {seen} of {table.uri} has been seen, and {viewed}, which changed rows after it, has expired: the changes in "
-            "between can no longer be read. Give the consumer another name (consumer=): it starts over, with all rows. Also keep "
-            f"versions for longer than consumers may be paused, in the table and in its maintenance: opal set {table.uri} window=30d"
+            "between can no longer be read. Give the consumer another name (consumer=): it starts over, with all rows. Also give "
+            f"the table and its maintenance a longer window than consumers may be paused: opal set {table.uri} window=30d"
         )
     return oldest
 

@@ -54,7 +54,7 @@ def test_a_scan_is_compared_with_the_unfiltered_one_or_with_the_fresh_table() ->
     assert not [name for name in computed if name.startswith("scan after 0") and "fresh table" in name]
 
 
-def test_growth_is_told_against_the_smallest_table() -> None:
+def test_growth_is_relative_to_the_smallest_table() -> None:
     sizes = [Case(measure="growth", rows=rows, batch=100) for rows in (1000, 10_000)]
     computed = ratios(figures(sizes[0], opal_inline=1, delta=2), figures(sizes[1], opal_inline=1.2, delta=9))
     assert computed["growth 1% of 10,000: delta / itself at 1,000"] == 4.5
@@ -130,7 +130,7 @@ def test_a_second_figure_of_a_case_adds_its_rounds(tmp_path: Path) -> None:
     assert [list(figure.values) for figure in results.figures] == [[1.0, 5.0]]
 
 
-def test_bytes_are_told_by_kind_of_file() -> None:
+def test_bytes_are_counted_by_kind_of_file() -> None:
     before = {"data/a.parquet": 10, "_opal/log/1.json": 5}
     after = {"data/a.parquet": 10, "data/b.parquet": 7, "_opal/log/1.json": 6, "_opal/key_store/1.run": 3, "part-0.parquet": 2}
     assert growth(before, after) == {"data": 7, "_opal/log": 1, "_opal/key_store": 3, "parquet": 2}

@@ -280,7 +280,7 @@ def test_no_reader_ever_sees_a_part(store: Storage) -> None:
     assert set(seen) <= {len(whole)}
 
 
-def test_a_pickled_store_is_the_same_place(store: Storage) -> None:
+def test_a_pickled_store_is_the_same_store(store: Storage) -> None:
     fill(store, ["before"])
     copy: Storage = pickle.loads(pickle.dumps(store))
     fill(copy, ["after"])

@@ -56,7 +56,7 @@ def test_a_keyed_task_without_a_key_says_how_to_give_one() -> None:
     assert task.arguments["source"]["files"]["paths"] == ["/in/2026-11-01/*.json"]
 
 
-def test_a_keyed_task_in_a_dag_that_takes_no_keys_is_told_of_the_schedule() -> None:
+def test_a_keyed_task_in_a_dag_without_keys_gets_a_hint_about_the_schedule() -> None:
     with pytest.raises(AirflowFailException, match=r"schedule=keyed_schedule\('@daily'\)"):
         ingest().execute({**context(ingest()), "dag": DAG("plain", schedule=None)})
 

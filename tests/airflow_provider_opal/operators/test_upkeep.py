@@ -166,7 +166,7 @@ def test_what_cannot_be_is_refused_when_the_dag_is_read(kind: type[Any], given: 
     "given, text",
     [("2w", "2w"), ("1h30m", "1h30m"), (timedelta(hours=36), "36h"), (timedelta(minutes=90), "90m"), (timedelta(0), "0d")],
 )
-def test_a_duration_is_told_as_it_was_written_or_in_one_unit(given: str | timedelta, text: str) -> None:
+def test_a_duration_is_shown_as_it_was_written_or_in_one_unit(given: str | timedelta, text: str) -> None:
     assert span_text("window", given) == text
 
 
@@ -224,7 +224,7 @@ def test_a_dry_run_of_maintenance_says_what_is_due_and_why(commands: Commands, l
     assert quiet.execute(context(quiet))["notes"] == ["nothing is due"]
 
 
-def test_a_dry_run_of_a_restore_counts_what_would_change_and_wakes_nobody(commands: Commands, lake: Path) -> None:
+def test_a_dry_run_of_a_restore_counts_changes_and_triggers_no_consumer(commands: Commands, lake: Path) -> None:
     commands.spark_submit()
     table = create(open_storage(str(lake / "twice")))
     for price in (1, 2):
@@ -236,7 +236,7 @@ def test_a_dry_run_of_a_restore_counts_what_would_change_and_wakes_nobody(comman
     assert (task.outlets, table.snapshot_at().version) == ([], 2)
 
 
-def test_a_restore_wakes_the_consumers_of_its_table() -> None:
+def test_a_restore_triggers_the_consumers_of_its_table() -> None:
     task = RestoreOperator(task_id="restore", table="shop.users", savepoint="good")
     assert [asset.uri for asset in task.outlets] == ["opal://opal_default/shop.users", "opal://opal_default/shop.users/versions"]
     assert task.arguments == {"savepoint": "good", "dry_run": False}

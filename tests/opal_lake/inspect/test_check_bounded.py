@@ -39,8 +39,8 @@ def many_slots(monkeypatch: pytest.MonkeyPatch) -> Many:
     return change
 
 
-def told(found: list[Finding]) -> list[tuple[str, str, str]]:
-    return sorted((finding.invariant, finding.path, finding.message) for finding in found)
+def shown_findings(findings: list[Finding]) -> list[tuple[str, str, str]]:
+    return sorted((finding.invariant, finding.path, finding.message) for finding in findings)
 
 
 def moved(place: int) -> Callable[[Entries], Entries]:
@@ -58,17 +58,17 @@ def moved(place: int) -> Callable[[Entries], Entries]:
 def test_many_slots_find_what_one_finds(what: str, forger: Forger, many_slots: Many) -> None:
     FORGERIES[what][1](forger)
     table = forger.table()
-    by_one = told(check_table(table))
+    by_one = shown_findings(check_table(table))
     many_slots()
-    assert told(check_table(table)) == by_one != []
+    assert shown_findings(check_table(table)) == by_one != []
 
 
 def test_an_entry_in_the_slot_of_another_key_is_found(forger: Forger, many_slots: Many) -> None:
     path = forger.run(4, moved(0))
-    by_one = told(check_table(forger.table()))
+    by_one = shown_findings(check_table(forger.table()))
     assert ("I20", path) in {finding[:2] for finding in by_one}
     many_slots()
-    assert told(check_table(forger.table())) == by_one
+    assert shown_findings(check_table(forger.table())) == by_one
 
 
 def table_with_a_floor() -> MemoryStorage:
@@ -89,10 +89,10 @@ def test_with_a_floor_an_entry_of_another_key_s_row_is_found_wherever_its_slot_i
     assert check_table(forger.table()) == []
     version = max(commit.version for commit in forger.table().history() if commit.actions.add_runs)
     path = forger.run(version, moved(1))
-    by_one = told(check_table(forger.table()))
+    by_one = shown_findings(check_table(forger.table()))
     assert ("I20", path) in {finding[:2] for finding in by_one}
     many_slots()
-    assert told(check_table(forger.table())) == by_one
+    assert shown_findings(check_table(forger.table())) == by_one
 
 
 def test_a_table_with_a_floor_is_sound_by_many_slots(many_slots: Many) -> None:

@@ -56,7 +56,7 @@ def test_counts_tell_visible_pending_and_all_rows_apart(table: Table) -> None:
     assert counts["bytes"] == sum(file["bytes"] for file in file_rows(table))
 
 
-def test_the_contract_with_writers_is_told_by_names(table: Table) -> None:
+def test_the_contract_with_writers_is_described_by_names(table: Table) -> None:
     description = describe(table)
     assert (description["keys"], description["delta"], description["tie_break"], description["deletes"]) == (["id"], "at", [], "name = ''")
     assert description["columns"][0] == {"id": 1, "name": "id", "type": "bigint"}

@@ -369,7 +369,7 @@ def test_a_jump_stays_wrong_when_its_date_has_passed(storage: MemoryStorage, tru
 
 
 @pytest.mark.parametrize("is_old", [True, False])
-def test_a_creator_that_was_ahead_is_told_from_a_copy_by_those_that_follow(
+def test_later_versions_distinguish_a_creator_that_was_ahead_from_a_copy(
     true: TrueClock, monkeypatch: pytest.MonkeyPatch, is_old: bool
 ) -> None:
     link = CommitLog._link

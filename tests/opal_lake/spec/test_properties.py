@@ -128,7 +128,7 @@ def test_defaults_pass_their_own_checks(storage: Storage) -> None:
     assert table.snapshot_at().spec.integer("target_mb") == 256
 
 
-def test_an_age_is_told_in_the_unit_of_the_delta_column(storage: Storage) -> None:
+def test_an_age_is_shown_in_the_unit_of_the_delta_column(storage: Storage) -> None:
     table = create(storage)
     with pytest.raises(InvalidInputError, match="the delta column 'at' is a number; give a number"):
         table.set_properties({"look_back": "30d"})

@@ -63,7 +63,7 @@ def killed(store: LocalStorage) -> None:
         waits.clear()
         created = store.put_if_absent(path, body("next"))
         held = store.get(path)
-        tell(at=at, status=status, was_there=was_there, created=created, waits=len(waits))
+        report(at=at, status=status, was_there=was_there, created=created, waits=len(waits))
         assert held == body("next" if created else dead), (at, len(held))
         if status >= 0:
             return
@@ -84,7 +84,7 @@ def stopped(store: LocalStorage) -> None:
             os.kill(sleeper, signal.SIGCONT)
             status = os.waitpid(sleeper, 0)[1]
         woken = os.waitstatus_to_exitcode(status)
-        tell(at=at, slept=slept, awake=awake, woken=woken)
+        report(at=at, slept=slept, awake=awake, woken=woken)
         assert store.get(path) == before == body("awake" if awake else "sleeper")
         if not slept:
             return
@@ -112,7 +112,7 @@ def takers(store: LocalStorage) -> None:
                 os.kill(number, signal.SIGCONT)
                 woken[name] = ended(number)
         outcome = {**woken, "third": 10 + third} | ({} if slept else {"second": os.waitstatus_to_exitcode(status)})
-        tell(at=at, slept=slept, **outcome)
+        report(at=at, slept=slept, **outcome)
         (winner,) = [name for name, answer in outcome.items() if answer == 11]
         assert store.get(path) == body(winner)
         assert sorted(outcome.values()) == [10, 10, 11]
@@ -168,10 +168,10 @@ def crowd(store: LocalStorage) -> None:
         assert held == body(f"{wrote}-"), name
         # who was killed may have written, and not have said so
         assert winners == [wrote] or (not winners and statuses[wrote] < 0), (name, wrote, winners, statuses)
-    tell(statuses=statuses, puts=WRITERS * NAMES)
+    report(statuses=statuses, puts=WRITERS * NAMES)
 
 
-def tell(**what: object) -> None:
+def report(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 

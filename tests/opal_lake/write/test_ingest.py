@@ -35,7 +35,7 @@ def test_a_task_whose_files_cannot_be_numbered_is_refused() -> None:
 
 
 @pytest.mark.parametrize("on_bad_rows", ["fail", "quarantine"])
-def test_a_bad_row_whose_text_is_no_utf8_is_told_and_put_aside(on_bad_rows: str) -> None:
+def test_a_bad_row_whose_text_is_no_utf8_is_reported_and_put_aside(on_bad_rows: str) -> None:
     table = create_on(MemoryStorage(), plan_spec(SCHEMA, keyed()))
     bad = pa.table({"k": pa.array([None], pa.string()), "d": pa.array([1], pa.int64()), "p": NO_UTF8})
     if on_bad_rows == "fail":
@@ -122,7 +122,7 @@ def test_a_commit_that_cannot_be_confirmed_is_not_reported_as_failed() -> None:
     assert other.snapshot_at().root.rows == 2
 
 
-def test_who_may_not_write_is_told_so() -> None:
+def test_a_writer_without_permission_gets_an_error_that_says_so() -> None:
     """Not that the outcome is unknown."""
 
     class ClosedStore(MemoryStorage):

@@ -175,7 +175,7 @@ def test_a_major_compaction_ends_when_a_restore_comes_between_its_commits(table:
     assert check_table(table) == []
 
 
-def test_rows_and_pending_rows_are_told_apart_for_who_waits_for_changes(table: Table) -> None:
+def test_a_restore_that_changes_pending_rows_alone_does_not_change_the_view(table: Table) -> None:
     table.ingest(*rows([("dye", 5, 50)]))
     head = table.snapshot_at()
     assert table.restore(version=4).version == head.version + 1

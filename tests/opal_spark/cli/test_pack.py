@@ -157,7 +157,7 @@ def test_a_package_that_lacks_what_it_requires_or_lies_elsewhere_is_refused(tmp_
         packed(tmp_path, "elsewhere")
 
 
-def test_an_archive_is_replaced_only_when_told_to(tmp_path: Path) -> None:
+def test_an_archive_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     target = tmp_path / "e.tar.gz"
     target.write_bytes(b"mine")
     with pytest.raises(InvalidInputError, match="is there already: name another with -o, or add --overwrite"):

@@ -61,7 +61,7 @@ class Stream:
         return [sorted(row["id"] for row in rows) for _, rows in sorted(self.batches.items()) if rows]
 
     def changes(self) -> list[tuple[object, ...]]:
-        return told(self.rows())
+        return plain_rows(self.rows())
 
 
 @dataclass(kw_only=True)
@@ -168,12 +168,12 @@ def columns(*names: str) -> StructType:
     return StructType([StructField(name, StringType()) for name in names])
 
 
-def told(rows: Sequence[dict[str, Any]]) -> list[tuple[object, ...]]:
+def plain_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[object, ...]]:
     return sorted((row["_commit_version"], row["id"], row["_change_type"], row["city"]) for row in rows)
 
 
 def expected(table: Table, start: int, **options: Any) -> list[tuple[object, ...]]:
-    return told(table.changes(start, **options).to_pylist())
+    return plain_rows(table.changes(start, **options).to_pylist())
 
 
 def assert_in_order(stream: Stream, table: Table) -> None:
@@ -293,7 +293,7 @@ def test_what_is_available_now_comes_and_the_query_ends(spark: SparkSession, tmp
     assert_in_order(stream, table)
 
 
-def test_a_stream_begins_where_it_is_told_to(tmp_path: Path, new_stream: NewStream) -> None:
+def test_a_stream_begins_at_its_start(tmp_path: Path, new_stream: NewStream) -> None:
     table = new_table(tmp_path / "t")
     for key in range(1, 4):
         upsert(table, (key, key, "x"))
@@ -358,7 +358,7 @@ def test_changes_go_on_over_a_restore_and_rows_need_leave_to(tmp_path: Path, new
     feed, rows = new_stream(table, startingVersion=1, **FEED).run(), new_stream(table).run()
     table.restore(version=1)
     upsert(table, (2, 3, "Lima"))
-    assert feed.run().changes() == told(table.changes(1).to_pylist())
+    assert feed.run().changes() == plain_rows(table.changes(1).to_pylist())
     broken(rows, r"version 3 restored an older one, which a stream of rows cannot express; read changes with")
     assert new_stream(table).run().ids() == [[1, 2]], "a new one begins with what is there"
     willing = new_stream(table, startingVersion=3, ignoreDeletes="true").run()

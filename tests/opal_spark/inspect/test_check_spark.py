@@ -20,7 +20,7 @@ from opal_spark.engine import by_key
 from opal_spark.engine.executor import SparkExecutor
 from opal_spark.submit.app import run_app
 from opal_spark.submit.operations import check as check_operation
-from tests.opal_lake.inspect.test_check_bounded import moved, table_with_a_floor, told
+from tests.opal_lake.inspect.test_check_bounded import moved, shown_findings, table_with_a_floor
 from tests.opal_lake.inspect.test_check_forged import FORGERIES, Forger, forger
 
 __all__ = ["forger"]
@@ -46,7 +46,7 @@ def assert_same(spark: SparkSession, table: Table, sample: str | None = None, sl
     options = CheckOptions(sample=sample)
     by_tasks = check(table, options, partial(look_by_tasks, executor=SparkExecutor(spark=spark), slots=slots))
     here = check(table, options)
-    assert told([*by_tasks.findings]) == told([*here.findings])
+    assert shown_findings([*by_tasks.findings]) == shown_findings([*here.findings])
     assert by_tasks.left_out == here.left_out
     return len(here.findings)
 

@@ -167,7 +167,7 @@ def test_damage_has_an_exit_code_of_its_own(table: Path, capsys: pytest.CaptureF
     assert log.name in capsys.readouterr().err
 
 
-def test_a_bug_is_told_from_everything_else(capsys: pytest.CaptureFixture[str], spark: SparkSession) -> None:
+def test_a_bug_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str], spark: SparkSession) -> None:
     def broken(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:
         raise ZeroDivisionError("by zero")
 
@@ -199,7 +199,7 @@ def test_a_failure_of_spark_itself_is_retriable(spark: SparkSession) -> None:
     assert isinstance(as_opal_error(caught.value), StorageError)
 
 
-def test_of_a_nameless_java_error_the_cause_is_told() -> None:
+def test_of_a_nameless_java_error_the_cause_is_shown() -> None:
     message = "An error occurred while calling o319.load.\n: org.apache.spark.SparkException: Job aborted.\n\tat a.b(C.java:3)\n"
     assert first_words(Exception(message)) == "org.apache.spark.SparkException: Job aborted."
     assert first_words(Exception(message + "Caused by: x.Y: file:/p is cut\n\tat d.e(F.java:1)\n\t... 3 more\n")) == "x.Y: file:/p is cut"
