@@ -58,8 +58,8 @@ def asset_uri(table: str, opal_conn_id: str = DEFAULT_CONN_ID, *, versions: bool
     """Already normalised, so that Airflow does not change it."""
     if is_templated(table) or is_templated(opal_conn_id):
         raise ValueError(
-            f"table {table!r} of connection {opal_conn_id!r} is a template, and an asset has to be known before a run: name the table "
-            "itself here. Operators and sensors take templates, and find the asset when they run"
+            f"table {table!r} of connection {opal_conn_id!r} is a template, but its asset must be known before a run: write the table's "
+            "name here. Operators and sensors accept templates, because they look up the asset when they run"
         )
     parts = [part for part in table.replace("://", "/").split("/") if part]
     if not parts or any(not _PART.match(part) for part in parts) or not _PART.match(opal_conn_id):

@@ -163,8 +163,8 @@ class Watermark:
             return {}
         if stored["table"] != self.table_id:
             raise AirflowFailException(
-                f"consumer {self.consumer!r} has seen version {stored['version']} of a table that is gone: {self.asset.uri} was made anew. "
-                "Give the consumer another name (consumer=), and it begins at its start"
+                f"consumer {self.consumer!r} has seen version {stored['version']} of a table that no longer exists: {self.asset.uri} was "
+                "created again. Give the consumer another name (consumer=); it then begins at its start"
             )
         return stored
 

@@ -56,9 +56,9 @@ def postgres() -> Iterator[Postgres]:
 def postgres_folder() -> Path | None:
     """Where the server's programs are; Debian keeps them off PATH."""
     on_path = shutil.which("initdb")
-    found = [Path(on_path).resolve().parent] if on_path else []
-    found += [path for pattern in FOLDERS for path in sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)]
-    return next((path for path in found if (path / "initdb").exists() and (path / "pg_ctl").exists()), None)
+    folders = [Path(on_path).resolve().parent] if on_path else []
+    folders += [path for pattern in FOLDERS for path in sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)]
+    return next((path for path in folders if (path / "initdb").exists() and (path / "pg_ctl").exists()), None)
 
 
 def _server(folder: Path, home: Path) -> Iterator[Postgres]:

@@ -52,7 +52,7 @@ class Requests:
 
 @contextmanager
 def counted(options: Mapping[str, str], uri: str = "s3://lake") -> Iterator[Requests]:
-    """What the block asked of everything below `uri`, whoever asked: this process, its children, a JVM."""
+    """The requests of the block for everything below `uri`, whoever sent them: this process, its children, a JVM."""
     requests, root = Requests(), "/" + uri.partition("://")[2].rstrip("/") + "/"
     before, _ = _asked(options)
     yield requests

@@ -202,8 +202,8 @@ def test_every_silenced_finding_has_its_reason() -> None:
     bare = []
     for path in MODULES:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            found = silenced.search(line)
-            if found and not found["reason"].strip(" #-:"):
+            finding = silenced.search(line)
+            if finding and not finding["reason"].strip(" #-:"):
                 bare.append(f"{relative(path)}:{number} {line.strip()}")
     assert not bare, "say why on the same line: # noqa: X123  because ..."
 

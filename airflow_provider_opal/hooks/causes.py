@@ -18,7 +18,7 @@ def cause_in(line: str, master: str, conn_id: str) -> str | None:
             "Spark ran out of memory: give it more (driver_memory='4g', executor_memory='4g'), or let fewer tasks run at once on the worker"
         )
     if _NO_WORKERS.search(line):
-        return f"the cluster of {master} gave no executor: look whether it has workers with free cores and memory"
+        return f"the cluster of {master} gave no executor: check that it has workers with free cores and memory"
     return None
 
 
@@ -27,11 +27,11 @@ def cause_of_end(status: int | None) -> str | None:
     number = -status if status is not None and status < 0 else (status or 0) - 128
     if number == signal.SIGKILL:
         return (
-            f"the driver on {socket.gethostname()} was killed by SIGKILL, as the kernel does when memory runs out (`dmesg` tells): give "
+            f"the driver on {socket.gethostname()} was killed by SIGKILL, as the kernel does when memory runs out (see `dmesg`): give "
             "the worker more memory, let fewer tasks run at once on it, or lower driver_memory"
         )
     if number == signal.SIGTERM:
-        return f"the driver on {socket.gethostname()} was ended by SIGTERM, from outside: a restart of the worker, or a kill"
+        return f"the driver on {socket.gethostname()} was ended by SIGTERM: the worker was restarted, or somebody killed the process"
     return None
 
 

@@ -122,8 +122,8 @@ class OpalHook(BaseHook):
         head = opened.snapshot_at().version
         if seen > head:
             raise AirflowFailException(
-                f"version {seen} of {opened.uri} was seen, and the newest is {head}: the table was made anew, or restored from a backup. "
-                "Give the consumer another name (consumer=) to begin anew"
+                f"version {seen} of {opened.uri} has been seen, but the newest is {head}: the table was created again, or restored from "
+                "a backup. Give the consumer another name (consumer=) to start over"
             )
         oldest = oldest_after(opened, seen)
         new = range(max(seen, oldest) + 1, head + 1)
@@ -192,9 +192,9 @@ def oldest_after(table: "Table", seen: int) -> int:
     oldest = root.oldest_version
     if 0 < seen < oldest and not is_readable(root, seen) and (viewed := table.snapshot_at(oldest).root.viewed) > seen:
         raise AirflowFailException(
-            f"version {seen} of {table.uri} was seen, and {viewed}, which changed what can be read, has expired: the changes between "
-            "can no longer be read. Give the consumer another name (consumer=): it begins anew, with all rows. And give the table, and "
-            f"its maintenance, a longer window than consumers may be paused: opal set {table.uri} window=30d"
+            f"version {seen} of {table.uri} has been seen, and {viewed}, which changed rows after it, has expired: the changes in "
+            "between can no longer be read. Give the consumer another name (consumer=): it starts over, with all rows. Also give "
+            f"the table and its maintenance a longer window than consumers may be paused: opal set {table.uri} window=30d"
         )
     return oldest
 

@@ -94,13 +94,13 @@ class OpalSubmitHook(SparkSubmitHook):
         master = self._connection["master"]
         if not _MASTER.fullmatch(master):
             raise AirflowFailException(
-                f"the Spark connection {self._conn_id!r} leads to the master {master!r}, which Spark does not know. Write as its host "
-                "local[2], spark://host:7077, yarn or k8s://https://host:6443, with nothing before it"
+                f"the Spark connection {self._conn_id!r} leads to the master {master!r}, which Spark does not know. Set its host to "
+                "local[2], spark://host:7077, yarn or k8s://https://host:6443, without a prefix"
             )
         if not self.is_client and (self.is_local or master.startswith("spark://")):
             raise AirflowFailException(
-                f"Spark runs no Python driver in the cluster of {master!r}: give the Spark connection {self._conn_id!r} "
-                "the deploy mode client, and the driver runs beside the Airflow worker"
+                f"Spark cannot run a Python driver inside the cluster of {master!r}: give the Spark connection {self._conn_id!r} "
+                "the deploy mode client, so that the driver runs beside the Airflow worker"
             )
 
     def doubts(self, application: str) -> Iterator[str]:
@@ -109,13 +109,13 @@ class OpalSubmitHook(SparkSubmitHook):
             return
         if not (self._archives or self._py_files or any(name in self._conf for name in _PACKAGES)):
             yield (
-                "nothing says where the Python workers of the cluster find opal_lake and pyarrow. Unless they are installed there, build "
+                "the Python workers of the cluster need opal_lake and pyarrow. Unless they are installed there, build "
                 "an archive with `opal pack`, and give what it prints: archives='environment.tar.gz#environment', and in conf "
                 f"{_PYTHON}='./environment/bin/python'"
             )
         if self._is_kubernetes and not self.is_client and "://" not in application and _UPLOAD not in self._conf:
             yield (
-                f"the driver's pod cannot see {application}. Give {_UPLOAD} in conf, or where the apps lie in the image: "
+                f"the driver's pod cannot see {application}. Set {_UPLOAD} in conf, or name the folder of the apps in the image: "
                 "apps_folder='local:///path/to/opal_spark/submit/apps'"
             )
 

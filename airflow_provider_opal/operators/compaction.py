@@ -35,5 +35,5 @@ class CompactionOperator(UpkeepOperator):
         **kwargs: Any,
     ) -> None:
         if archive_codec is not None and archive_after is None:
-            raise ValueError(f"archive_codec={archive_codec!r} says how, and nothing says what is old; add archive_after='365d'")
+            raise ValueError(f"archive_codec={archive_codec!r} has no effect without archive_after; add archive_after='365d'")
         super().__init__(table=table, given=locals(), **kwargs)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BY = ("partition", "version")
 NAME_HINT = (
-    "Give each consumer a name, by which it finds the version that it has seen: .expand_kwargs([{'function': 'shop_jobs:revenue', "
+    "Give each consumer a name, under which it stores the version that it has seen: .expand_kwargs([{'function': 'shop_jobs:revenue', "
     "'consumer': 'report.revenue'}, ...]). If only table= is mapped over, one name is enough: .partial(consumer='report.revenue', ...)"
 )
 
@@ -34,7 +34,7 @@ def check_rows(rows: str, by: str) -> None:
     if rows not in CONSUMER_ROWS:
         raise ValueError(f"rows={rows!r} is unknown; use one of {', '.join(CONSUMER_ROWS)}")
     if rows == "changes" and by != "version":
-        raise ValueError("rows='changes' goes from version to version: add by='version'")
+        raise ValueError("rows='changes' needs by='version': add it")
 
 
 class ConsumeOperator(OpalSparkOperator):
@@ -170,8 +170,8 @@ class ConsumeOperator(OpalSparkOperator):
             return watermark.give({"from": seen, "begun": begun, "to": newest})
         if self.arguments["rows"] == "changes":
             raise AirflowFailException(
-                f"an earlier run began the changes up to version {begun} and did not end, and that version has expired: they cannot be "
-                "given again as they were, and what the function did for them might be done twice. Begin anew with another consumer="
+                f"an earlier run began the changes up to version {begun} and did not finish, and that version has expired: the same "
+                "changes cannot be read again, and with other ones the function might repeat work. Start over with another consumer="
             )
         watermark.begin(newest)
         return watermark.give({"from": seen, "to": newest})

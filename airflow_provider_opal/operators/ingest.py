@@ -29,7 +29,9 @@ class Table(NewTable):
     def __post_init__(self) -> None:
         NewTable.__post_init__(self)
         if self.delta in self.keys:
-            raise ValueError(f"delta={self.delta!r} is also a key, so that a key never changes; name the column that says when it changed")
+            raise ValueError(
+                f"delta={self.delta!r} is also a key, so no row could ever replace another; name the column that says when a row changed"
+            )
 
 
 class IngestOperator(OpalSparkOperator):
@@ -108,7 +110,7 @@ class IngestOperator(OpalSparkOperator):
         """A table that is not there is the most frequent reason to fail."""
         if "create" in self.arguments or self.opal.exists(self.table):
             return None
-        return f"there is no table {self.table!r}, and the ingest may not make it: add create=Table(keys=['id'], delta='updated_at')"
+        return f"there is no table {self.table!r}, and the ingest may not create it: add create=Table(keys=['id'], delta='updated_at')"
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
         """With the partition key, where there is one."""

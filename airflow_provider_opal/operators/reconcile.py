@@ -66,7 +66,7 @@ class ReconcileOperator(BaseOperator):
         now = datetime.now(UTC)
         missed = self._missed(context, now)
         if not missed:
-            raise AirflowSkipException(f"{self.consumer} has seen, or was sent, all that {self.table} holds")
+            raise AirflowSkipException(f"{self.consumer} has seen, or was sent, all changes of {self.table}")
         event = context["outlet_events"][self.emitted]
         event.add_partitions(list(missed))
         event.extra = {"versions": dict(missed)}

@@ -34,7 +34,7 @@ KEY_HINT = (
     "Trigger the DAG with one (in the UI: Trigger, field 'Partition key'), run a backfill, or clear a keyed run: "
     "airflow dags clear DAG_ID --partition-key KEY"
 )
-SCHEDULE_HINT = "The DAG's schedule gives no keys: give it schedule=keyed_schedule('@daily')"
+SCHEDULE_HINT = "The DAG's schedule creates no partition keys: use schedule=keyed_schedule('@daily')"
 _KEY_ASKED_FOR = re.compile(r"\{[{%][^}]*\bpartition_key\b")
 RETRIED = "a retry goes on with the same token, so that nothing is applied twice"
 
@@ -171,7 +171,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         result = replace(result, repeated=False)  # there was no result before this try
         if failure is not None:
             message = self._hook.redacted(str(failure)) if isinstance(self._hook, OpalSubmitHook) else failure
-            self.log.warning("Spark reported a failure after the commit of version %s, which stands: %s", result.version, message)
+            self.log.warning("version %s was committed, but Spark reported a failure afterwards: %s", result.version, message)
         return self.finish(context, result)
 
     def finish(self, context: "Context", result: JobResult) -> dict[str, Any]:
@@ -263,7 +263,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         where = f"\nthe driver's log: {hook.log_command}" if hook.log_command else ""
         if failure is None:
             return AirflowException(
-                f"Spark said nothing against {self.operation} of {self.table}, but the table has no result; {RETRIED}{where}"
+                f"Spark reported no failure of {self.operation} of {self.table}, but the table has no result; {RETRIED}{where}"
             )
         status = hook.app_status(failure)
         cause = hook.cause(failure) or (self.advice() if status == INPUT else None)

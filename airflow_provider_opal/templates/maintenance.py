@@ -34,7 +34,7 @@ class Maintenance(UpkeepPolicy):
     def __post_init__(self) -> None:
         UpkeepPolicy.checked(self.policy, is_templated)
         if not span_of("answer_within", self.answer_within) > timedelta():
-            raise ValueError(f"answer_within={self.answer_within!r} is no time to answer in; write '20h'")
+            raise ValueError(f"answer_within={self.answer_within!r} is not a duration; write '20h'")
 
     @property
     def policy(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Consumer:
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, str):
-            raise ValueError(f"consumer {self.name!r}: function={self.function!r}; name it by a text, as 'shop_jobs:revenue'")
+            raise ValueError(f"consumer {self.name!r}: function={self.function!r}; name it as text, as 'shop_jobs:revenue'")
         if self.by not in BY:
             raise ValueError(f"consumer {self.name!r}: by={self.by!r} is unknown; use one of {', '.join(BY)}")
         try:
@@ -160,7 +160,9 @@ class OpalTaskGroup(TaskGroup):
         known = {name: options.pop(name) for name in list(options) if name in _SHARED}
         pipeline = pipeline_of(table=table, source=source, **known)
         if own := [consumer.name for consumer in pipeline.consumers if consumer.own_dag]:
-            raise ValueError(f"consumer {', '.join(own)} has own_dag=True, which only opal_dag makes; write its DAG beside this one")
+            raise ValueError(
+                f"consumer {', '.join(own)} has own_dag=True, which only opal_dag supports; write a DAG for it beside this one"
+            )
         super().__init__(group_id=group_id, **options)
         name = f"{self.dag.dag_id}.{self.group_id}"
         with self:
@@ -198,7 +200,7 @@ def opal_dag(
     """
     pipeline = pipeline_of(table=table, source=source, **{name: options.pop(name) for name in list(options) if name in _SHARED})
     if not isinstance(start_date, datetime):
-        raise ValueError(f"start_date={start_date!r} is no moment; write datetime(2026, 11, 1)")
+        raise ValueError(f"start_date={start_date!r} is not a point in time; write datetime(2026, 11, 1)")
     timetable = keyed_schedule(schedule, timezone, key_format)
     if (
         schedule is not None

@@ -36,7 +36,7 @@ def keyed_schedule(schedule: Any, timezone: str = "UTC", key_format: str | None 
             check_keys(cron, key_format)
         return CronPartitionTimetable(cron, timezone=timezone, run_offset=-1, key_format=key_format or format_of(cron, timezone))
     if key_format is not None:
-        raise ValueError(f"key_format={key_format!r} belongs to a cron schedule, and schedule is {schedule!r}; leave it out")
+        raise ValueError(f"key_format={key_format!r} needs a cron schedule, but schedule is {schedule!r}; leave it out")
     if schedule is None:
         return PartitionedAtRuntime()
     if isinstance(schedule, BaseTimetable):
@@ -44,7 +44,7 @@ def keyed_schedule(schedule: Any, timezone: str = "UTC", key_format: str | None 
     if isinstance(schedule, BaseAsset):
         return PartitionedAssetTimetable(assets=schedule)
     if isinstance(schedule, list | tuple) and any(isinstance(member, Asset) for member in schedule):
-        raise ValueError("schedule is a list of assets, which keyed events never wake; join them: schedule=a & b")
+        raise ValueError("schedule is a list of assets, which events with partition keys never trigger; join them: schedule=a & b")
     raise ValueError(f"schedule={schedule!r} is no schedule; give a cron expression, '@daily', an asset, a timetable or None")
 
 
@@ -77,7 +77,7 @@ def check_keys(cron: str, key_format: str) -> None:
     if first.strftime(key_format) == second.strftime(key_format):
         raise ValueError(
             f"key_format={key_format!r} gives the runs of {first} and {second} one key, {first.strftime(key_format)!r}; "
-            f"write more of the moment, as {format_of(cron)!r}"
+            f"include more of the time, as {format_of(cron)!r}"
         )
 
 

@@ -137,7 +137,7 @@ def shallow(value: Any, most: int = MOST_NESTED) -> Any:
         level = [part for member in level for part in _parts(member)]
         if not level:
             return value
-    raise ValueError(f"more than {most} values lie within one another")
+    raise ValueError(f"more than {most} values are nested")
 
 
 def _parts(value: Any) -> Iterable[Any]:

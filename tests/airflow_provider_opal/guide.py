@@ -10,7 +10,7 @@ PAGE = "docs/airflow.md"
 def write_examples(folder: Path, places: dict[str, str]) -> None:
     """The pipeline in Python, the one in YAML with its loader, the mapped operators, and the consumer's function.
 
-    `places` are put for those that the guide names. Both pipelines are the same one: they get names and tables of their own,
+    `places` replace the paths that the guide names. Both pipelines are the same one: they get names and tables of their own,
     guide_python and guide_yaml.
     """
     text = page_text(PAGE)

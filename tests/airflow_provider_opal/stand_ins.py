@@ -1,4 +1,4 @@
-"""What stands in for a cluster: commands that note how they were called, and a server that answers as YARN and Kubernetes do."""
+"""Replacements for a cluster: commands that record how they were called, and a server that answers as YARN and Kubernetes do."""
 
 import json
 import os

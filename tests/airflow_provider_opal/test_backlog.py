@@ -1,4 +1,4 @@
-"""A consumer that was paused for longer than versions are kept: its keys are told all the same, and what cannot be told is said aloud."""
+"""A consumer that was paused for longer than versions are kept: it gets all missed keys; what cannot be emitted again is an error."""
 
 import json
 import threading
@@ -24,7 +24,7 @@ from opal_lake.testing.clocks import SilentStore, past_store
 from opal_lake.testing.ids import CountingIds
 from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest
 from opal_lake.write.ingest_task import IngestTask, ingest_rows
-from tests.airflow_provider_opal.test_watermark import Lake, consume, done, reconcile, told
+from tests.airflow_provider_opal.test_watermark import Lake, consume, done, event_of, reconcile
 from tests.opal_lake.shop import content, create, rows
 
 DAY_US = 86_400_000_000
@@ -72,10 +72,10 @@ def told_versions(event: dict[str, Any]) -> list[int]:
     return [extra["versions"][event["partition_key"]] for extra in extras if "versions" in extra] or [extras[0]["version"]]
 
 
-def test_keys_of_expired_versions_are_told_and_consumed_as_of_the_oldest_one(table: Table) -> None:
-    """Their consumer was paused for three weeks; nothing of that hangs on how far the reconcile looks back at first."""
+def test_keys_of_expired_versions_are_emitted_and_consumed_as_of_the_oldest_one(table: Table) -> None:
+    """Their consumer was paused for three weeks; the result does not depend on how far the first reconcile looks back."""
     lake, look = Lake(), reconcile(look_back=timedelta(days=100))
-    take(lake, table, "one", **told(put(table, "mon", days_ago=30), key="mon"))
+    take(lake, table, "one", **event_of(put(table, "mon", days_ago=30), key="mon"))
     with pytest.raises(AirflowSkipException):
         look.execute(lake.run(look))
     last = [put(table, key, days_ago=days_ago) for key, days_ago in (("tue", 20), ("wed", 10), ("thu", 0.1))][-1]
@@ -84,20 +84,20 @@ def test_keys_of_expired_versions_are_told_and_consumed_as_of_the_oldest_one(tab
     assert missed == {"tue": oldest, "wed": oldest, "thu": last}
     for key, version in missed.items():
         assert content(table, partition_key=key, net=True, version=version) == [(key, 1, 1)]
-    take(lake, table, "two", **told(oldest, again=True, key="tue"))
+    take(lake, table, "two", **event_of(oldest, again=True, key="tue"))
     assert reconcile(again=timedelta(0)).execute(lake.run(look)) == {"wed": oldest, "thu": missed["thu"]}
     for key in ("wed", "thu"):
-        take(lake, table, key, **told(missed[key], again=True, key=key))
+        take(lake, table, key, **event_of(missed[key], again=True, key=key))
     with pytest.raises(AirflowSkipException):
         reconcile(again=timedelta(0)).execute(lake.run(look))
 
 
-def test_what_was_told_again_and_expired_before_the_consumer_ran_is_consumed_all_the_same(table: Table) -> None:
+def test_a_key_that_was_emitted_again_is_consumed_even_if_its_version_expired_before_the_run(table: Table) -> None:
     first = put(table, "mon", days_ago=30)
     put(table, "tue", days_ago=5)
     lake, oldest = Lake(), expire(table)
     assert first < oldest
-    context = take(lake, table, "one", **told(first, key="mon"))
+    context = take(lake, table, "one", **event_of(first, key="mon"))
     assert context["task_state_store"]["opal_given"] == {"version": oldest}
     put(table, "wed", days_ago=0)
     while (later := expire(table, "1s", "1s")) == oldest:
@@ -109,7 +109,7 @@ def test_what_was_told_again_and_expired_before_the_consumer_ran_is_consumed_all
 
 
 @pytest.mark.parametrize("is_oldest_before_it", [True, False])
-def test_the_key_of_an_empty_day_is_told_as_of_a_version_that_has_it(table: Table, is_oldest_before_it: bool) -> None:
+def test_the_key_of_an_empty_day_is_emitted_as_of_a_version_that_has_it(table: Table, is_oldest_before_it: bool) -> None:
     lake, look = Lake(), reconcile(look_back=timedelta(days=100))
     before = put(table, "mon", days_ago=3)
     then = ManualClock(at_us=int(time.time() * 1e6 - 2 * DAY_US), step_us=1)
@@ -122,7 +122,7 @@ def test_the_key_of_an_empty_day_is_told_as_of_a_version_that_has_it(table: Tabl
     assert missed == {"mon": oldest, "sun": empty if is_oldest_before_it else oldest, "tue": max(last, oldest)}
     assert content(table, partition_key="sun", net=True, version=missed["sun"]) == []
     for key, version in missed.items():
-        take(lake, table, key, **told(version, again=True, key=key))
+        take(lake, table, key, **event_of(version, again=True, key=key))
     with pytest.raises(AirflowSkipException):
         reconcile(again=timedelta(0)).execute(lake.run(look))
 
@@ -177,12 +177,12 @@ def test_the_first_look_leaves_alone_what_is_older_unless_the_log_does_not_reach
     assert reconcile().execute(Lake().run(reconcile())) == {"mon": oldest, "tue": oldest}
 
 
-def test_rows_that_come_under_a_key_late_are_told_whatever_the_number_of_their_ingest(table: Table) -> None:
+def test_late_rows_of_a_key_are_emitted_whatever_the_number_of_their_ingest(table: Table) -> None:
     lake, look = Lake(), reconcile()
     slow = start_ingest(table, IngestOptions())
     assert isinstance(slow, IngestRun)
     first = put(table, "mon", days_ago=0)
-    take(lake, table, "one", **told(first, key="mon"))
+    take(lake, table, "one", **event_of(first, key="mon"))
     with pytest.raises(AirflowSkipException):
         look.execute(lake.run(look))
     values, deleted = rows([("late", 1, 1)])
@@ -193,7 +193,7 @@ def test_rows_that_come_under_a_key_late_are_told_whatever_the_number_of_their_i
     assert look.execute(lake.run(look)) == {"mon": late}
 
 
-def test_no_more_keys_are_told_than_the_state_store_can_keep(table: Table) -> None:
+def test_no_more_keys_are_emitted_than_the_state_store_can_keep(table: Table) -> None:
     lake, look = Lake(), reconcile(most=1, again=timedelta(0))
     versions = [put(table, f"k{number:02d}", days_ago=0) for number in range(12)]
     assert look.execute(lake.run(look)) == {"k00": versions[0]}
@@ -210,7 +210,7 @@ def test_versions_that_expired_unseen_fail_the_reconcile_and_are_named(table: Ta
     look = reconcile(by="version")
     put(table, "thu", days_ago=0)
     expire(table)
-    named = f"version {seen} of .* was seen, and {lost}, which .* has expired.*another name.*longer window"
+    named = f"version {seen} of .* has been seen, and {lost}, which .* has expired.*another name.*longer window"
     for _ in range(2):
         with pytest.raises(AirflowFailException, match=named):
             look.execute(lake.run(look))

@@ -208,7 +208,7 @@ def test_a_master_that_spark_does_not_know_is_refused_before_it_is_submitted_to(
     spark_connection(monkeypatch, host)
     commands.spark_submit()
     task = metagen()
-    with pytest.raises(AirflowFailException, match=r"which Spark does not know. Write as its host local\[2\], spark://host:7077, yarn"):
+    with pytest.raises(AirflowFailException, match=r"which Spark does not know. Set its host to local\[2\], spark://host:7077, yarn"):
         task.execute(context(task))
     assert not commands.notes()
 
@@ -294,8 +294,8 @@ def test_on_yarn_spark_submit_leaves_and_the_resource_manager_tells_the_end(comm
     yarn.reports = [yarn_report("FINISHED", "SUCCEEDED")]
     commands.spark_submit(SUBMITTED_TO_YARN, works=True)
     task, store = ingest(**PACKED), Store()
-    told = task.execute(context(task, store=store))
-    assert told["version"] == 1
+    result = task.execute(context(task, store=store))
+    assert result["version"] == 1
     assert "spark.yarn.submit.waitAppCompletion=false" in option(commands.notes()[0]["argv"], "--conf")
     assert store["spark_job_id:d/r/i/-1/0"] == "application_1_0007"
 
@@ -356,8 +356,8 @@ def test_a_retry_joins_the_yarn_application_of_the_try_before_and_returns_its_re
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task.opal.__class__, "find_result", finishing)
-        told = task.execute(context(task, store=store))
-    assert told["version"] == 1
+        result = task.execute(context(task, store=store))
+    assert result["version"] == 1
     assert not commands.notes()
     assert isinstance(task._hook, OpalSubmitHook)
     assert task._hook._yarn_application_id == "application_1_0007"

@@ -1,4 +1,4 @@
-"""What of a run's tries is a retry and what a clear, whatever becomes of `retries` between them.
+"""Which attempts of a run are retries and which are clears, also if `retries` changes between them.
 
 Airflow's part is done as its `clear_task_instances` does it; cluster/test_reruns.py has the real one.
 """

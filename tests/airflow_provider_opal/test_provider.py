@@ -109,21 +109,21 @@ def test_the_hook_reads_tables_without_spark(lake: Path) -> None:
     assert hook.versions_after("shop.users", 0) == (0, 4)
     assert hook.versions_after("shop.users", 0, most=1) == (0, 2)
     assert hook.versions_after("shop.users", 4) is None
-    with pytest.raises(AirflowFailException, match=r"version 5 of .* was seen, and the newest is 4: the table was made anew"):
+    with pytest.raises(AirflowFailException, match=r"version 5 of .* has been seen, but the newest is 4: the table was created again"):
         hook.versions_after("shop.users", 5)
-    found = hook.find_result("shop.users", "metagen", "m")
-    assert found is not None
-    assert (found.version, found.repeated) == (2, True)
+    result = hook.find_result("shop.users", "metagen", "m")
+    assert result is not None
+    assert (result.version, result.repeated) == (2, True)
 
 
 def test_a_connection_that_does_not_work_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": "ftp://nowhere/lake"}))
-    works, said = OpalHook().test_connection()
+    works, message = OpalHook().test_connection()
     assert not works
-    assert "scheme 'ftp'" in said
+    assert "scheme 'ftp'" in message
     monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": "/nowhere/lake"}))
-    works, said = OpalHook().test_connection()
+    works, message = OpalHook().test_connection()
     assert not works
-    assert said.startswith("/nowhere/lake is no folder of")
+    assert message.startswith("/nowhere/lake is no folder of")
     monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "fs", "host": "/"}))
     assert OpalHook().test_connection()[1].endswith("name another with opal_conn_id=")

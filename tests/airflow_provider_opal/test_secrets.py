@@ -43,7 +43,7 @@ VALUES = [*IN_CONNECTION.values(), *IN_CONF.values(), *IN_ENVIRONMENT.values()]
 
 @pytest.fixture(autouse=True)
 def lake(tmp_path: Path, s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """A lake on an S3 server, which a table of its own for each test lies in."""
+    """A lake on an S3 server, with a table of its own for each test."""
     root = f"s3a://lake/secrets/{tmp_path.name}"
     create(open_storage(f"{root}/t", s3_options))
     set_lake(monkeypatch, root, s3_options["endpoint_url"])
@@ -81,7 +81,7 @@ def run(task: OpalSparkOperator) -> tuple[Any, list[str]]:
     return result, [*before, repr({name: getattr(task, name) for name in task.template_fields})]
 
 
-def said(logs: pytest.LogCaptureFixture) -> str:
+def logged(logs: pytest.LogCaptureFixture) -> str:
     """All logs; those of the S3 client, which shows its requests at DEBUG, as Airflow masks them."""
     lines = [(record.name, record.getMessage() + (record.exc_text or "")) for record in logs.records]
     return "\n".join(_secrets_masker().redact(line) if name.startswith(("botocore", "urllib3")) else line for name, line in lines)
@@ -108,7 +108,7 @@ def test_no_secret_is_on_the_command_line_or_in_what_is_shown(
     note = commands.notes()[0]
     seen = {
         "command line": " ".join(note["argv"]),
-        "logs": said(logs),
+        "logs": logged(logs),
         "output": "".join(capfd.readouterr()),  # the task's own log
         "templates and error": " ".join(shown),
     }
@@ -160,7 +160,7 @@ def test_an_error_of_the_store_shows_no_option_of_the_connection(
         pytest.fail("the store cannot have answered")
     assert not commands.notes()
     value = {**IN_CONNECTION, "endpoint_url": "p4ss-of-the-url"}[option]
-    assert value not in shown + said(logs)
+    assert value not in shown + logged(logs)
 
 
 @pytest.mark.s3
@@ -171,7 +171,7 @@ def test_a_table_that_takes_no_such_options_names_them_without_values(
     set_spark(monkeypatch, "local")
     commands.spark_submit(status=RETRY)
     _, shown = run(MetaGenOperator(task_id="m", table=table))
-    assert not [value for value in IN_CONNECTION.values() if value in " ".join(shown) + said(logs)]
+    assert not [value for value in IN_CONNECTION.values() if value in " ".join(shown) + logged(logs)]
 
 
 @pytest.mark.s3
@@ -186,7 +186,7 @@ def test_a_password_of_a_database_is_named_and_never_carried(
     argv = " ".join(commands.notes()[0]["argv"])
     assert '"password_env": "SHOP_PASSWORD"' in argv.replace('":"', '": "')
     assert "spark.yarn.appMasterEnv.SHOP_USER=shop" in argv
-    assert not [value for value in IN_ENVIRONMENT.values() if value in " ".join([argv, said(logs), *shown])]
+    assert not [value for value in IN_ENVIRONMENT.values() if value in " ".join([argv, logged(logs), *shown])]
 
 
 @pytest.mark.parametrize(

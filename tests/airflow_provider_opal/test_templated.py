@@ -80,7 +80,7 @@ def test_a_table_and_a_connection_may_be_templates(kind: Any, needed: dict[str, 
 
 
 def test_an_asset_s_table_may_not_be_one_and_the_error_says_the_way_out() -> None:
-    with pytest.raises(ValueError, match="is a template, and an asset has to be known before a run: name the table itself here"):
+    with pytest.raises(ValueError, match="is a template, but its asset must be known before a run: write the table's name here"):
         opal_asset(TABLE)
 
 
@@ -227,10 +227,10 @@ def mapped() -> dict[str, MappedOperator]:
         def paths() -> list[str]:
             return ["/a/1.json", "/a/2.json"]
 
-        found = paths()
+        asked = paths()
         tables = ["shop.a", "shop.b"]
         IngestOperator.partial(task_id="sources", table="shop.a").expand(source=[Files("/in/1.json"), "/in/2.json"])
-        IngestOperator.partial(task_id="returned", table="shop.a", metadata="inline").expand(source=found)
+        IngestOperator.partial(task_id="returned", table="shop.a", metadata="inline").expand(source=asked)
         IngestOperator.partial(task_id="kwargs").expand_kwargs([{"table": table, "source": f"/in/{table}.json"} for table in tables])
         MetaGenOperator.partial(task_id="metagens", outlets=[opal_asset("other")]).expand(table=tables)
         MetaGenOperator.partial(task_id="one_table", table="shop.a").expand(partition=["a", "b"])
@@ -246,15 +246,15 @@ def mapped() -> dict[str, MappedOperator]:
 
 def test_operators_may_be_mapped_and_have_their_assets() -> None:
     a, versions, other = opal_asset("shop.a"), opal_asset("shop.a", versions=True), opal_asset("other")
-    found = mapped()
-    assert {name: (made.inlets, made.outlets) for name, made in found.items()} == {
-        **dict.fromkeys(found, ([], [])),
+    result = mapped()
+    assert {name: (made.inlets, made.outlets) for name, made in result.items()} == {
+        **dict.fromkeys(result, ([], [])),
         "returned": ([], [a, versions]),
         "metagens": ([], [other]),
         "one_table": ([], [a, versions]),
         "consumers": ([a], []),
     }
-    assert found["metagens"].unmap({"table": "shop.a", "outlets": [other]}).outlets == [a, versions, other]
-    assert found["one_table"].unmap({"table": "shop.a", "outlets": [a, versions]}).outlets == [a, versions]
-    assert found["sensors"].unmap({"table": "shop.a"}).inlets == [a]
-    assert found["sources"].unmap({"table": "shop.a", "source": Files("/in/1.json")}).outlets == []
+    assert result["metagens"].unmap({"table": "shop.a", "outlets": [other]}).outlets == [a, versions, other]
+    assert result["one_table"].unmap({"table": "shop.a", "outlets": [a, versions]}).outlets == [a, versions]
+    assert result["sensors"].unmap({"table": "shop.a"}).inlets == [a]
+    assert result["sources"].unmap({"table": "shop.a", "source": Files("/in/1.json")}).outlets == []

@@ -85,7 +85,7 @@ def test_a_sensor_s_ranges_follow_on_from_each_other_and_a_run_keeps_its_own(tab
     assert not task.poke(lake.run(task, "three")).is_done
 
 
-def test_a_new_sensor_starts_where_it_is_told(table: Table) -> None:
+def test_a_new_sensor_starts_at_its_start(table: Table) -> None:
     first = put(table, "a", 1)
     for start, after in (("head", first), ("all", 0), (1, 1)):
         lake, task = Lake(), sensor(start=start)
@@ -170,7 +170,7 @@ def test_changes_that_have_expired_unfinished_are_not_given_otherwise(table: Tab
     put(table, "b", 2)
     table.retain(window="0s", grace="0s")
     task = consume("version", rows="changes")
-    with pytest.raises(AirflowFailException, match=f"an earlier run began the changes up to version {first} and did not end"):
+    with pytest.raises(AirflowFailException, match=f"an earlier run began the changes up to version {first} and did not finish"):
         task.execute(lake.run(task, "two"))
 
 
@@ -197,7 +197,7 @@ def test_a_consumer_by_partition_needs_a_key(table: Table) -> None:
         consume("partition").execute(Lake().run(consume("partition")))
 
 
-def told(*versions: int, again: bool = False, key: str = "mon") -> dict[str, Any]:
+def event_of(*versions: int, again: bool = False, key: str = "mon") -> dict[str, Any]:
     """The events that made a run: of MetaGens, or of a ReconcileOperator."""
     extras = [{"versions": {key: version}} if again else {"version": version} for version in versions]
     asset = redelivery_asset("shop.users", "d.c") if again else opal_asset("shop.users")
@@ -205,13 +205,13 @@ def told(*versions: int, again: bool = False, key: str = "mon") -> dict[str, Any
     return {"partition_key": key, "triggering_asset_events": events}
 
 
-def test_a_consumer_by_partition_keeps_the_version_that_its_event_told(table: Table) -> None:
-    """Whatever came meanwhile: its rows are those of then."""
+def test_a_consumer_by_partition_keeps_the_version_of_its_event(table: Table) -> None:
+    """Whatever was ingested in the meantime: it gets the rows of that version."""
     lake, task = Lake(), consume("partition")
     first = put(table, "mon", 1)
     put(table, "mon", 2)
     done(table, task, "one", first)
-    one = lake.run(task, "one", **told(first))
+    one = lake.run(task, "one", **event_of(first))
     assert task.execute(one)["version"] == first
     assert one["task_state_store"]["opal_given"] == {"version": first}
     assert lake.assets[task.asset]["consumed/d.c/mon"]["version"] == first
@@ -221,13 +221,13 @@ def test_a_cleared_consumer_gets_what_it_had_whatever_its_events_and_the_table_s
     lake = Lake()
     for at, by in enumerate(("partition", "version")):
         task, first = consume(by), put(table, "mon", 2 * at)
-        context = lake.run(task, by, **told(first))
+        context = lake.run(task, by, **event_of(first))
         done(table, task, by, first)
         task.execute(context)
         given = context["task_state_store"]["opal_given"]
         assert given == ({"version": first} if by == "partition" else {"from": 0, "to": first})
         later = put(table, "mon", 2 * at + 1)
-        cleared = {**context, **told(later)}
+        cleared = {**context, **event_of(later)}
         cleared["ti"].id, cleared["ti"].max_tries = 1, cleared["ti"].max_tries + 1
         asked = consume(by, spark_conn_id="nowhere")
         with pytest.raises(AirflowFailException, match="no Spark connection"):  # it is really submitted again
@@ -249,14 +249,14 @@ def test_a_consumer_behind_a_metagen_keeps_the_version_of_that(table: Table) -> 
     assert context["task_state_store"]["opal_given"] == {"version": first}
 
 
-def test_what_was_taken_meanwhile_is_not_taken_again_because_it_was_told_again(table: Table) -> None:
+def test_a_key_that_was_consumed_meanwhile_is_not_consumed_again_for_a_repeated_event(table: Table) -> None:
     lake, task, first = Lake(), consume("partition"), put(table, "mon", 1)
     done(table, task, "one", first)
-    task.execute(lake.run(task, "one", **told(first)))
-    idle = consume("partition").execute(lake.run(task, "two", **told(first, again=True)))
+    task.execute(lake.run(task, "one", **event_of(first)))
+    idle = consume("partition").execute(lake.run(task, "two", **event_of(first, again=True)))
     assert idle["notes"] == [f"partition key 'mon' was consumed meanwhile, as of version {first}"]
     done(table, task, "three", first)
-    assert consume("partition").execute(lake.run(task, "three", **told(first)))["repeated"], "a MetaGen's event counts, taken or not"
+    assert consume("partition").execute(lake.run(task, "three", **event_of(first)))["repeated"], "a MetaGen's event counts, taken or not"
     assert event_version_of({"triggering_asset_events": None}, task.asset.uri, "mon") == (None, False)
 
 
@@ -268,7 +268,7 @@ def test_reconcile_finds_the_keys_that_were_not_taken_and_tells_of_them_once_a_d
     lake, task, look = Lake(), consume("partition"), reconcile()
     first, second = put(table, "mon", 1), put(table, "tue", 2)
     done(table, task, "one", first)
-    task.execute(lake.run(task, "one", **told(first)))
+    task.execute(lake.run(task, "one", **event_of(first)))
     context = lake.run(look)
     assert look.execute(context) == {"tue": second}
     assert context["outlet_events"][look.emitted].keys == ["tue"]
@@ -304,7 +304,7 @@ def test_a_table_that_was_made_anew_is_another_one(table: Table, tmp_path: Path)
     anew = create(open_storage(str(tmp_path / "shop" / "users")))
     for at in range(1, 4):
         put(anew, "a", at)
-    with pytest.raises(AirflowFailException, match=r"has seen version 2 of a table that is gone.*\(consumer=\)"):
+    with pytest.raises(AirflowFailException, match=r"has seen version 2 of a table that no longer exists.*\(consumer=\)"):
         task.execute(lake.run(task, "two"))
 
 
@@ -346,9 +346,9 @@ def test_a_consumer_behind_two_ingests_sees_the_later_one(versions: dict[str, in
 def test_changes_are_consumed_by_version() -> None:
     task = consume("version", rows="changes")
     assert task.arguments["rows"] == "changes"
-    with pytest.raises(ValueError, match="rows='changes' goes from version to version: add by='version'"):
+    with pytest.raises(ValueError, match="rows='changes' needs by='version': add it"):
         consume("partition", rows="changes")
     with pytest.raises(ValueError, match="rows='all' is unknown; use one of visible, changes"):
         consume("version", rows="all")
-    with pytest.raises(ValueError, match="consumer 'a': rows='changes' goes from version to version: add by='version'"):
+    with pytest.raises(ValueError, match="consumer 'a': rows='changes' needs by='version': add it"):
         Consumer(name="a", function="m:f", rows="changes")

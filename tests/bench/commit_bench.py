@@ -54,8 +54,8 @@ print(time.process_time() - begin, (resource.getrusage(resource.RUSAGE_SELF).ru_
 
 
 def batch(turn: int, rows: int) -> pa.Table:
-    keys = [f"user-{(turn * 7_919 + place * 104_729) % KEYS:08d}" for place in range(rows)]
-    return pa.table([keys, [turn * 10 + place for place in range(rows)], [turn / 7] * rows, ["n"] * rows], schema=SCHEMA)
+    keys = [f"user-{(turn * 7_919 + position * 104_729) % KEYS:08d}" for position in range(rows)]
+    return pa.table([keys, [turn * 10 + position for position in range(rows)], [turn / 7] * rows, ["n"] * rows], schema=SCHEMA)
 
 
 def new_table(path: Path, file_format: str = "parquet") -> Table:
@@ -132,8 +132,8 @@ def bench_commits(folder: Path, segments: int, commits: int) -> None:
 
 
 def _run(program: str, path: Path, *arguments: str) -> list[float]:
-    said = subprocess.run([sys.executable, "-c", program, str(path), *arguments], capture_output=True, text=True, check=True)
-    return [float(word) for word in said.stdout.split()]
+    finished = subprocess.run([sys.executable, "-c", program, str(path), *arguments], capture_output=True, text=True, check=True)
+    return [float(word) for word in finished.stdout.split()]
 
 
 def bench_read(folder: Path, small: int, file_format: str) -> None:
@@ -156,12 +156,12 @@ def bench_read(folder: Path, small: int, file_format: str) -> None:
 
 
 def _timed(work: object) -> tuple[float, float]:
-    found = []
+    durations = []
     for _ in range(5):
         cpu, wall = time.process_time(), time.perf_counter()
         work()  # type: ignore[operator]  # a callable
-        found.append((1e3 * (time.process_time() - cpu), 1e3 * (time.perf_counter() - wall)))
-    return statistics.median(cpu for cpu, _ in found), statistics.median(wall for _, wall in found)
+        durations.append((1e3 * (time.process_time() - cpu), 1e3 * (time.perf_counter() - wall)))
+    return statistics.median(cpu for cpu, _ in durations), statistics.median(wall for _, wall in durations)
 
 
 def main() -> None:

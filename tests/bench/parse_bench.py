@@ -39,8 +39,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
-    found = [(measured(AIRFLOW)[0], *measured(SCRIPT)) for _ in range(rounds)]
-    there, here, yaml = (statistics.median(column) for column in zip(*found, strict=True))
+    rounds_measured = [(measured(AIRFLOW)[0], *measured(SCRIPT)) for _ in range(rounds)]
+    there, here, yaml = (statistics.median(column) for column in zip(*rounds_measured, strict=True))
     print(f"all operators, sensors, templates {here:6.0f} ms   (aim: at most {AIM_MS} ms)")
     print(f"beside them the YAML loader       {yaml:6.0f} ms   (a file that uses it)")
     print(f"Airflow and its Spark provider    {there:6.0f} ms")

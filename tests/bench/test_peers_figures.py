@@ -31,34 +31,34 @@ def ratios(*measured: list[Figure]) -> dict[str, float]:
 
 
 def test_opal_is_compared_with_the_fastest_peer_and_all_with_plain() -> None:
-    found = all_ratios(figures(UPSERT, opal_inline=2, delta=12, iceberg=8, lumos=1, plain=1))
-    assert [ratio.who for ratio in found if ratio.over == "fastest peer"] == ["iceberg"]
-    assert {ratio.name: ratio.value for ratio in found} == {
+    computed = all_ratios(figures(UPSERT, opal_inline=2, delta=12, iceberg=8, lumos=1, plain=1))
+    assert [ratio.who for ratio in computed if ratio.over == "fastest peer"] == ["iceberg"]
+    assert {ratio.name: ratio.value for ratio in computed} == {
         "upsert 1% uniform: fastest peer / opal-inline": 4,
         "upsert 1% uniform: opal-inline / plain": 2,
         "upsert 1% uniform: delta / plain": 12,
         "upsert 1% uniform: iceberg / plain": 8,
         "upsert 1% uniform: lumos / plain": 1,
     }
-    assert "upsert 1% uniform\n" in ratio_table(found)
-    assert "(iceberg)" in ratio_table(found)
+    assert "upsert 1% uniform\n" in ratio_table(computed)
+    assert "(iceberg)" in ratio_table(computed)
 
 
 def test_a_scan_is_compared_with_the_unfiltered_one_or_with_the_fresh_table() -> None:
     fresh = Case(measure="scan", rows=1000, columns="2 columns")
     later = Case(measure="scan", rows=1000, columns="2 columns", batch=5, upserts=10)
     unfiltered = Case(measure="scan", rows=1000, columns="2 columns", batch=5, upserts=10, view=UNFILTERED)
-    found = ratios(figures(fresh, opal_inline=1, delta=2), figures(later, opal_inline=3, delta=5), figures(unfiltered, opal_inline=2))
-    assert found["scan 0.5% after 10 2 columns: opal-inline / its unfiltered scan"] == 1.5
-    assert found["scan 0.5% after 10 2 columns: delta / its fresh table"] == 2.5
-    assert not [name for name in found if name.startswith("scan after 0") and "fresh table" in name]
+    computed = ratios(figures(fresh, opal_inline=1, delta=2), figures(later, opal_inline=3, delta=5), figures(unfiltered, opal_inline=2))
+    assert computed["scan 0.5% after 10 2 columns: opal-inline / its unfiltered scan"] == 1.5
+    assert computed["scan 0.5% after 10 2 columns: delta / its fresh table"] == 2.5
+    assert not [name for name in computed if name.startswith("scan after 0") and "fresh table" in name]
 
 
-def test_growth_is_told_against_the_smallest_table() -> None:
+def test_growth_is_relative_to_the_smallest_table() -> None:
     sizes = [Case(measure="growth", rows=rows, batch=100) for rows in (1000, 10_000)]
-    found = ratios(figures(sizes[0], opal_inline=1, delta=2), figures(sizes[1], opal_inline=1.2, delta=9))
-    assert found["growth 1% of 10,000: delta / itself at 1,000"] == 4.5
-    assert found["growth 1% of 10,000: opal-inline / itself at 1,000"] == pytest.approx(1.2)
+    computed = ratios(figures(sizes[0], opal_inline=1, delta=2), figures(sizes[1], opal_inline=1.2, delta=9))
+    assert computed["growth 1% of 10,000: delta / itself at 1,000"] == 4.5
+    assert computed["growth 1% of 10,000: opal-inline / itself at 1,000"] == pytest.approx(1.2)
 
 
 def test_without_peers_or_plain_there_is_nothing_to_divide() -> None:
@@ -98,12 +98,12 @@ def test_every_limit_is_about_a_ratio_of_the_short_run() -> None:
 
 def test_boxes_are_the_same_every_time_and_lie_within_the_table() -> None:
     columns = ("v1", "v2", "mod_time")
-    found = boxes(columns, 1000)
-    assert found == boxes(columns, 1000)
-    assert len(found) == COUNT
-    assert {len(box) for box in found} == {1, 3}
+    queried = boxes(columns, 1000)
+    assert queried == boxes(columns, 1000)
+    assert len(queried) == COUNT
+    assert {len(box) for box in queried} == {1, 3}
     ranges = {"v1": (0, 1), "v2": (0, 1000), "mod_time": (BEGAN_MS, BEGAN_MS + 1000)}
-    assert all(ranges[column][0] <= low < high <= ranges[column][1] for box in found for column, (low, high) in box.items())
+    assert all(ranges[column][0] <= low < high <= ranges[column][1] for box in queried for column, (low, high) in box.items())
     assert box_sql({"v1": (0.25, 0.5), "v2": (3, 9)}) == "v1 >= 0.25D AND v1 < 0.5D AND v2 >= 3 AND v2 < 9"
 
 
@@ -130,7 +130,7 @@ def test_a_second_figure_of_a_case_adds_its_rounds(tmp_path: Path) -> None:
     assert [list(figure.values) for figure in results.figures] == [[1.0, 5.0]]
 
 
-def test_bytes_are_told_by_kind_of_file() -> None:
+def test_bytes_are_counted_by_kind_of_file() -> None:
     before = {"data/a.parquet": 10, "_opal/log/1.json": 5}
     after = {"data/a.parquet": 10, "data/b.parquet": 7, "_opal/log/1.json": 6, "_opal/key_store/1.run": 3, "part-0.parquet": 2}
     assert growth(before, after) == {"data": 7, "_opal/log": 1, "_opal/key_store": 3, "parquet": 2}

@@ -39,5 +39,5 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _few_blocks_stay_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every probe of a run that there is room for brings it near, so that tests choose the way by the room."""
+    """Every probe copies its run into the cache if there is room, so that tests choose cached or remote by the size of the cache."""
     monkeypatch.setattr(near_runs, "FEW_BLOCKS", -1)

@@ -60,7 +60,7 @@ def drawn(seed: int, count: int, keys: int, ties: int = 1) -> Entries:
 
 
 def probes_of(stored: Entries, seed: int, count: int) -> Entries:
-    """Half of them of keys that are there, at other times."""
+    """Half of them with existing keys, at other times."""
     ties = len(stored.ties) // 2
     other = drawn(seed, count // 2, count // 2, ties)
     if not len(stored):
@@ -101,7 +101,7 @@ def cache_of(storage: Storage, backend: str, folder: Path, max_bytes: int = 1 <<
 
 
 def caches(storage: Storage, backend: str, run: RunFile, entries: Entries, folder: Path) -> Iterator[tuple[str, NearRuns]]:
-    """The same run in a cache that was told it, in one that fetches it, and in one that has no room."""
+    """The same run in a cache that the writer filled, in one that fetches it, and in one that has no room."""
     for way in WAYS:
         cache = cache_of(storage, backend, folder / way, 0 if way == "far" else 1 << 30)
         if way == "kept":

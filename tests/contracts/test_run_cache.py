@@ -88,11 +88,11 @@ def test_every_way_finds_what_brute_force_finds(
 def test_runs_of_every_size_over_every_store(storage: Storage, backend: str, count: int, tmp_path: Path) -> None:
     stored = greatest_of_equal(drawn(count, count, max(1, count // 3)))
     run, new = put_run(storage, stored), probes_of(stored, 1, 500)
-    wanted = brute_force(stored, new)
+    expected = brute_force(stored, new)
     middle = int(stored.high[len(stored) // 2]) if count else 0
     inside = [row for row in rows_of(stored) if row[0] <= middle]
     for way, cache in caches(storage, backend, run, stored, tmp_path):
-        assert found_rows(cache, run, new) == wanted, way
+        assert found_rows(cache, run, new) == expected, way
         assert sliced(cache, run, 1_000, high=middle) == inside, way
         assert len(near_files(cache)) == (way == "kept" or (way == "brought" and count > 0))
 
@@ -135,8 +135,8 @@ def test_several_runs_are_asked_each_for_its_own_range(local: Storage, backend: 
     runs = [put_run(local, part) for part in thirds]
     cache = cache_of(local, backend, tmp_path / "near")
     new = probes_of(stored, 4, 800)
-    found = [rows_of(entries) for entries in cache.neighbours(runs, new)]
-    assert found == [brute_force(part, new) for part in thirds]
+    answers = [rows_of(entries) for entries in cache.neighbours(runs, new)]
+    assert answers == [brute_force(part, new) for part in thirds]
     outside = new.take(slice(0, 0))
     assert cache.neighbours(runs, outside) == []
 
@@ -196,10 +196,10 @@ def test_many_keys_that_are_not_there_bring_no_run_near(
 def test_what_was_brought_near_is_read_no_more(local: Storage, backend: str, tmp_path: Path) -> None:
     stored = greatest_of_equal(drawn(5, 5_000, 2_000))
     run, new = put_run(local, stored), probes_of(stored, 6, 200)
-    wanted = brute_force(stored, new)
-    assert found_rows(cache_of(local, backend, tmp_path / "near"), run, new) == wanted
+    expected = brute_force(stored, new)
+    assert found_rows(cache_of(local, backend, tmp_path / "near"), run, new) == expected
     local.delete([run.path])
-    assert found_rows(cache_of(local, backend, tmp_path / "near"), run, new) == wanted
+    assert found_rows(cache_of(local, backend, tmp_path / "near"), run, new) == expected
 
 
 def test_a_run_larger_than_the_cache_stays_far(local: Storage, backend: str, tmp_path: Path) -> None:
@@ -292,10 +292,10 @@ def test_processes_that_bring_a_run_at_once_share_one_copy(local: Storage, backe
     racers = [spawn.Process(target=_racer, args=((cache, run, new, barrier, answers),)) for _ in range(3)]
     for racer in racers:
         racer.start()
-    found = [answers.get(timeout=120) for _ in racers]
+    outcomes = [answers.get(timeout=120) for _ in racers]
     for racer in racers:
         racer.join(60)
-    assert found == [brute_force(stored, new)] * 3
+    assert outcomes == [brute_force(stored, new)] * 3
     assert len(near_files(cache)) == 1
 
 

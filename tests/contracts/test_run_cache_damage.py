@@ -1,4 +1,4 @@
-"""The contract of a cache of runs: whatever is damaged or laid in its place, near or in the store, no answer is ever wrong."""
+"""The contract of a cache of runs: whatever is damaged or replaced, in the cache or in the store, no answer is ever wrong."""
 
 import os
 import random
@@ -115,7 +115,7 @@ def test_rocksdb_sees_damage_in_what_it_reads_and_the_copy_is_derived_anew(local
     """Also in the middle of a reading, which goes on from the store."""
     stored = greatest_of_equal(drawn(5, 20_000, 20_000))
     run, new = put_run(local, stored), probes_of(stored, 6, 20_000)
-    wanted = brute_force(stored, new)
+    expected = brute_force(stored, new)
     for folder in (tmp_path / "sliced", tmp_path / "probed"):
         cache_of(local, "rocksdb", folder).keep(run, stored)
         cache = cache_of(local, "rocksdb", folder)
@@ -125,7 +125,7 @@ def test_rocksdb_sees_damage_in_what_it_reads_and_the_copy_is_derived_anew(local
         if folder.name == "sliced":
             assert sliced(cache, run, 100) == rows_of(stored)
             assert near_files(cache) == []
-        assert found_rows(cache, run, new) == wanted
+        assert found_rows(cache, run, new) == expected
         assert table.parent in near_files(cache)
         assert table.read_bytes() != data
 
@@ -173,7 +173,7 @@ def linked(folder: Path) -> None:
 
 @pytest.mark.parametrize("harm", [open_to_all, open_to_the_group, another_users, linked])
 def test_a_folder_that_others_may_write_to_is_refused(local: Storage, backend: str, harm: Callable[[Path], None], tmp_path: Path) -> None:
-    """Before anything is written to it, and before what lies there is believed."""
+    """Before anything is written to it, and before its content is trusted."""
     stored = greatest_of_equal(drawn(5, 500, 200))
     run = put_run(local, stored)
     cache_of(local, backend, tmp_path).keep(run, stored)
@@ -185,7 +185,7 @@ def test_a_folder_that_others_may_write_to_is_refused(local: Storage, backend: s
 
 
 def test_the_folder_is_the_users_own_and_nothing_beside_it_is_touched(local: Storage, backend: str, tmp_path: Path) -> None:
-    """Whoever names a folder with things in it as the cache keeps them, however small the cache."""
+    """If the user names a folder with other files in it as the cache, these files are kept, however small the cache is."""
     (tmp_path / "near").mkdir()
     (tmp_path / "near" / "precious").write_bytes(b"x" * 1_000_000)
     parts = [greatest_of_equal(drawn(seed, 3_000, 1_000)) for seed in range(4)]
@@ -290,7 +290,7 @@ def test_a_sound_run_in_the_place_of_another_is_not_taken(local: Storage, backen
 
 
 def test_equal_names_with_other_bytes_are_other_runs(local: Storage, backend: str, tmp_path: Path) -> None:
-    """A table that was deleted and made anew at its path has runs of the same names."""
+    """A table that was deleted and created again at its path has runs of the same names."""
     stored, other = (greatest_of_equal(drawn(seed, 500, 500)) for seed in (5, 6))
     run = put_run(local, stored)
     cache = cache_of(local, backend, tmp_path / "near")

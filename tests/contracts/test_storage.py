@@ -42,7 +42,7 @@ Opener = Callable[[], Storage]
 
 @pytest.fixture(params=["memory", "local", "local_without_links", pytest.param("s3", marks=pytest.mark.s3)])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
-    """Each call opens the same, at first empty, store anew."""
+    """Each call opens the same store again; it is empty at first."""
     name = uuid.uuid4().hex
     if request.param == "memory":
         return lambda: open_storage(f"memory://{name}")
@@ -280,7 +280,7 @@ def test_no_reader_ever_sees_a_part(store: Storage) -> None:
     assert set(seen) <= {len(whole)}
 
 
-def test_a_pickled_store_is_the_same_place(store: Storage) -> None:
+def test_a_pickled_store_is_the_same_store(store: Storage) -> None:
     fill(store, ["before"])
     copy: Storage = pickle.loads(pickle.dumps(store))
     fill(copy, ["after"])
@@ -325,7 +325,7 @@ def test_a_store_behaves_like_a_dictionary(store: Storage, steps: list[tuple[str
 
 
 def test_a_store_tells_the_time_by_which_it_stamps_and_leaves_nothing_behind(store: Storage) -> None:
-    """To about a second, as S3 tells it; a store in memory has no time that means anything to others, unless it was given a clock."""
+    """To about a second, as S3 reports it; a store in memory has no time of its own, unless it was given a clock."""
     fill(store, ["a"])
     told_us = store.now_us()
     assert paths_of(store) == ["a"]

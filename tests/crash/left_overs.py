@@ -1,4 +1,4 @@
-"""What lies in a store and is of no version, after a retention that kept only the newest ones."""
+"""Files in a store that belong to no version, after a retention that kept only the newest ones."""
 
 import os
 from pathlib import Path
@@ -18,8 +18,8 @@ def left_overs(table: Table, root: Path | None) -> list[str]:
     """
     head = table.snapshot_at()
     named = {file.path for part in (head.files, head.logs, head.runs) for file in part.values()}
-    there = {found.path for prefix in _WORK for found in table.storage.list(prefix)}
-    passing = {found.path for prefix in _PASSING for found in table.storage.list(prefix)}
+    there = {stored.path for prefix in _WORK for stored in table.storage.list(prefix)}
+    passing = {stored.path for prefix in _PASSING for stored in table.storage.list(prefix)}
     found = [f"left over: {path}" for path in sorted((there - named) | passing)]
     found += [f"missing: {path}" for path in sorted(named - there)]
     if root is not None:

@@ -39,7 +39,7 @@ def write_source(folder: Path) -> Model:
 
 
 def crash_bootstraps(folder: Path, kills: int, stores: Sequence[str], dice: random.Random, tally: Tally) -> None:
-    """So many drivers are killed, a few to a table; then one comes through, and the table is looked at."""
+    """Kill this many drivers, a few for each table; then let one finish, and check the table."""
     model, number, seconds = write_source(folder / "source"), 0, 0.0
     while kills > 0:
         store = dice.choice([store for store in stores if store != "s3"])
@@ -102,9 +102,9 @@ def main(uri: str, source: str, hard_links: str) -> None:
     settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.ui.showConsoleProgress": "false"}
     spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     table = table_on(open_storage(uri, {"hard_links": hard_links}))
-    wanted = SourceTable(location=source, format="parquet")
+    source_table = SourceTable(location=source, format="parquet")
     print("begun", flush=True)
-    Bootstrap(spark=spark, table=table, source=wanted).run(lambda: plan_source(spark, wanted, None, 1))
+    Bootstrap(spark=spark, table=table, source=source_table).run(lambda: plan_source(spark, source_table, None, 1))
     spark.stop()
 
 

@@ -1,4 +1,4 @@
-"""A table's life under kills: each job is killed once at a random moment and run again, and then the table is looked at from all sides.
+"""A table's life under kills: each job is killed once at a random moment and run again, and then the table is checked in every way.
 
 All follows from a seed: the jobs, their rows, and where they are killed; but for kills from outside, whose moment is a time.
 """
@@ -67,7 +67,7 @@ class Story:
         self.ledger = Ledger(log=self.table.log)
 
     def tell(self, jobs: int) -> None:
-        """So many jobs that are killed, behind some that are not."""
+        """Run this many jobs that are killed, after some that are not."""
         for operation in _FIRST_JOBS:
             self._through(self._job(operation))
         self._follow()
@@ -79,9 +79,9 @@ class Story:
             self._fail("left-overs", f"{len(found)}: {found[:4]}")
 
     def _through(self, job: Job) -> None:
-        told = self._run(job, None)
-        if told is None or "error" in told:
-            self._fail(job.operation, f"does not come through, though nobody killed it: {told}")
+        answer = self._run(job, None)
+        if answer is None or "error" in answer:
+            self._fail(job.operation, f"does not come through, though nobody killed it: {answer}")
             raise StoryEndedError
 
     def live_through(self, operation: str) -> None:
@@ -89,21 +89,21 @@ class Story:
         job, killed = self._job(operation), False
         kill = self._kill(operation)
         where = f"{operation} killed by {kill}"
-        told = self._run(job, kill)
-        if told is None:
+        answer = self._run(job, kill)
+        if answer is None:
             killed = True
             self.tally.kills[self.store, operation] = self.tally.kills.get((self.store, operation), 0) + 1
         else:
             self.tally.survived += 1
         for _ in range(_TRIES if killed else 0):
             self.tally.reruns += 1
-            told = self._run(job, None)
-            if told is not None and "error" not in told:
+            answer = self._run(job, None)
+            if answer is not None and "error" not in answer:
                 break
-        if told is None or "error" in told:
-            self._fail(where, f"does not come through: {told}")
+        if answer is None or "error" in answer:
+            self._fail(where, f"does not come through: {answer}")
             raise StoryEndedError
-        self._measure(operation, told)
+        self._measure(operation, answer)
         version = self.table.snapshot_at().version
         again = self._run(job, None)
         if operation in ("ingest", "inline") and (again is None or "error" in again or self.table.snapshot_at().version != version):
@@ -129,7 +129,7 @@ class Story:
             self.tally.lengths[self.store, operation] = {name: told[name] for name in ("seconds", "store", "file")}
 
     def _run(self, job: Job, kill: "Kill | Outside | None") -> dict[str, Any] | None:
-        """What the process said in the end; None when it was killed."""
+        """The answer of the process; None if it was killed."""
         ours, theirs = self.context.Pipe(duplex=False)
         own_kill = kill if isinstance(kill, Kill) else None
         process = self.context.Process(target=work, args=(self.place, job, own_kill, theirs), daemon=True)
@@ -142,17 +142,17 @@ class Story:
             if isinstance(kill, Outside):
                 time.sleep(kill.seconds)
                 process.kill()
-            told: dict[str, Any] | None = ours.recv() if ours.poll(_JOB_S) else {"error": f"took more than {_JOB_S} s"}
+            answer: dict[str, Any] | None = ours.recv() if ours.poll(_JOB_S) else {"error": f"took more than {_JOB_S} s"}
         except EOFError:
-            told = None
+            answer = None
         finally:
             if told_is_late(process):
                 process.kill()
             process.join()
             ours.close()
-        if told is None and process.exitcode != -signal.SIGKILL:
+        if answer is None and process.exitcode != -signal.SIGKILL:
             return {"error": f"ended with {process.exitcode} and without a word"}
-        return told
+        return answer
 
     def _judge(self, where: str) -> None:
         """The model at the newest version, at older ones, and at event times; every invariant."""
@@ -164,8 +164,8 @@ class Story:
             times = [None, *(self.ledger.model.parts[0]["at"][[0, len(self.ledger.model.parts[0]["at"]) // 2]].tolist())]
             for event_time in (moment for moment in times if moment is None or floor is None or moment >= floor):
                 found = columns_from(self.table.read(version=version, event_time=event_time))
-                if said := difference(found, self.ledger.model.visible(version, event_time)):
-                    self._fail(where, f"version {version}, event time {event_time}: {said}")
+                if problem := difference(found, self.ledger.model.visible(version, event_time)):
+                    self._fail(where, f"version {version}, event time {event_time}: {problem}")
         if findings := check_table(self.table):
             self._fail(where, f"check finds {len(findings)}: {findings[:2]}")
 

@@ -147,7 +147,7 @@ class ReapedFolder(ReapedStore):
 
 
 def work(place: Place, job: Job, kill: Kill | None, told: Connection) -> None:
-    """All of a process: says that it begins, and in the end what came of it, if it is still there."""
+    """The main function of a process: it reports that it starts and, unless it is killed, its result."""
     reaper, inner = Reaper(kill=kill), place.store()
     store = (ReapedFolder if isinstance(inner, KeepsLeftOvers) else ReapedStore)(inner=inner, reaper=reaper)
     if place.root is not None:

@@ -1,4 +1,5 @@
-"""Makes the frozen tables beside this file, and what they hold as JSON. Run it only for a new version of the format, never to mend a test.
+"""Makes the frozen tables beside this file, and what they hold as JSON. Run it only for a new version of the format,
+never to make a test pass.
 
 PYTHONPATH=spark_apps python tests/golden/make_golden.py
 """
@@ -60,42 +61,42 @@ def build(file_format: str) -> Storage:
     create_on(storage, plan_spec(SCHEMA, table_layout), clock, ids)
     table = Table(log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage))
     for batch in range(4):
-        rows = [row_of(batch, place) for place in range(3 + batch % 2 * 2)]
+        rows = [row_of(batch, position) for position in range(3 + batch % 2 * 2)]
         deleted = [row["price"] is None for row in rows]
         table.ingest(pa.Table.from_pylist(rows, SCHEMA), deleted, token=f"day/{batch}", partition_key=f"2026-11-{batch:02}")
         table.metagen()
-    inline = [row_of(6, place) for place in range(3)]
+    inline = [row_of(6, position) for position in range(3)]
     table.ingest(pa.Table.from_pylist(inline, SCHEMA), [False, False, True], metadata="inline")
     table.ingest(pa.Table.from_pylist([row_of(9, 0)], SCHEMA), [False])
     return storage
 
 
-def row_of(batch: int, place: int) -> dict[str, Any]:
-    changed_s = (batch * 3 + place * 4) % 7 + (2 if place else 0)
+def row_of(batch: int, position: int) -> dict[str, Any]:
+    changed_s = (batch * 3 + position * 4) % 7 + (2 if position else 0)
     return {
-        "shop": ("Köln", "a/b")[place % 2],
-        "article number": Decimal(f"{(batch + place) % 2}.50"),
+        "shop": ("Köln", "a/b")[position % 2],
+        "article number": Decimal(f"{(batch + position) % 2}.50"),
         "changed": changed_s * 1_000_000,
-        "turn": None if batch == 1 else place,
+        "turn": None if batch == 1 else position,
         "day": 20_000 + batch // 3,
-        "price": None if (batch, place) == (2, 1) else batch + place / 8,
-        "raw": bytes([batch, place]),
-        "stock": {"place": None if place else "here", "counts": [batch, None]},
+        "price": None if (batch, position) == (2, 1) else batch + position / 8,
+        "raw": bytes([batch, position]),
+        "stock": {"place": None if position else "here", "counts": [batch, None]},
     }
 
 
 def expected(storage: Storage, table: Table) -> dict[str, Any]:
     """All that the table's files hold, in the words of FORMAT.md."""
     head = table.snapshot_at().version
-    found: dict[str, Any] = {
+    content: dict[str, Any] = {
         "rows": {str(version): rows_of(table.read(version=version)) for version in range(head + 1)},
         "rows at event times": {moment: rows_of(table.read(event_time=moment)) for moment in EVENT_TIMES},
         "pending": sorted(table.snapshot_at().pending),
     }
     for each in storage.list(""):
         if (decoded := decode(each.path, storage.get(each.path))) is not None:
-            found[each.path] = decoded
-    return json.loads(json.dumps(found))
+            content[each.path] = decoded
+    return json.loads(json.dumps(content))
 
 
 def rows_of(rows: pa.Table) -> list[str]:

@@ -99,8 +99,8 @@ def with_row_ids(table: pa.Table, segment: int = 7 << 32) -> pa.Table:
     return table.append_column(OFFSET, pa.array(range(rows), pa.int32()))
 
 
-def _nested(place: int) -> dict[str, Any]:
-    moment, day = MOMENTS[place % len(MOMENTS)], DAYS[place % len(DAYS)]
+def _nested(number: int) -> dict[str, Any]:
+    moment, day = MOMENTS[number % len(MOMENTS)], DAYS[number % len(DAYS)]
     zoned = moment.replace(tzinfo=UTC)
     return {
         "it's": zoned,
@@ -123,12 +123,12 @@ def every_type() -> pa.Table:
             ("by day", pa.map_(pa.date32(), pa.list_(ZONED))),
         ]
     )
-    plain = {f"c.{place}": typed[0] for place, typed in enumerate(_ATOMIC)}
+    plain = {f"c.{position}": typed[0] for position, typed in enumerate(_ATOMIC)}
     nested = {"s": deep, "l": pa.list_(deep), "m": pa.map_(ZONED, deep), "renamed `s`": pa.struct([("in side", pa.int32())])}
     schema = pa.schema(
         [("k", pa.string()), ("d", pa.int64()), *plain.items(), ("t", ZONED), ("n", WALL), ("day", pa.date32()), *nested.items()]
     )
-    rows = [_row(place) if place % 3 else {"k": str(place), "d": place} for place in range(36)]
+    rows = [_row(position) if position % 3 else {"k": str(position), "d": position} for position in range(36)]
     return pa.Table.from_pylist(rows, schema=schema)
 
 

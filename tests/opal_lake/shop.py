@@ -15,7 +15,7 @@ Row = tuple[str, int, int | None]  # a price of None deletes
 
 
 def rows(values: Sequence[Row]) -> tuple[pa.Table, list[bool]]:
-    columns = {name: [value[place] for value in values] for place, name in enumerate(SCHEMA.names)}
+    columns = {name: [value[position] for value in values] for position, name in enumerate(SCHEMA.names)}
     return pa.table(columns, schema=SCHEMA), [value[2] is None for value in values]
 
 
@@ -37,8 +37,8 @@ def latest(batches: Sequence[Sequence[Row]], until: int | None = None) -> list[R
     """What should be in it: of each key the last row in (delta, arrival), unless that is a delete."""
     best: dict[str, tuple[tuple[int, int, int], Row]] = {}
     for number, batch in enumerate(batches):
-        for place, row in enumerate(batch):
-            order = (row[1], number, place)
+        for position, row in enumerate(batch):
+            order = (row[1], number, position)
             if (until is None or row[1] <= until) and (row[0] not in best or order > best[row[0]][0]):
                 best[row[0]] = (order, row)
     return sorted(row for _, row in best.values() if row[2] is not None)

@@ -1,4 +1,4 @@
-"""A writer may die, or be told a lie, at every call to the store: a rerun with the same tokens ends in the same table."""
+"""A writer may die, or get a wrong answer, at every call to the store: a rerun with the same tokens leads to the same table."""
 
 from collections.abc import Callable
 from pathlib import Path

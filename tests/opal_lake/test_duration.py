@@ -1,4 +1,4 @@
-"""Spans of time are written in one way, wherever one is asked for."""
+"""Durations are written in one way everywhere."""
 
 from datetime import timedelta
 

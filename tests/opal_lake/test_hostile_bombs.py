@@ -190,7 +190,7 @@ def test_a_commit_claims_no_more_than_its_files_can_hold() -> None:
     for at in (1, 2):
         table.ingest(*rows([("a", at, at)]))
         table.metagen()
-    storage.delete([found.path for found in storage.list(layout.CHECKPOINTS)])  # else nobody reads what it stands for
+    storage.delete([stored.path for stored in storage.list(layout.CHECKPOINTS)])  # else nobody reads what it stands for
     for version, part, claim in ((1, "ingested", "rows"), (4, "add_logs", "events"), (4, "add_runs", "entries")):
         path = layout.commit_path(version)
         before = storage.get(path)

@@ -1,4 +1,4 @@
-"""Whatever stands in a table's metadata: an answer, or one of the library's own errors that says which file; never a crash or a hang."""
+"""Whatever a table's metadata contains: a result, or one of the library's own errors that names the file; never a crash or a hang."""
 
 import os
 import random
@@ -39,7 +39,7 @@ VALUES: tuple[Any, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Mutator:
-    """Changes one thing of a table that is a dictionary of files, and mends the checksums above it."""
+    """Changes one thing of a table that is a dictionary of files, and corrects the checksums of the files that refer to it."""
 
     files: dict[str, bytes]
     dice: random.Random
@@ -56,8 +56,8 @@ class Mutator:
         if path.endswith(".zst"):
             items = decode_section(data, path, lambda item: item)
             if items:
-                place = self.dice.randrange(len(items))
-                items[place] = self._value(items[place])
+                position = self.dice.randrange(len(items))
+                items[position] = self._value(items[position])
             self._replace(path, encode_section(items, lambda item: item))
             return path
         self._replace(path, self.bytes_of(data))
@@ -141,7 +141,7 @@ def original() -> dict[str, bytes]:
         table.ingest(*rows([("a", at, at), ("b", at, None if at == 2 else at), (f"c{at}", at, at)]), token=f"t{at}")
         table.metagen()
     table.ingest(*rows([("e", 1, 1)]))
-    return {found.path: storage.get(found.path) for found in storage.list("")}
+    return {stored.path: storage.get(stored.path) for stored in storage.list("")}
 
 
 def run(files: dict[str, bytes], seed: int) -> list[str]:
@@ -189,7 +189,7 @@ def _paths_in(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_outside_of_the_root_is_read_written_or_deleted(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file beside the root has the name that the table is led to: it stays, alone and as it is, and nobody opens it."""
+    """A file next to the root has the path that the metadata points to: it stays as it is, and nothing opens it."""
     monkeypatch.setattr(visibility, "FOLD_AT_LOGS", 1)
     dice, files = random.Random(seed), original()
     witness, root = tmp_path / "witness", tmp_path / "table"

@@ -92,7 +92,7 @@ def test_a_checkpoint_that_names_a_section_elsewhere_is_refused(tmp_path: Path) 
     table = create(LocalStorage.open(str(tmp_path / "table")), checkpoint_commits=2)
     table.ingest(*rows([("a", 1, 1)]))
     table.metagen()
-    path = next(found.path for found in table.storage.list(layout.CHECKPOINTS) if layout.checkpoint_version(found.path) is not None)
+    path = next(stored.path for stored in table.storage.list(layout.CHECKPOINTS) if layout.checkpoint_version(stored.path) is not None)
     body = unseal(table.storage.get(path), path)
     for elsewhere in ("../../../secret", "_opal/side/0000000001-0.jsonl.zst", "data/x"):
         body["sections"]["files"][0] = elsewhere

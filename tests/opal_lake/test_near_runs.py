@@ -113,7 +113,7 @@ def test_a_large_entry_that_was_used_last_does_not_make_room_for_puts_to_come(tm
 
 
 def test_what_was_not_added_counts_nothing(tmp_path: Path) -> None:
-    """The same once more, writes that failed, and what is larger than the disk: nobody is evicted for these."""
+    """The same run again, failed writes, and runs larger than the disk: nothing is evicted for these."""
     folder = folder_at(tmp_path, 1000)
     write_file(100, folder, "a")
 
@@ -183,12 +183,12 @@ def test_whoever_looks_while_entries_come_and_go_sees_whole_ones(tmp_path: Path)
         while not stop.is_set():
             for name in "abc":
                 try:
-                    place = os.open(folder.path / name, os.O_RDONLY)
+                    descriptor = os.open(folder.path / name, os.O_RDONLY)
                 except FileNotFoundError:
                     continue
-                inside = len(os.listdir(place))
-                gone = not os.path.samestat(os.fstat(place), _stat(folder.path / name) or os.stat("/"))
-                os.close(place)
+                inside = len(os.listdir(descriptor))
+                gone = not os.path.samestat(os.fstat(descriptor), _stat(folder.path / name) or os.stat("/"))
+                os.close(descriptor)
                 halves.extend([inside] if inside != 2 and not gone else [])
 
     watcher = threading.Thread(target=look)

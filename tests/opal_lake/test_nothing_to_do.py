@@ -42,14 +42,14 @@ def clock() -> ManualClock:
 def table(clock: ManualClock) -> Table:
     """All rows are visible."""
     storage = MemoryStorage(clock=clock)
-    found = create_on(storage, create(MemoryStorage(), window="3d").snapshot_at().spec, clock)
-    found.ingest(*rows(FIRST))
-    found.metagen()
-    return found
+    created = create_on(storage, create(MemoryStorage(), window="3d").snapshot_at().spec, clock)
+    created.ingest(*rows(FIRST))
+    created.metagen()
+    return created
 
 
 def paths(table: Table) -> set[str]:
-    return {found.path for found in table.storage.list("")}
+    return {stored.path for stored in table.storage.list("")}
 
 
 @pytest.mark.parametrize("job", [metagen, same_properties])
@@ -92,14 +92,14 @@ def test_who_lost_the_race_for_all_rows_keeps_a_result_and_commits_nothing(table
 
 
 def test_two_runs_with_one_token_tell_the_same(table: Table) -> None:
-    """One saw nothing pending, the other what came meanwhile: what was done first stands."""
+    """One saw nothing pending, the other the rows that came in between: the first result is final."""
     table.ingest(*rows(SECOND))
     late = prepare_metagen(table)
     table.metagen()
     idle = table.metagen(token="t")
-    told = commit_metagen(table.log, *late, "t")
-    assert told.repeated
-    assert (told.version, dict(told.counts)) == (idle.version, dict(idle.counts))
+    result = commit_metagen(table.log, *late, "t")
+    assert result.repeated
+    assert (result.version, dict(result.counts)) == (idle.version, dict(idle.counts))
 
 
 def test_who_dies_while_it_keeps_the_result_is_run_again(clock: ManualClock, table: Table) -> None:

@@ -1,4 +1,4 @@
-"""Many writers at once: nothing lost, nothing twice, and nobody starves."""
+"""Many writers at once: nothing is lost, nothing is applied twice, and every writer gets its turn."""
 
 import subprocess
 import sys
@@ -105,15 +105,15 @@ def test_two_metagens_that_took_up_the_same_rows_count_them_once() -> None:
     first, second = prepare_metagen(table), prepare_metagen(table)
     assert commit_metagen(table.log, *first, None).version == 2
     assert commit_metagen(table.log, *second, None).version == 2
-    told = commit_metagen(table.log, *second, "late")
-    assert (told.version, told.counts["rows"], table.log.head().version) == (2, 0, 2)
-    assert table.metagen(token="late") == replace(told, repeated=True)
+    result = commit_metagen(table.log, *second, "late")
+    assert (result.version, result.counts["rows"], table.log.head().version) == (2, 0, 2)
+    assert table.metagen(token="late") == replace(result, repeated=True)
     assert content(table) == [("a", 2, 2), ("b", 1, 1)]
     assert check_table(table) == []
 
 
 def test_a_writer_that_slept_until_the_log_below_it_was_gone_loses_cleanly() -> None:
-    """Its put succeeds, far below the head, where nobody looks: it must notice that itself."""
+    """Its put succeeds, but far below the head, where no reader looks: the writer must notice that itself."""
     inner = open_storage("memory://stalled")
     create(inner, checkpoint_commits=2)
     table = reopen(inner, "awake")
@@ -144,7 +144,7 @@ def test_a_writer_that_slept_until_the_log_below_it_was_gone_loses_cleanly() -> 
 def expire_log(storage: Storage, below: int) -> None:
     """What retention will do: the log goes, a checkpoint above it stays."""
     storage.delete([layout.commit_path(version) for version in range(below)])
-    old = [found.path for found in storage.list(layout.CHECKPOINTS) if (layout.checkpoint_version(found.path) or below) < below]
+    old = [stored.path for stored in storage.list(layout.CHECKPOINTS) if (layout.checkpoint_version(stored.path) or below) < below]
     storage.delete(old)
 
 

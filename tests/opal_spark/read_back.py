@@ -34,10 +34,10 @@ def load(spark: SparkSession, spec: TableSpec, path: str) -> DataFrame:
 
 def logical_rows(rows: DataFrame, spec: TableSpec) -> list[Any]:
     """Spark's rows by way of Arrow, with times in UTC."""
-    found = rows.select(*read_columns(spec)).toArrow()
-    assert found.column_names == spec.schema.names
+    actual = rows.select(*read_columns(spec)).toArrow()
+    assert actual.column_names == spec.schema.names
     plain = spec_of(arrow_schema(spec.schema).empty_table(), "parquet")
-    return values_of(to_logical(to_physical(found, plain), plain).sort_by("d"))
+    return values_of(to_logical(to_physical(actual, plain), plain).sort_by("d"))
 
 
 def values_of(table: pa.Table) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Everything also runs on Spark Connect: no py4j and no RDD on the way."""
+"""Everything also runs on Spark Connect: nothing uses py4j or RDDs."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The driver of a Spark job dies, or is told a lie, at every call that it makes to the store: a rerun ends in the same table."""
+"""The driver of a Spark job dies, or gets a wrong answer, at every call to the store: a rerun leads to the same table."""
 
 from pathlib import Path
 

@@ -102,7 +102,7 @@ def test_the_plan_of_a_bootstrap_names_no_other_place_and_no_class(spark: SparkS
     plain = json.loads(spark.createDataFrame([], DDL).schema.json())
     code = {"type": "udt", "class": "x", "pyClass": "os.x", "sqlType": "integer", "serializedClass": "gASVAAAA"}
     unsafe = {**plain, "fields": [*plain["fields"], {"name": "u", "type": code, "nullable": True, "metadata": {}}]}
-    wanted = SourceTable(location=str(source), format="parquet")
+    origin = SourceTable(location=str(source), format="parquet")
     stamp = secret.stat().st_mtime_ns // 1_000_000
     for schema, location, path, message in (
         (plain, str(source), f"file://{secret}", "not below"),
@@ -112,7 +112,7 @@ def test_the_plan_of_a_bootstrap_names_no_other_place_and_no_class(spark: SparkS
     ):
         batch = [[path, secret.stat().st_size, 1, stamp]]
         plan = {"batches": [batch], "folders": [], "schema": schema, "source": [location, "parquet", None]}
-        plan_path = folder / layout.bootstrap_plan_path(wanted.name)
+        plan_path = folder / layout.bootstrap_plan_path(origin.name)
         plan_path.parent.mkdir(parents=True, exist_ok=True)
         plan_path.write_bytes(seal(canonical_json(plan)))
         with pytest.raises(FormatError, match=message):

@@ -1,4 +1,4 @@
-"""The public face on real Spark: what is read is what the model says, on every axis, whatever the columns are."""
+"""The public face on real Spark: reads return what the model returns, on every axis, for all types of columns."""
 
 import random
 from collections.abc import Iterator, Sequence

@@ -45,8 +45,8 @@ class Outcome:
             table.retain(window="0s", grace="0s")
         found = left_overs(table, root)
         self.require(not found, f"{len(found)} left-overs: {found[:3]}")
-        said = compare()
-        self.require(not said, f"after retention: {said}")
+        problem = compare()
+        self.require(not problem, f"after retention: {problem}")
 
 
 def peak_mb() -> float:

@@ -42,11 +42,11 @@ def many_commits(folder: Path, commits: int, outcome: Outcome) -> None:
                 versions.append(table.ingest(*arrow_of(rows), token=f"batch {turn}", metadata="inline").version)
                 model.add(rows, versions[-1])
         with outcome.step("    a read of all"):
-            said = compare()
-        outcome.require(not said, f"after {begin + share} commits: {said}")
+            problem = compare()
+        outcome.require(not problem, f"after {begin + share} commits: {problem}")
     for version in (versions[commits // 7], versions[commits // 2]):
-        said = difference(columns_from(table.read(version=version)), model.visible(version))
-        outcome.require(not said, f"version {version}: {said}")
+        problem = difference(columns_from(table.read(version=version)), model.visible(version))
+        outcome.require(not problem, f"version {version}: {problem}")
     moment = int(np.median(model.visible(versions[-1])["at"]))
     outcome.require(not compare(moment), f"event time {moment}: {compare(moment)}")
     with outcome.step("check before compaction"):
@@ -84,9 +84,9 @@ def many_partitions(folder: Path, partitions: int, outcome: Outcome) -> None:
 
     def compare() -> str:
         found = table.read().sort_by("id")
-        wanted = np.flatnonzero(alive)
-        same = found["id"].to_pylist() == wanted.tolist() and found["value"].to_pylist() == values[wanted].tolist()
-        return "" if same else f"{found.num_rows} rows are not the {len(wanted)} of the model"
+        selected = np.flatnonzero(alive)
+        same = found["id"].to_pylist() == selected.tolist() and found["value"].to_pylist() == values[selected].tolist()
+        return "" if same else f"{found.num_rows} rows are not the {len(selected)} of the model"
 
     with outcome.step("a read of all"):
         outcome.require(not compare(), compare())
@@ -103,12 +103,12 @@ def many_rows(folder: Path, rows: int, outcome: Outcome) -> None:
         subprocess.run([*own, "--rows", str(rows), "--one", "build", str(folder)], check=True)
     table = Table.open(str(folder))
     with outcome.step("the model"):
-        wanted = _counted(rows)
+        expected = _counted(rows)
 
     def compare() -> str:
         read = table.read(columns=["v1"])
         found = read.num_rows, pc.sum(read["v1"]).as_py()
-        return "" if found == wanted else f"(rows, sum) are {found}, should be {wanted}"
+        return "" if found == expected else f"(rows, sum) are {found}, should be {expected}"
 
     with outcome.step("a read of all"):
         outcome.require(not compare(), compare())

@@ -91,7 +91,7 @@ def lost_races(place: Place) -> int:
 
 def wasted(place: Place, auditor: Auditor, jobs: Iterable[Entry]) -> list[Waste]:
     """Work that was thrown away, job by job."""
-    found = []
+    waste = []
     unnamed = {path: _unnamed(path, auditor.named) for path in _put_files(place)}
     for job in jobs:
         puts = [put for put in unnamed.get(place.puts(job["role"]), []) if job["began"] <= put["at"] <= job["ended"]]
@@ -99,12 +99,12 @@ def wasted(place: Place, auditor: Auditor, jobs: Iterable[Entry]) -> list[Waste]
             beside = sorted({other["operation"] for other in jobs if _met(job, other)})
             size = sum(put["bytes"] for put in puts)
             entry = Waste(role=job["role"], operation=job["operation"], files=len(puts), size=size, beside=", ".join(beside))
-            found.append(entry)
-    return found
+            waste.append(entry)
+    return waste
 
 
 def overlaps(jobs: Iterable[Entry]) -> Counter[str]:
-    """How many upserts committed beside a rewrite that committed after they began, and the other way round."""
+    """How many upserts committed during a rewrite that committed after they began, and the other way round."""
     jobs = [job for job in jobs if job.get("version") is not None]
     upserts = [job for job in jobs if job["operation"] in UPSERTS]
     rewrites = [job for job in jobs if job["operation"] in REWRITES]
@@ -135,15 +135,15 @@ def _put_files(place: Place) -> list[Path]:
 
 
 def acknowledged(jobs: Iterable[Entry], ledger: Ledger) -> list[str]:
-    """Upserts that were told to be in a version and are not in it."""
-    told = [job for job in jobs if job["operation"] in ("inline", "ingest") and job.get("token")]
-    return [job["token"] for job in told if ledger.tokens.get(job["token"]) != job["version"]]
+    """Upserts that reported a version in which they are not."""
+    ingests = [job for job in jobs if job["operation"] in ("inline", "ingest") and job.get("token")]
+    return [job["token"] for job in ingests if ledger.tokens.get(job["token"]) != job["version"]]
 
 
 def copied(table: Table) -> Table:
-    """All of a table that nobody works on any more, in memory: what is read a hundred times there need not cross the network so often."""
+    """A copy in memory of a table that no job uses any more, so that reading it a hundred times needs no network."""
     here = MemoryStorage()
-    paths = [found.path for found in table.storage.list("")]
+    paths = [stored.path for stored in table.storage.list("")]
     with ThreadPoolExecutor(_READERS) as pool:
         for path, data in zip(paths, pool.map(table.storage.get, paths), strict=True):
             here.put_if_absent(path, data)

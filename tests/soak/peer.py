@@ -1,4 +1,4 @@
-"""Another table format in the same weather: `python -m tests.soak.peer SYSTEM FOLDER SECONDS`; an upserter, a rewriter and a reader.
+"""Another table format under the same load: `python -m tests.soak.peer SYSTEM FOLDER SECONDS`; an upserter, a rewriter and a reader.
 
 All in one Spark process, as the catalogs and logs of the peers on local files are sound for the threads of one process only. With a single
 upserter whatever fails for a conflict met a rewrite. A job that fails is run again, as a scheduler would.
@@ -74,13 +74,13 @@ class Tally:
                 self.done += 1
                 return
             except Exception as error:  # noqa: BLE001  what the peers raise has no class in Python
-                told = f"{type(error).__name__}: {error}"
-                if not any(sign in told for sign in _SIGNS_OF_CONFLICT):
-                    self.errors.append(told[:500])
+                message = f"{type(error).__name__}: {error}"
+                if not any(sign in message for sign in _SIGNS_OF_CONFLICT):
+                    self.errors.append(message[:500])
                     return
                 self.conflicts += 1
                 self.redone_s += time.monotonic() - began
-                self.first = self.first or " ".join(told.split())[:300]
+                self.first = self.first or " ".join(message.split())[:300]
         self.given_up += 1
 
 
@@ -130,8 +130,8 @@ class PeerSoak:
 
     def _rewrite(self, spark: SparkSession) -> None:
         def job() -> None:
-            told = spark.sql(self.of.rewrite).collect()[0]
-            removed = told["metrics"]["numFilesRemoved"] if "metrics" in told else told["rewritten_data_files_count"]
+            result = spark.sql(self.of.rewrite).collect()[0]
+            removed = result["metrics"]["numFilesRemoved"] if "metrics" in result else result["rewritten_data_files_count"]
             self.idle += not removed
 
         self.rewrites.again(job)

@@ -24,7 +24,7 @@ Read = Callable[..., pa.Table]
 
 @dataclass(slots=True, kw_only=True)
 class Reader:
-    """`read` is the read of a table, whoever runs it; the ledger has looks of its own at the log."""
+    """`read` reads the table, in whichever engine; the ledger reads the log by itself."""
 
     place: Place
     role: str
@@ -62,12 +62,12 @@ class Reader:
         found, first = columns_from(rows), self.ledger.version
         self._follow()
         candidates = [version] if version is not None else range(self.ledger.version, first - 1, -1)
-        told = ""
+        problem = ""
         for candidate in candidates:
-            told = difference(found, self.ledger.model.visible(candidate, event_time))
-            if not told:
+            problem = difference(found, self.ledger.model.visible(candidate, event_time))
+            if not problem:
                 return ""
-        return told
+        return problem
 
     def _where(self, point: str) -> tuple[int | None, int | None]:
         head = self.ledger.version

@@ -1,4 +1,4 @@
-"""The rows of a soak. A batch follows from its token alone, so that whoever meets the token in a commit knows the rows.
+"""The rows of a soak. A batch follows from its token alone, so that the token in a commit is enough to know its rows.
 
 No two rows of a key share a delta: what is visible does not depend on who came first.
 """
@@ -67,6 +67,6 @@ def arrow_of(columns: Columns) -> tuple[pa.Table, list[bool]]:
 
 def columns_from(rows: pa.Table) -> Columns:
     """The way back, in the order of keys."""
-    found = {name: rows[name].combine_chunks().cast(pa.int64()).fill_null(DELETED).to_numpy() for name in SCHEMA.names}
-    order = np.lexsort((found["at"], found["sku"]))
-    return {name: values[order] for name, values in found.items()}
+    columns = {name: rows[name].combine_chunks().cast(pa.int64()).fill_null(DELETED).to_numpy() for name in SCHEMA.names}
+    order = np.lexsort((columns["at"], columns["sku"]))
+    return {name: values[order] for name, values in columns.items()}

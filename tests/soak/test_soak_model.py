@@ -1,4 +1,4 @@
-"""The soak's own model agrees with the model table, and its witnesses tell a lie when they see one."""
+"""The soak's own model agrees with the model table, and its witnesses detect wrong reads."""
 
 import random
 from pathlib import Path
@@ -22,18 +22,18 @@ def test_it_agrees_with_the_model_table_at_every_version_and_event_time() -> Non
     for turn in range(6):
         rows = small(turn)
         mine.add(rows, turn * 2)
-        for place, (sku, at, price) in enumerate(zip(*(rows[name].tolist() for name in ("sku", "at", "price")), strict=True)):
+        for position, (sku, at, price) in enumerate(zip(*(rows[name].tolist() for name in ("sku", "at", "price")), strict=True)):
             deleted = price == DELETED
             theirs.append(
                 model.ModelRow(
-                    key=(sku,), delta=at, ties=(), row_id=(turn, place), deleted=deleted, processed=turn * 2, values={"p": price}
+                    key=(sku,), delta=at, ties=(), row_id=(turn, position), deleted=deleted, processed=turn * 2, values={"p": price}
                 )
             )
     for version in range(12):
         for event_time in (None, *range(0, 300 * TICK, 37 * TICK)):
-            found = mine.visible(version, event_time)
+            actual = mine.visible(version, event_time)
             expected = sorted((row.key[0], row.delta, row.values["p"]) for row in model.visible(theirs, version, event_time))
-            assert sorted(zip(*(found[name].tolist() for name in ("sku", "at", "price")), strict=True)) == expected
+            assert sorted(zip(*(actual[name].tolist() for name in ("sku", "at", "price")), strict=True)) == expected
 
 
 def test_a_batch_follows_from_its_token_and_survives_arrow() -> None:

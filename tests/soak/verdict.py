@@ -52,7 +52,7 @@ def judge_soak(place: Place, auditor: Auditor, dead: Sequence[str]) -> Outcome:
         outcome.rows[name] = value
     table = copied(auditor.table)
     reread = auditor.reread(table)
-    wrong = {version: told for version, told in reread.items() if told}
+    wrong = {version: problem for version, problem in reread.items() if problem}
     outcome.rows["versions read again at the end, wrong"] = f"{len(reread)}, {len(wrong)}"
     outcome.require(not wrong, f"versions differ from the model: {dict(list(wrong.items())[:3])}")
     missing = acknowledged(jobs, auditor.ledger)
@@ -69,8 +69,8 @@ def _work(outcome: Outcome, jobs: Sequence[Entry], auditor: Auditor) -> Mapping[
     outcome.require(bool(met["upserts"] and met["rewrites"]), "no upsert met a rewrite: nothing was tried")
     spark = sum(job["role"].startswith("spark-") and job.get("version") is not None for job in jobs)
     return {
-        "upsert commits": told(commits, UPSERTS),
-        "rewrite commits": told(commits, (*REWRITES, "retain")),
+        "upsert commits": count_text(commits, UPSERTS),
+        "rewrite commits": count_text(commits, (*REWRITES, "retain")),
         "jobs on Spark that committed": str(spark),
         "rows upserted": f"{sum(len(part['sku']) for part in auditor.ledger.model.parts):,}",
         "upserts that a rewrite overtook": str(met["upserts"]),
@@ -110,22 +110,22 @@ def _reads(outcome: Outcome, place: Place) -> Mapping[str, str]:
     outcome.require(not wrong, f"wrong reads: {wrong[:3]}")
     outcome.require(all(by_point[point] for point in POINTS), f"not every kind of read took place: {dict(by_point)}")
     spark = sum(entry["role"].startswith("spark-") for entry in entries)
-    return {"reads compared": told(by_point, POINTS), "reads on Spark among them": str(spark), "wrong reads": str(len(wrong))}
+    return {"reads compared": count_text(by_point, POINTS), "reads on Spark among them": str(spark), "wrong reads": str(len(wrong))}
 
 
-def told(counts: Mapping[str, int], names: Sequence[str]) -> str:
-    found = [f"{name} {counts[name]}" for name in names if counts.get(name)]
-    return f"{sum(counts.get(name, 0) for name in names)} ({', '.join(found)})"
+def count_text(counts: Mapping[str, int], names: Sequence[str]) -> str:
+    shown = [f"{name} {counts[name]}" for name in names if counts.get(name)]
+    return f"{sum(counts.get(name, 0) for name in names)} ({', '.join(shown)})"
 
 
-def judge_peer(name: str, told: Mapping[str, Any]) -> Outcome:
-    """Its conflicts are told, not judged; wrong reads are."""
-    upserts, rewrites, reads = told["upserts"], told["rewrites"], told["reads"]
+def judge_peer(name: str, figures: Mapping[str, Any]) -> Outcome:
+    """Its conflicts are reported, not judged; wrong reads are judged."""
+    upserts, rewrites, reads = figures["upserts"], figures["rewrites"], figures["reads"]
     outcome = Outcome(name=f"{name}, local files")
     outcome.rows = {
         "upsert commits": str(upserts["done"]),
-        "rewrite commits": str(rewrites["done"] - told["idle"]),
-        "rows upserted": f"{told['rows']:,}",
+        "rewrite commits": str(rewrites["done"] - figures["idle"]),
+        "rows upserted": f"{figures['rows']:,}",
         "conflicts of upserts with rewrites": str(upserts["conflicts"]),
         "conflicts of rewrites with upserts": str(rewrites["conflicts"]),
         "work redone by upserts": f"{upserts['conflicts']} jobs, {upserts['redone_s']:.1f} s",

@@ -12,7 +12,7 @@ from opal_lake.storage.protocol import Storage
 
 
 def note(path: Path, entry: dict[str, Any]) -> None:
-    """Whole lines: what is appended at once stays together, whoever else appends."""
+    """Whole lines: one append stays together, even if other processes append too."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(descriptor, (json.dumps(entry) + "\n").encode())

@@ -62,7 +62,7 @@ class YamlFile:
 def yaml_files(path: Path) -> list[YamlFile]:
     """A file, or all below a folder in the order of their names, read."""
     if path.is_file() and not path.name.endswith(SUFFIX):
-        raise InvalidInputError(f"{path} is not read by that name; rename it to end in {SUFFIX}, or name a folder")
+        raise InvalidInputError(f"{path} is ignored because of its name; rename it to end in {SUFFIX}, or name a folder")
     if path.is_file():
         return [read_yaml(path, path.parent, shown_in=path.parent)]
     if not path.is_dir():

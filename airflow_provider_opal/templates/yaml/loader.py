@@ -52,7 +52,7 @@ def distinct(files: Iterable[YamlFile]) -> Iterator[YamlFile]:
             ids = derived_ids(dag_id, dag)
             here = f"{shown(file.name)}:{file.position(dag_id).line}"
             if clash := [derived for derived in ids if derived in made_in]:
-                what = f"the DAG {clash[0]!r} is made in {made_in[clash[0]]} already; choose another id, and it will run"
+                what = f"the DAG {clash[0]!r} is made in {made_in[clash[0]]} already; choose another id"
                 file.problems.append(file.problem(dag_id, what))
                 del file.dags[dag_id]
             else:
@@ -98,5 +98,5 @@ def registered() -> Iterator[set[DAG]]:
 
 def _refused(file: YamlFile, dag_id: str, error: Exception) -> Problem:
     return file.problem(
-        dag_id, f"Airflow does not take it: {shown(str(error) or type(error).__name__, 500)}; mend it, or leave that argument out"
+        dag_id, f"Airflow rejects it: {shown(str(error) or type(error).__name__, 500)}; correct that argument, or leave it out"
     )

@@ -25,7 +25,7 @@ def file_schema() -> dict[str, Any]:
         "title": f"Opal pipelines, version {VERSION}",
         "description": "Pipelines of an Opal lake; `opal dag lint` says more than a schema can.",
         **{name: value for name, value in cleaned.items() if name not in ("title", "description")},
-        "patternProperties": {"^x-": {"description": "Your own: anchors to take up with aliases."}},
+        "patternProperties": {"^x-": {"description": "Your own: anchors to use with aliases."}},
     }
 
 

@@ -80,7 +80,7 @@ def _add_versions_of(verbs: Verbs) -> None:
     parser = add_command(
         verbs, Verb(name="versions-of", group=LOOK, summary=summary, example=example, run=versions_of, operands="VALUE... ")
     )
-    parser.add_argument("paths", nargs="+", metavar="VALUE", help="of each key column one, in their order")
+    parser.add_argument("paths", nargs="+", metavar="VALUE", help="one value for each key column, in their order")
     add_columns(parser)
     parser.add_argument("--version", type=whole_number, metavar="N", help="as of this version (default: the newest)")
 
@@ -100,8 +100,8 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
         "--memory",
         metavar="SIZE",
         default="1g",
-        help="what it may hold, as 2g (default: %(default)s); more waits on disk (TMPDIR), some 50 bytes a row and 50 a key-store entry, "
-        "in files without a name that go with the process",
+        help="memory to use, as 2g (default: %(default)s); the rest goes to disk (TMPDIR), some 50 bytes a row and 50 a key-store entry, "
+        "in unnamed files that disappear with the process",
     )
 
 

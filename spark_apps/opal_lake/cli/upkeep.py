@@ -36,7 +36,7 @@ def _add_set(verbs: Verbs) -> None:
     summary = "change properties of a table, or list them all"
     parser = add_command(verbs, Verb(name="set", group=KEEP, summary=summary, example=example, run=change, operands="NAME=VALUE... "))
     parser.add_argument("paths", nargs="*", metavar="NAME=VALUE", help="an empty value: none, where a text is wanted")
-    parser.add_argument("--default", action="append", default=[], metavar="NAME", help="give this one its default again; repeat for more")
+    parser.add_argument("--default", action="append", default=[], metavar="NAME", help="reset this one to its default; repeat for more")
     add_token(parser, "changes")
 
 
@@ -74,7 +74,7 @@ def _add_finish(verbs: Verbs) -> None:
     example = "opal finish-snapshot lake/users 2022-07-15"
     summary = "end the open business snapshot: keep it as a savepoint of its name, and open the next one"
     verb = Verb(name="finish-snapshot", group=KEEP, summary=summary, example=example, run=finish, operands="NAME ")
-    add_command(verbs, verb).add_argument("name", metavar="NAME", help="the open one, as `opal describe` says it")
+    add_command(verbs, verb).add_argument("name", metavar="NAME", help="the open one, as `opal describe` shows it")
 
 
 def finish(args: argparse.Namespace) -> None:

@@ -47,7 +47,7 @@ def segment_to_json(segment: Segment) -> list[int]:
 def segment_from_json(data: Sequence[Any]) -> Segment:
     segment = Segment(id=count(data[0]), rows=count(data[1]), group=count(data[2]))
     if segment.rows > MOST_SEGMENT_ROWS:
-        raise ValueError(f"segment {segment.id} has {segment.rows:,} rows, which no offset numbers")
+        raise ValueError(f"segment {segment.id} has {segment.rows:,} rows, more than an offset can number")
     return segment
 
 

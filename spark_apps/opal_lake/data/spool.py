@@ -36,7 +36,7 @@ def room_errors() -> Iterator[None]:
             raise
         why = str(error).splitlines()[0]
         raise StorageError(
-            f"no room in {_folder()} for a file in the making ({why}); make room, or name another folder by spark.local.dir or TMPDIR"
+            f"no room in {_folder()} for a temporary file ({why}); make room, or name another folder by spark.local.dir or TMPDIR"
         ) from error
 
 

@@ -23,8 +23,8 @@ FINAL = (INPUT, DAMAGE, BUG)  # the same again ends the same: a scheduler does n
 MEANINGS = {
     OK: "done",
     FINDINGS: "check or lint found something",
-    INPUT: "wrong input, or nothing there: trying again unchanged fails again",
-    RETRY: "the store, Spark, another writer or a function of your own was in the way: try again, with the same token",
+    INPUT: "wrong input, or something that does not exist: the same command fails again",
+    RETRY: "the store, Spark, another writer or a function of your own caused a failure: try again, with the same token",
     DAMAGE: "bytes of the table are damaged: opal check names them",
     BUG: "a bug in this program",
 }

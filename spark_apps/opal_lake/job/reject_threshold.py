@@ -32,10 +32,7 @@ def parse_threshold(value: int | str | None, on_bad_rows: str) -> RejectThreshol
     if value is None:
         return None
     if on_bad_rows != "quarantine":
-        raise InvalidInputError(
-            f"reject_threshold={value!r} says how many rows may be put aside, and on_bad_rows={on_bad_rows!r} puts none aside; "
-            "add on_bad_rows='quarantine'"
-        )
+        raise InvalidInputError(f"reject_threshold={value!r} has no effect with on_bad_rows={on_bad_rows!r}; add on_bad_rows='quarantine'")
     text = "" if isinstance(value, bool) else str(value).strip()
     if _ROWS.fullmatch(text):
         return RejectThreshold(rows=int(text))

@@ -58,16 +58,16 @@ class Files:
         if self.format is not None:
             if self.format not in FILE_FORMATS:
                 raise InvalidInputError(
-                    f"files: format {self.format!r} is a template that nobody filled in; use one of {_listed(FILE_FORMATS)}"
+                    f"files: format {self.format!r} is a template that was not rendered; use one of {_listed(FILE_FORMATS)}"
                 )
             return self.format
         formats = {path: _format_of(path) for path in self.paths}
         if unclear := [path for path, name in formats.items() if name is None]:
             raise InvalidInputError(
-                f"files: {unclear[0]!r} does not say by its ending what it holds; add format=, one of {_listed(FILE_FORMATS)}"
+                f"files: {unclear[0]!r} has an extension that names no format; add format=, one of {_listed(FILE_FORMATS)}"
             )
         if len(set(formats.values())) > 1:
-            raise InvalidInputError(f"files: the endings of {_listed(self.paths)} stand for several formats; ingest each format on its own")
+            raise InvalidInputError(f"files: the endings of {_listed(self.paths)} belong to several formats; ingest each format on its own")
         return next(filter(None, formats.values()))
 
 
@@ -155,7 +155,7 @@ def _options(kind: str, options: object) -> dict[str, str]:
         if not isinstance(name, str) or not isinstance(value, str | bool | int | float):
             raise InvalidInputError(f"{kind}: option {name!r} is not a name with a text, a number or true or false; write it as text")
         if _SECRET_NAME.search(name):
-            raise InvalidInputError(f"{kind}: option {name!r} is a secret by its name and does not belong into a job; {_SECRETS[kind]}")
+            raise InvalidInputError(f"{kind}: option {name!r} has the name of a secret, which does not belong in a job; {_SECRETS[kind]}")
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
 

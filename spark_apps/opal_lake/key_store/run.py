@@ -23,7 +23,7 @@ from opal_lake.key_store.entries import Entries, concat_entries, no_entries
 from opal_lake.key_store.filter import may_hold, plan_filter
 
 MAGIC = b"OPALRUN2"
-MEND = "`opal rebuild-key-store` makes the key store anew from the data files"
+MEND = "`opal rebuild-key-store` rebuilds the key store from the data files"
 BLOCK = 8_192
 MOST_BLOCK, MOST_TIES = 1 << 20, 1 << 10
 FILTER_FROM = 1 << 19  # entries; a smaller run is fetched whole

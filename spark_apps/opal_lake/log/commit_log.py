@@ -158,9 +158,9 @@ class CommitLog:
     def _no_table(self, has_log: bool) -> str:
         if has_log:
             first = f"{self.storage.uri}/{layout.commit_path(0)}"
-            return f"{first}, where the log begins, is missing, and no checkpoint stands for it; restore {layout.META} from a backup"
+            return f"{first}, where the log begins, is missing, and no checkpoint replaces it; restore {layout.META} from a backup"
         other = next(iter(self.storage.list("")), None)
-        seen = f"it holds {other.path!r}, but no {layout.LOG}" if other else "no such folder is there, or nothing is in it"
+        seen = f"it holds {other.path!r}, but no {layout.LOG}" if other else "the folder does not exist, or is empty"
         way_out = "check the path, or make a table with OpalTable.create or `opal create`"
         return f"{self.storage.uri} is no Opal table: {seen}; {way_out}"
 
@@ -280,7 +280,7 @@ class CommitLog:
         try:
             return result_of(self.read_commit(version))
         except NotFoundError:
-            gone = f"what came of it has expired with version {version}"
+            gone = f"its result has expired with version {version}"
             return JobResult(operation=operation, table=self.storage.uri, version=version, token=token, notes=(gone,))
 
     def _link(self, head: Snapshot, proposal: Proposal, draft: Draft) -> Commit:

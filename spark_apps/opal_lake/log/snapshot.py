@@ -52,7 +52,7 @@ class Root:
 def first_root(commit: Commit) -> Root:
     """The root of version 0."""
     if commit.actions.spec is None:
-        raise FormatError(f"version {commit.version} does not say what the table is; restore the log from a backup")
+        raise FormatError(f"version {commit.version} has no definition of the table; restore the log from a backup")
     return Root(
         table_id=commit.table_id,
         version=commit.version,

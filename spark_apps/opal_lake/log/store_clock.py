@@ -31,8 +31,8 @@ def writer_now_us(own_us: int, told_us: int | None, spec: TableSpec, uri: str) -
     if own_us < told_us:
         return told_us
     raise ClockError(
-        f"this machine's clock says {moment_text(own_us)}, and the store of {uri} {moment_text(told_us)}: ahead by more than "
-        f"clock_bound ({spec.word('clock_bound')}). Nothing was committed, as later times of the table would be wrong. "
+        f"this machine's clock says {moment_text(own_us)}, and the store of {uri} {moment_text(told_us)}: it is ahead by more than "
+        f"clock_bound ({spec.word('clock_bound')}). Nothing was committed, because all later times of the table would be wrong. "
         "Set the clock right (NTP), then run it again"
     )
 
@@ -42,7 +42,7 @@ def clock_notes(told_us: int | None, root: Root, uri: str) -> tuple[str, ...]:
     if told_us is None or root.timestamp_us - told_us <= clock_bound_us(root.spec):
         return ()
     ahead = f"version {root.version} is of {moment_text(root.timestamp_us)}, and the store's clock says {moment_text(told_us)}"
-    return (f"{ahead}: times of commits are wrong since some clock was; run `opal repair-clock {uri}`",)
+    return (f"{ahead}: times of commits are wrong, because a writer's clock was; run `opal repair-clock {uri}`",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

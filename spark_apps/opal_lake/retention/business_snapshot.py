@@ -118,7 +118,7 @@ def held_notes(snapshot: Snapshot) -> tuple[str, ...]:
     if due_us is None:
         return ()
     held = f"rows of {', '.join(sorted(business.held))} are held back: the first metagen from {moment_text(due_us)} on"
-    return (f"{held} finishes business snapshot {business.open} and takes them up",)
+    return (f"{held} finishes business snapshot {business.open} and processes them",)
 
 
 def _now_us(log: CommitLog, snapshot: Snapshot) -> int:

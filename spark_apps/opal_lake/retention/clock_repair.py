@@ -171,10 +171,10 @@ def _result(log: CommitLog, head: Snapshot, plan: Plan) -> JobResult:
     corrected = plan.corrected
     copied: tuple[str, ...] = ()
     if plan.backdated:
-        kept = f"{count_text(plan.backdated, 'version')} of times after those of their files stay as they are"
+        kept = f"{count_text(plan.backdated, 'version')} with times after those of their files are not changed"
         copied = (f"{kept}: no clock is known to have been ahead, so this is a copy whose files were given older times",)
     if corrected is None:
-        notes = copied or ("no version is of a time to come: there is nothing to repair",)
+        notes = copied or ("no version has a wrong time: there is nothing to repair",)
         return JobResult(operation=OPERATION, table=log.storage.uri, notes=notes)
     last, count = corrected.first + len(corrected.times_us) - 1, len(corrected.times_us)
     first_us, last_us = corrected.times_us[0], corrected.times_us[-1]

@@ -48,7 +48,7 @@ def left_over_garbage(storage: Storage, grace_us: int) -> list[Garbage]:
     """Temporary files of killed writers; no version can name them."""
     return [
         Garbage(
-            path=entry.path, size=entry.size, kind=LEFT_OVERS, why=f"its writer made nothing of it for {entry.age_us // _HOUR_US} hours"
+            path=entry.path, size=entry.size, kind=LEFT_OVERS, why=f"its writer has not finished it for {entry.age_us // _HOUR_US} hours"
         )
         for entry in find_left_overs(storage, grace_us)
     ]

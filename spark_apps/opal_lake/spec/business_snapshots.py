@@ -96,14 +96,17 @@ class BusinessSnapshots:
         newest = self.newest
         if newest is not None and _form(name) != _form(newest):
             return (
-                f"business snapshot {name} is not written as {newest} is, and they are ordered as texts; write all in one form, "
-                "as 2022-07-15, with zeros in front of short numbers"
+                f"business snapshot {name} is not written as {newest} is, but names are ordered as texts; write all in one form, as "
+                f"2022-07-15, with leading zeros"
             )
         if self.newest_finished is not None and name <= self.newest_finished:
             works = "a later one" if self.open is None else f"{self.open}, which is open, or a later one"
             return f"business snapshot {name} is not after {self.newest_finished}, which is finished; ingest its rows as {works}"
         if self.open is not None and name < self.open:
-            return f"business snapshot {name} is before {self.open}, which is open, and they never fall; ingest its rows as {self.open}"
+            return (
+                f"business snapshot {name} is before {self.open}, which is open, and the next one may not be earlier; ingest "
+                f"its rows as {self.open}"
+            )
         return None
 
     def version_of(self, name: str, savepoints: Mapping[str, int], head: int) -> int:

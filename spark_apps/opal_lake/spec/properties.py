@@ -94,9 +94,11 @@ PROPERTIES: dict[str, Property] = {
     "segment_rows": Property(kind=Number(default=1 << 22), summary="most rows of one ingested file"),
     "segment_bytes": Property(kind=Number(default=128 << 20), summary="bytes in memory at which an ingested file is closed"),
     "checkpoint_commits": Property(kind=Number(default=4), summary="commits between two checkpoints"),
-    "key_store_fan_in": Property(kind=Number(default=8, least=2), summary="runs of a size that are merged into one; more: dearer probes"),
+    "key_store_fan_in": Property(
+        kind=Number(default=8, least=2), summary="runs of similar size that are merged into one; a larger number makes probes slower"
+    ),
     "fold_files": Property(kind=Number(default=16, least=0), summary="small files that inline upserts put together in passing; 0: none"),
-    "token_keep": Property(kind=Number(default=10_000), summary="newest idempotency tokens that are remembered"),
+    "token_keep": Property(kind=Number(default=10_000), summary="how many idempotency tokens are remembered, the newest ones"),
     "read_verify": Property(kind=Words(choices=("full", "footer", "none")), summary="what a read verifies of files before it opens them"),
     "clock_bound": _upkeep(Text(default="10m", check=_check_bound), "how far a writer's clock may be from the store's"),
     "target_mb": _upkeep(Number(default=256), "size of the files that a compaction writes"),

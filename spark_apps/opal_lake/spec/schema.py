@@ -166,7 +166,7 @@ def atomic_name(column: str, arrow: pa.DataType) -> str:
     if arrow in _NAME_OF:
         return _NAME_OF[arrow]
     known = ", ".join(_ARROW_OF)
-    raise InvalidInputError(f"column {column!r}: type {arrow} has no place in a table; cast it to one of {known}, decimal(p,s)")
+    raise InvalidInputError(f"column {column!r}: type {arrow} is not supported in a table; cast it to one of {known}, decimal(p,s)")
 
 
 def arrow_type(kind: DataType, *, physical: bool = False) -> pa.DataType:

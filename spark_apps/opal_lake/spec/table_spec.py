@@ -196,7 +196,7 @@ def spec_differences(made: TableSpec, requested: TableSpec) -> list[str]:
     ]
     ours, theirs = ({field.name: field.type for field in spec.schema.fields} for spec in (made, requested))
     differences += [f"column {name!r} is missing" for name in theirs if name not in ours]
-    differences += [f"column {name!r} is there too" for name in ours if name not in theirs]
+    differences += [f"column {name!r} is in the table only" for name in ours if name not in theirs]
     both = [name for name in ours if name in theirs]
     names = {name: (_type_text(ours[name]), _type_text(theirs[name])) for name in both}
     return differences + [
@@ -211,7 +211,7 @@ def refuse_another_spec(uri: str, made: TableSpec, columns: pa.Schema | None, la
     requested = plan_spec(arrow_schema(made.schema) if columns is None else columns, layout)
     if differences := spec_differences(made, requested):
         text = "; ".join(differences)
-        raise InvalidInputError(f"{uri} is there, but was made otherwise: {text}. Give what it has, or choose another path")
+        raise InvalidInputError(f"{uri} exists already, but {text}. Use the existing definition, or choose another path")
 
 
 def _other_properties(made: TableSpec, requested: TableSpec) -> list[tuple[str, int | str, int | str]]:

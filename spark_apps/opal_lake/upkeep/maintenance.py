@@ -196,7 +196,7 @@ def run_maintenance(table: OpenTable, policy: Policy, runner: Runner, *, dry_run
     if dry_run:
         return merged
     known: Runner = {"retain": lambda arguments: retain(table.log, Retain(**arguments)), **runner}
-    left = [f"{step.operation} was left: nothing here does it" for step in steps if step.operation not in known]
+    left = [f"{step.operation} was skipped: it cannot run here" for step in steps if step.operation not in known]
     done = _Done()
     for step in steps:
         if step.operation in known:

@@ -32,7 +32,9 @@ class ArrowRows:
         if deleted is None:
             return rows
         if spec.deletes is None:
-            raise InvalidInputError("rows are marked as deletes, but the table knows none; create it with deletes='an SQL condition'")
+            raise InvalidInputError(
+                "rows are marked as deletes, but the table has no delete condition; create it with deletes='an SQL condition'"
+            )
         return rows.append_column(DELETED, pa.array(deleted, pa.bool_()))
 
 

@@ -81,7 +81,7 @@ class BootstrapPlan:
 def cut_batches(files: Sequence[SourceFile], source: SourceTable, batch_bytes: int) -> tuple[tuple[SourceFile, ...], ...]:
     """Files in the order of their paths, so that those of one partition stay together."""
     if batch_bytes < 1:
-        raise InvalidInputError("batches of 0 MB hold nothing; give batch_mb a whole number from 1")
+        raise InvalidInputError("batch_mb=0 is too small; give a whole number from 1")
     ordered = sorted(files, key=lambda file: file.path)
     total = sum(file.size for file in files)
     batches: dict[int, list[SourceFile]] = {}

@@ -56,7 +56,7 @@ def ingest_by_column(table: OpenTable, split: Split, options: IngestOptions, col
     Rows of a business snapshot that is finished are bad rows. An inline ingest leaves only rows pending that are held back still.
     """
     if options.business_snapshot is not None:
-        raise InvalidInputError("business_snapshot and business_snapshot_column both say which one the rows are of; give one of them")
+        raise InvalidInputError("business_snapshot and business_snapshot_column exclude each other; give one of them")
     base = table.log.head()
     _check_column(base.spec, column)
     if (earlier := table.log.earlier_result(base, "ingest", options.token, options.application)) is not None:
@@ -95,7 +95,7 @@ def plan_parts(values: Mapping[str | None, int], business: BusinessSnapshots, co
     """In the order of the business snapshots, at least one. Bad rows go with the first: beside its good rows they count for a threshold."""
     if len(values) > MOST_VALUES:
         raise InvalidInputError(
-            f"column {column!r} has more than {MOST_VALUES:,} values in these rows; name one that tells the business snapshot, as a day"
+            f"column {column!r} has more than {MOST_VALUES:,} values in these rows; name the column with the business snapshot, as a day"
         )
     known = business if business.newest is not None else BusinessSnapshots(open=first_of(values))
     problems = {value: _problem(value, known, column) for value in values}
@@ -136,4 +136,4 @@ def _check_column(spec: TableSpec, column: str) -> None:
     kind = found.type
     if not isinstance(kind, Atomic) or kind.name not in _COLUMN_TYPES:
         shown = kind.name if isinstance(kind, Atomic) else "nested"
-        raise InvalidInputError(f"column {column!r} is {shown}, and a business snapshot is a date or a text; name a column that holds one")
+        raise InvalidInputError(f"column {column!r} is {shown}, but a business snapshot is a date or a text; name a column that holds one")

@@ -211,8 +211,8 @@ def _check_rows(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput])
         )
     if run.expected_rows not in (None, met):
         raise InvalidInputError(
-            f"the source gave {count_text(met, 'row')}, listed were {run.expected_rows:,}: it changed, or was not read whole; "
-            "nothing was ingested"
+            f"the source gave {count_text(met, 'row')}, listed were {run.expected_rows:,}: it changed meanwhile, or was not read "
+            f"completely; nothing was ingested"
         )
     return rejected, examples
 

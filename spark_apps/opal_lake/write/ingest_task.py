@@ -54,9 +54,7 @@ def ingest_rows(batches: Iterable[pa.RecordBatch], task: IngestTask, on_segment:
     `on_segment` is called for each: its rows as read, including columns that the table does not have, and as stored.
     """
     if task.task >= MOST_TASKS:
-        raise InvalidInputError(
-            f"an ingest has at most {MOST_TASKS:,} tasks, whose files it can number; coalesce the rows to fewer partitions"
-        )
+        raise InvalidInputError(f"an ingest has at most {MOST_TASKS:,} tasks; coalesce the rows to fewer partitions")
     rejects = Rejects(keep=task.quarantine)
     files: list[DataFile] = []
     sequence = task.task * FILES_A_TASK
@@ -67,7 +65,7 @@ def ingest_rows(batches: Iterable[pa.RecordBatch], task: IngestTask, on_segment:
         for part in split_by_partition(good, task.spec):
             if len(files) == FILES_A_TASK:
                 raise InvalidInputError(
-                    f"one task met more than {FILES_A_TASK:,} files: {[field.name for field in task.spec.partition_by]} "
+                    f"one task would write more than {FILES_A_TASK:,} files: {[field.name for field in task.spec.partition_by]} "
                     "have too many values; partition by fewer or coarser columns"
                 )
             file, physical = write_segment(part, task, sequence + len(files))

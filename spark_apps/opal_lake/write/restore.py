@@ -91,10 +91,10 @@ def _items(snapshot: Snapshot, name: str) -> dict[Any, Any]:
 def _result(head: Snapshot, state: Snapshot) -> JobResult:
     changed = difference(head, state)
     lost, again = head.pending - state.pending - state.segments.keys(), state.pending
-    notes = [f"version {state.version} is what a read returns again"]
+    notes = [f"version {state.version} is what reads return again"]
     if lost:
         rows = sum(head.segments[number].rows for number in lost)
-        notes.append(f"{count_text(rows, 'row')} that waited for a metagen went too")
+        notes.append(f"the restore also took back {count_text(rows, 'row')} that waited for a metagen")
     if again:
         rows = sum(state.segments[number].rows for number in again)
         notes.append(f"{count_text(rows, 'row')} that waited for a metagen in version {state.version} wait again; the next one shows them")

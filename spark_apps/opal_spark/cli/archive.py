@@ -195,7 +195,7 @@ def _files_of(distribution: importlib.metadata.Distribution) -> Iterator[tuple[s
         )
     if listed is None:
         raise InvalidInputError(
-            f"{name} has no list of its files, as packages of the operating system: install it with pip, then pack again"
+            f"{name} does not list its files, as is usual for packages of the operating system: install it with pip, then pack again"
         )
     for file in listed:
         inside = file.as_posix()

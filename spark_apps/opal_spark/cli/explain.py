@@ -33,7 +33,7 @@ def add_explain(verbs: Verbs) -> None:
     summary = "which files a read would open, and what lets it skip the others"
     parser = add_command(verbs, Verb(name="explain", group=LOOK, summary=summary, example=example, run=run))
     parser.add_argument("--where", metavar="SQL", help="a condition on rows")
-    parser.add_argument("--time-zone", default="UTC", metavar="ZONE", help="of times in it without one (default: %(default)s)")
+    parser.add_argument("--time-zone", default="UTC", metavar="ZONE", help="time zone of times that name none (default: %(default)s)")
     parser.add_argument("--version", type=whole_number, metavar="N", help="as of this version (default: the newest)")
     parser.add_argument("--timestamp", metavar="TIME", help="as of this commit time")
     parser.add_argument("--event-time", metavar="VALUE", help="what was valid at the source, by the delta column")

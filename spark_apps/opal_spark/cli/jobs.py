@@ -81,7 +81,7 @@ def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
     add_token(parser, "ingests")
     _add_quarantine(parser)
     add_flags(parser, Ingest)
-    empty = "a source without a row is no change (default: it is an error)"
+    empty = "accept a source without rows as no change (default: an error)"
     parser.add_argument("--accept-empty", dest="on_empty", action="store_const", const="accept", help=empty)
     visible = parser.add_mutually_exclusive_group()
     visible.add_argument("--metagen", action="store_true", help="run a metagen right after it; --json shows both results as a list")
@@ -129,7 +129,7 @@ def _add_changes(verbs: Verbs) -> argparse.ArgumentParser:
 
 def _add_bootstrap(verbs: Verbs) -> argparse.ArgumentParser:
     example = "opal bootstrap lake/users old/users --format parquet --key id --delta at"
-    summary = "take over a Parquet or ORC folder, or a Delta or Iceberg table; a repeat goes on after a failure"
+    summary = "import a Parquet or ORC folder, or a Delta or Iceberg table; after a failure, a repeat continues"
     parser = add_command(verbs, Verb(name="bootstrap", group=WORK, summary=summary, example=example, run=bootstrap, operands="SOURCE "))
     parser.add_argument("source", metavar="SOURCE", help="a folder; of Iceberg also a name in a catalog")
     _add_key(parser)
@@ -141,7 +141,7 @@ def _add_bootstrap(verbs: Verbs) -> argparse.ArgumentParser:
 
 def _add_rebuild(verbs: Verbs) -> argparse.ArgumentParser:
     example = "opal rebuild-key-store lake/users"
-    summary = "make the key store anew from the data files, when `opal check` found runs of it lost or damaged"
+    summary = "rebuild the key store from the data files, if `opal check` found runs of it lost or damaged"
     parser = add_command(verbs, Verb(name="rebuild-key-store", group=WORK, summary=summary, example=example, run=rebuild_key_store))
     add_token(parser)
     return parser
@@ -166,7 +166,7 @@ def _add_zorder(verbs: Verbs) -> argparse.ArgumentParser:
 
 
 def _add_maintain(verbs: Verbs) -> argparse.ArgumentParser:
-    summary = "look whether compaction, Z-order or retention are due by the table's properties, and do what is"
+    summary = "run compaction, Z-order and retention, each if it is due by the table's properties"
     example = "opal maintain lake/users --dry-run"
     parser = add_command(verbs, Verb(name="maintain", group=WORK, summary=summary, example=example, run=maintain))
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="instead of a property; repeat for more")

@@ -29,8 +29,8 @@ def delete_predicate(spec: TableSpec) -> Predicate | None:
     predicate = parse_predicate(spec.deletes, spec, session_zone=_NO_ZONE)
     if not _is_simple(predicate, {field.id: field.type.name for field in spec.schema.fields if isinstance(field.type, Atomic)}):
         raise InvalidInputError(
-            f"the table deletes by the condition {spec.deletes!r}, which is not one of those that format('opal') evaluates: comparisons of "
-            "texts, integers and booleans with literals; write by OpalTable.for_path(spark, path).ingest(rows, metadata='inline')"
+            f"format('opal') cannot evaluate the table's delete condition {spec.deletes!r}: it knows comparisons of texts, integers and "
+            "booleans with literals only; write with OpalTable.for_path(spark, path).ingest(rows, metadata='inline')"
         )
     return predicate
 

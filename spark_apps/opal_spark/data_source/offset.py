@@ -32,11 +32,11 @@ class StreamOffset:
 
     def check(self, root: Root, uri: str) -> None:
         """Versions of another table are no continuation of this one's."""
-        again = "begin anew with another checkpointLocation; with startingVersion if rows are not to come a second time"
+        again = "start over with another checkpointLocation, and with startingVersion if no row may be read twice"
         if self.table_id != root.table_id:
             raise InvalidInputError(
-                f"{uri} is another table than the one that the stream has read up to version {self.version}: that was dropped and made "
-                f"anew; {again}"
+                f"{uri} is another table than the one that the stream has read up to version {self.version}: that one was dropped and "
+                f"created again; {again}"
             )
         if self.version > root.version:
             raise InvalidInputError(

@@ -49,11 +49,11 @@ def reads_changes(options: Options) -> bool:
 
 def feed_of(options: Options) -> Feed | None:
     """Of a batch read; None where it reads rows, and no changes."""
-    _refuse(options, (*_STREAM_OPTIONS, TOKEN), "is not of a batch read; leave it out")
+    _refuse(options, (*_STREAM_OPTIONS, TOKEN), "does not apply to a batch read; leave it out")
     if not reads_changes(options):
-        _refuse(options, _FEED_OPTIONS[1:], f"is of a change feed; add .option('{_ON}', 'true')")
+        _refuse(options, _FEED_OPTIONS[1:], f"applies only to a change feed; add .option('{_ON}', 'true')")
         return None
-    _refuse(options, _ROWS_OPTIONS, "is of a read of rows, and readChangeFeed reads changes; leave one out")
+    _refuse(options, _ROWS_OPTIONS, "applies only to a read of rows, but readChangeFeed reads changes; leave one out")
     start = _bound(options, _START, _START_TIME)
     if start is None:
         raise InvalidInputError(f"a change feed needs {_START} or {_START_TIME}: .option('{_START}', 8)")
@@ -62,15 +62,19 @@ def feed_of(options: Options) -> Feed | None:
 
 def stream_of(options: Options) -> StreamOptions:
     """Of a streaming read."""
-    _refuse(options, (*_ROWS_OPTIONS, TOKEN), f"is not of a stream; say where it begins by {_START} or {_START_TIME}")
-    _refuse(options, (_END, _END_TIME), "is of a batch read: a stream has no end; leave it out, and use Trigger.AvailableNow")
+    _refuse(options, (*_ROWS_OPTIONS, TOKEN), f"does not apply to a stream; set its start with {_START} or {_START_TIME}")
+    _refuse(options, (_END, _END_TIME), "applies only to a batch read: a stream has no end; leave it out, and use Trigger.AvailableNow")
     changes = _feed_options(options) if reads_changes(options) else None
     if changes is None:
-        _refuse(options, (_MODE, _UPDATES), f"is of a change feed; add .option('{_ON}', 'true')")
+        _refuse(options, (_MODE, _UPDATES), f"applies only to a change feed; add .option('{_ON}', 'true')")
     else:
-        _refuse(options, (_IGNORE_DELETES,), f"is of a stream of rows, and {_ON} reads deletes as rows of their own; leave one out")
+        _refuse(
+            options, (_IGNORE_DELETES,), f"applies only to a stream of rows, but {_ON} returns deletes as rows of their own; leave one out"
+        )
     if changes is not None and changes.is_net:
-        raise InvalidInputError(f"{_MODE}={NET} is of a batch read: in a stream, later micro-batches go on changing the same rows")
+        raise InvalidInputError(
+            f"{_MODE}={NET} applies only to a batch read: in a stream, later micro-batches may change the same rows again"
+        )
     return StreamOptions(
         changes=changes,
         start=_bound(options, _START, _START_TIME),

@@ -31,7 +31,7 @@ from opal_spark.read.predicate import check_columns, parse_predicate
 from opal_spark.read.requested_schema import refuse_nulls, requested_fields
 
 _OF_A_CATALOG = {"owner", "provider"}  # what Spark adds to the options of a table of its catalog
-_NO_CATALOG = "Spark does not hand its path on to readers; write CREATE TEMPORARY VIEW name USING opal OPTIONS (path '{path}')"
+_NO_CATALOG = "Spark does not pass its path to readers; write CREATE TEMPORARY VIEW name USING opal OPTIONS (path '{path}')"
 _NO_ZONE = "none"  # the session's is not known here: times without a zone prune nothing
 
 
@@ -66,7 +66,9 @@ class OpalDataSource(DataSource):
         """Where the table is, and how its store is reached."""
         path = self.options.get("path")
         if {name.casefold() for name in self.options} >= _OF_A_CATALOG:
-            raise InvalidInputError(f"CREATE TABLE ... USING opal cannot be: {_NO_CATALOG.format(path=self.options.get('location', path))}")
+            raise InvalidInputError(
+                f"CREATE TABLE ... USING opal is not supported: {_NO_CATALOG.format(path=self.options.get('location', path))}"
+            )
         if path is None:
             raise InvalidInputError(
                 f"format('opal') needs the table's path: .load(path). If this is a table of CREATE TABLE: {_NO_CATALOG.format(path='...')}"
@@ -108,14 +110,14 @@ class OpalDataSource(DataSource):
         """INSERT INTO and saveAsTable end here, too."""
         if overwrite or self.options.get("path") is None:
             raise InvalidInputError(
-                "format('opal') writes by .mode('append').save(path), which upserts by the table's keys; make a new table by "
-                "OpalTable.create(spark, path, rows.schema, keys=[...], delta='...'), and delete rows by a table with deletes='...'"
+                "format('opal') writes with .mode('append').save(path), which upserts by the table's keys; make a new table with "
+                "OpalTable.create(spark, path, rows.schema, keys=[...], delta='...'), and give deletes='...' to delete rows"
             )
         return OpalWriter(*self._table_path(), schema, self.options.get(TOKEN))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802  # Spark's name
         raise InvalidInputError(
-            f"write a stream by writeStream.foreachBatch(OpalTable.for_path(spark, {self.options.get('path', '...')!r})"
+            f"write a stream with writeStream.foreachBatch(OpalTable.for_path(spark, {self.options.get('path', '...')!r})"
             ".sink(application='a name of this query')), which writes each micro-batch once"
         )
 

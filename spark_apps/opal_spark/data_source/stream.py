@@ -143,8 +143,8 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             if deletes or commit.actions.restored:
                 what = f"has deletes ({deletes:,})" if deletes else "restored an older one"
                 raise InvalidInputError(
-                    f"{self.log.storage.uri}: version {commit.version} {what}, which a stream of rows cannot say; read "
-                    "changes by .option('readChangeFeed', 'true'), or leave deletes out by .option('ignoreDeletes', 'true')"
+                    f"{self.log.storage.uri}: version {commit.version} {what}, which a stream of rows cannot express; read "
+                    f"changes with .option('readChangeFeed', 'true'), or leave deletes out with .option('ignoreDeletes', 'true')"
                 )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -115,7 +115,7 @@ def _arrow_type(path: str, kind: T.DataType) -> pa.DataType:
     if type(kind) in _ARROW_OF:
         return _ARROW_OF[type(kind)]
     advice = next((text for refused, text in _ADVICE.items() if isinstance(kind, refused)), "cast it to STRING or BINARY")
-    raise InvalidInputError(f"column {path!r}: type {kind.simpleString()} has no place in a table; {advice}")
+    raise InvalidInputError(f"column {path!r}: type {kind.simpleString()} is not supported in a table; {advice}")
 
 
 def read_columns(spec: TableSpec, columns: Sequence[str] | None = None) -> list[Column | str]:

@@ -65,12 +65,14 @@ def as_opal_error(error: Exception) -> Exception:
     if (gone := _GONE.search(str(error))) is not None:
         return StorageError(
             f"{gone[1]} was deleted while Spark read it. If it is an Opal table's, retention let the version expire: "
-            "run it again, and give the table a longer window; `opal check` tells if the file is missed"
+            "run it again, and give the table a longer window; `opal check` reports whether the table still needs the file"
         )
     if (problem := python_problem(error)) is not None:
         return problem
     if (pattern := _BAD_PATTERN.search(str(error))) is not None:
-        return InvalidInputError(f"a regular expression of a filter, or of the table's delete condition, is none to Java: {pattern[1]}")
+        return InvalidInputError(
+            f"a regular expression of a filter, or of the table's delete condition, is not valid in Java: {pattern[1]}"
+        )
     if "NullPointerException" in str(error) and "OrcFilters" in str(error):
         return InvalidInputError(
             "Spark cannot filter ORC files by an IN with a NULL in its list: leave the NULL out, give the filter as read(where=...), "

@@ -48,7 +48,9 @@ def as_source_error(spark: SparkSession, source: Source, spec: Callable[[], Tabl
             f"Spark cannot open {list(source.paths)}: it has no file system for {missing[1] or 's3a'!r}; add its package"
         )
     if _OTHER_TYPES.search(text):
-        return InvalidInputError(f"the files of {list(source.paths)} give a column different types; ingest them apart: {_reason(text)}")
+        return InvalidInputError(
+            f"the files of {list(source.paths)} have different types for one column; ingest them separately: {_reason(text)}"
+        )
     if kind := _UNKNOWN_TYPE.search(text):
         return InvalidInputError(f"{list(source.paths)} have a column of type {kind[1]!r}, which Spark does not read; deliver Parquet")
     return _unreadable(spark, source, spec, text)

@@ -59,7 +59,7 @@ class Change:
         For a consumer that begins when the first versions have expired, all rows as of `version` are inserted by it.
         """
         if self.after is None:
-            raise InvalidInputError("change.changes goes from version to version: consume by='version'")
+            raise InvalidInputError("change.changes needs versions: consume by='version'")
         if self.after >= self.version:
             return self.table.changes(LATEST)
         try:

@@ -97,7 +97,7 @@ def refuse_overlap(source: SourceTable, uri: str) -> None:
     ours, theirs = (_plain(place) + "/" for place in (uri, source.location))
     if ours.startswith(theirs) or theirs.startswith(ours):
         raise InvalidInputError(
-            f"the table {uri} and its source {source.location} lie within one another; choose another place for the table"
+            f"the table {uri} and its source {source.location} must not contain one another; choose another place for the table"
         )
 
 

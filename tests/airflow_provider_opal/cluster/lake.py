@@ -48,8 +48,8 @@ class Lake:
 
     def notes(self, consumer: str) -> list[dict[str, Any]]:
         """What a consumer's calls wrote down, oldest first."""
-        found = sorted(self.out.glob(f"{consumer}-*.json"), key=lambda path: path.stat().st_mtime_ns)
-        return [json.loads(path.read_text()) for path in found]
+        rejected = sorted(self.out.glob(f"{consumer}-*.json"), key=lambda path: path.stat().st_mtime_ns)
+        return [json.loads(path.read_text()) for path in rejected]
 
     def report(self, key: str) -> dict[str, int]:
         """The guide's revenue of a day by country; empty while it is not written."""
@@ -111,7 +111,7 @@ def ended(airflow: LocalAirflow, dag_id: str, run_id: str) -> str:
 
 
 def settle(airflow: LocalAirflow, *dag_ids: str) -> None:
-    """Until nothing of these DAGs runs or waits any more; a cascade needs a moment to begin."""
+    """Wait until no run of these DAGs is running or queued; a cascade needs a moment to start."""
     quiet: list[float] = []
 
     def is_quiet() -> bool:

@@ -104,8 +104,8 @@ def test_both_pipelines_count_what_they_ingest(airflow: LocalAirflow, folder: Pa
 
 def test_after_200_batches_and_two_kills_the_totals_of_every_run_are_those_of_all_rows(airflow: LocalAirflow, folder: Path) -> None:
     run_id = trigger(airflow, "moves")
-    for place in ("claims", "log"):  # in the middle of the ingest, and after its commit
-        kill_driver_when_something_is_new_in(airflow, folder, place)
+    for log_folder in ("claims", "log"):  # in the middle of the ingest, and after its commit
+        kill_driver_when_something_is_new_in(airflow, folder, log_folder)
     compact(table(folder, "user_city"), CompactOptions())
     assert ended(airflow, "moves", run_id) == "success"
     settle(airflow, POPULATION)
@@ -156,5 +156,5 @@ def test_runs_that_are_cleared_change_nothing(airflow: LocalAirflow, folder: Pat
 
 
 def test_what_all_this_left_is_sound(folder: Path) -> None:
-    for place in (folder / "lake" / "cities").iterdir():
-        assert check_table(Table.open(str(place))) == []
+    for path in (folder / "lake" / "cities").iterdir():
+        assert check_table(Table.open(str(path))) == []

@@ -28,7 +28,7 @@ def test_a_burst_of_commits_reaches_a_consumer_that_runs_one_at_a_time_without_a
     assert sorted(ids) == [1, *range(100, 120)]
 
 
-def test_a_broken_yaml_file_is_an_import_error_of_its_own_until_it_is_mended(airflow: LocalAirflow, lake: Lake) -> None:
+def test_a_broken_yaml_file_is_an_import_error_of_its_own_until_it_is_corrected(airflow: LocalAirflow, lake: Lake) -> None:
     good = (lake.dags / "guide.opal.yaml").read_text()
     broken = lake.dags / "broken.opal.yaml"
     broken.write_text(good.replace("guide_yaml", "broken_one").replace("keys:", "key:"))
@@ -115,5 +115,5 @@ def revenue_of(rows: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def test_what_all_this_left_is_sound(lake: Lake) -> None:
-    for place in lake.root.glob("*/*"):
-        assert check_table(Table.open(str(place))) == []
+    for path in lake.root.glob("*/*"):
+        assert check_table(Table.open(str(path))) == []

@@ -1,6 +1,6 @@
 """A pipeline under a real Airflow: real scheduler, real spark-submit, real backfills.
 
-The tests share one Airflow and go on from what those before left; each begins by looking at it.
+The tests share one Airflow and go on from what those before left; each begins by checking its state.
 """
 
 import os
@@ -112,11 +112,11 @@ def test_a_worker_killed_in_a_metagen_is_followed_by_a_retry_that_applies_once(a
     airflow.wait_until(lambda: dict(keyed(airflow, "orders")).get("2026-11-04") == "success")
     metagen = next(task for task in of_key(airflow, "2026-11-04") if task["task_id"] == "metagen")
     assert metagen["try_number"] == 2
-    told = airflow.result("orders", metagen["dag_run_id"], "metagen")
+    result = airflow.result("orders", metagen["dag_run_id"], "metagen")
     settle(airflow, *HEADS)
     assert not drivers_of("metagen", lake.root)
     assert lake.table().snapshot_at().version == versions + 2, "the MetaGen was applied more than once"
-    assert told["version"] == versions + 2
+    assert result["version"] == versions + 2
     assert lake.names() == {1: "Hannah", 3: "Cid", 4: "Dora", 8: "Hal"}
 
 
@@ -185,12 +185,12 @@ def test_a_consumer_that_was_paused_past_the_window_gets_its_keys_and_what_it_ha
         "orders.copy": "success",
         "orders.follow": "failed",
     }
-    assert f"version {seen} of {table.uri} was seen, and " in log_of(airflow, "tell_again", "orders.follow", run_id)
+    assert f"version {seen} of {table.uri} has been seen, and " in log_of(airflow, "tell_again", "orders.follow", run_id)
     airflow.wait_until(lambda: {*days(10, 11)} <= succeeded(airflow, "orders.copy"))
     copied = {note["key"]: note["rows"] for note in lake.notes("copy")}
     assert [copied[key] for key in days(10, 11)] == [[[10, "2026-11-10"]], [[11, "2026-11-11"]]]
 
 
 def test_what_all_this_left_is_sound(lake: Lake) -> None:
-    for place in lake.root.glob("*/*"):
-        assert check_table(Table.open(str(place))) == []
+    for path in lake.root.glob("*/*"):
+        assert check_table(Table.open(str(path))) == []

@@ -1,5 +1,5 @@
-"""Reruns, mapped tasks and templates under a real scheduler. What spark-submit would do a script does without Spark: the tokens, the states
-and the events are what is looked at.
+"""Reruns, mapped tasks and templates under a real scheduler. A script replaces spark-submit, without Spark:
+the tests check tokens, states and events.
 
 The tests share one Airflow; each has runs and tables of its own.
 """
@@ -159,7 +159,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, place: Place) -> Iterator[
 
 
 def edited(airflow: LocalAirflow, place: Place, retries: int) -> None:
-    """The edit is what the scheduler goes by, too."""
+    """The scheduler has loaded the edit, too."""
     place.edit(retries)
     airflow.wait_until(lambda: airflow.api("GET", "/dags/reruns/tasks/own")["retries"] == retries)
 
@@ -178,8 +178,8 @@ def ended(airflow: LocalAirflow, dag_id: str, run_id: str, tries: int = 1, expec
     airflow.wait_until(is_over, 300)
     found = states(airflow, dag_id, run_id)
     logs = (airflow.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}").glob("**/*.log")
-    told = "\n".join(path.read_text(errors="replace")[-3000:] for path in logs) if any(s[0] != expected for s in found.values()) else ""
-    assert {state for state, _ in found.values()} == {expected}, f"{found}\n{told}"
+    text = "\n".join(path.read_text(errors="replace")[-3000:] for path in logs) if any(s[0] != expected for s in found.values()) else ""
+    assert {state for state, _ in found.values()} == {expected}, f"{found}\n{text}"
 
 
 def clear(airflow: LocalAirflow, run_id: str, **body: Any) -> None:
@@ -266,8 +266,8 @@ def test_a_clear_of_what_runs_waits_or_has_failed_runs_again(airflow: LocalAirfl
 
 def ends_heard(airflow: LocalAirflow, run_id: str, dag_id: str = "reruns") -> int:
     """How many ends of tasks of a run the scheduler has heard of."""
-    said = (airflow.home / "scheduler.log").read_text(errors="replace")
-    return len(re.findall(rf"TaskInstance Finished: dag_id={dag_id}, task_id=\w+, run_id={re.escape(run_id)},", said))
+    log = (airflow.home / "scheduler.log").read_text(errors="replace")
+    return len(re.findall(rf"TaskInstance Finished: dag_id={dag_id}, task_id=\w+, run_id={re.escape(run_id)},", log))
 
 
 def test_a_run_that_was_deleted_and_made_anew_runs_again(airflow: LocalAirflow, place: Place) -> None:
@@ -294,11 +294,11 @@ def test_mapped_operators_and_templates_work_and_their_events_are_heard(airflow:
 
 def test_the_connection_of_the_guide_can_be_tested_in_the_ui(airflow: LocalAirflow, place: Place) -> None:
     """Which asks with port 0 where none is given."""
-    for name, host, said in (("guide", place.root, "can be listed"), ("nowhere", place.root / "nowhere", "is no folder of")):
+    for name, host, message in (("guide", place.root, "can be listed"), ("nowhere", place.root / "nowhere", "is no folder of")):
         airflow.cli("connections", "add", name, "--conn-type", "opal", "--conn-host", str(host), "--conn-port", "0")
         asked = {"connection_id": name, "conn_type": "opal", "host": str(host), "login": "", "password": "", "port": 0, "schema": ""}
         answer = airflow.api("POST", "/connections/test", {**asked, "description": "", "extra": "{}"})
-        assert (answer["status"], said in answer["message"]) == (name == "guide", True), answer
+        assert (answer["status"], message in answer["message"]) == (name == "guide", True), answer
 
 
 def test_a_run_without_a_key_is_refused_where_it_is_seen(airflow: LocalAirflow, place: Place) -> None:

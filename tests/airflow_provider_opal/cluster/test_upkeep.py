@@ -168,7 +168,7 @@ def test_with_nothing_to_delete_nobody_is_asked(airflow: LocalAirflow) -> None:
     }
 
 
-def test_a_group_s_table_is_tended_beside_its_dag_and_not_before_it_is_there(airflow: LocalAirflow, lake: Lake) -> None:
+def test_the_table_of_a_task_group_is_maintained_by_a_dag_of_its_own_once_it_exists(airflow: LocalAirflow, lake: Lake) -> None:
     dag_id = "grouped.orders.maintenance"
     run_id = trigger(airflow, dag_id)
     assert ended(airflow, dag_id, run_id) == "success"
@@ -183,5 +183,5 @@ def test_a_group_s_table_is_tended_beside_its_dag_and_not_before_it_is_there(air
 
 
 def test_what_all_this_left_is_sound(lake: Lake) -> None:
-    for place in lake.root.glob("*/*"):
-        assert check_table(Table.open(str(place))) == []
+    for path in lake.root.glob("*/*"):
+        assert check_table(Table.open(str(path))) == []

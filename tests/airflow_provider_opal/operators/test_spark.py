@@ -56,7 +56,7 @@ def test_a_keyed_task_without_a_key_says_how_to_give_one() -> None:
     assert task.arguments["source"]["files"]["paths"] == ["/in/2026-11-01/*.json"]
 
 
-def test_a_keyed_task_in_a_dag_that_takes_no_keys_is_told_of_the_schedule() -> None:
+def test_a_keyed_task_in_a_dag_without_keys_gets_a_hint_about_the_schedule() -> None:
     with pytest.raises(AirflowFailException, match=r"schedule=keyed_schedule\('@daily'\)"):
         ingest().execute({**context(ingest()), "dag": DAG("plain", schedule=None)})
 
@@ -106,19 +106,19 @@ def test_a_job_without_a_result_is_no_success(tmp_path: Path, monkeypatch: pytes
 def test_what_was_done_is_not_submitted_again(tmp_path: Path) -> None:
     table = create(open_storage(str(tmp_path / "shop" / "users")))
     task = ingest()
-    found = context(task, partition_key="2026-11-01")
-    table.ingest(*rows([("a", 1, 1)]), token=token_of(found))
-    told = task.execute(found)
-    assert told["version"] == 1
-    assert told["repeated"]
-    assert json.loads(json.dumps(told)) == told
+    task_context = context(task, partition_key="2026-11-01")
+    table.ingest(*rows([("a", 1, 1)]), token=token_of(task_context))
+    result = task.execute(task_context)
+    assert result["version"] == 1
+    assert result["repeated"]
+    assert json.loads(json.dumps(result)) == result
 
 
 def test_a_first_run_is_no_repeat_and_what_a_clear_submits_is_none_either(tmp_path: Path, commands: Commands) -> None:
     table, task, store = create(open_storage(str(tmp_path / "shop" / "users"))), ingest(), Store()
     commands.spark_submit(works=True)
-    told = [task.execute(context(task, clears=clears, store=store, partition_key="2026-11-01")) for clears in (0, 0, 1)]
-    assert [(one["version"], one["repeated"]) for one in told] == [(1, False), (1, True), (2, False)]
+    results = [task.execute(context(task, clears=clears, store=store, partition_key="2026-11-01")) for clears in (0, 0, 1)]
+    assert [(one["version"], one["repeated"]) for one in results] == [(1, False), (1, True), (2, False)]
     assert table.snapshot_at().version == 2
 
 

@@ -94,14 +94,14 @@ def test_the_job_that_is_submitted_says_what_was_given_and_no_more(
 ) -> None:
     commands.spark_submit(works=True)
     task = made(kind, **given)
-    told = task.execute(context(task))
+    result = task.execute(context(task))
     argv = commands.notes()[0]["argv"]
     spec = JobSpec.from_json(argv[argv.index("--spec") + 1])
     assert (spec.operation, spec.token) == (operation_named(task.operation).of(expected), "d/r/t/-1/0")
     assert task.arguments == expected
     assert task.operation == kind.operation
     assert argv[argv.index("--spec") - 1].endswith(f"opal_spark/submit/apps/{task.operation}.py")
-    assert (told["counts"], told["version"]) == ({"files": 3}, None)
+    assert (result["counts"], result["version"]) == ({"files": 3}, None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,8 +113,8 @@ def test_a_result_without_a_commit_is_found_first_and_nothing_is_submitted_again
     task = made(kind)
     done = JobResult(operation=task.operation, table=str(lake / "t"), token=token_of(context(task)), notes=("done before",))
     keep_result(open_storage(str(lake / "t")), done)
-    told = task.execute(context(task))
-    assert (told["repeated"], told["notes"]) == (True, ["done before"])
+    result = task.execute(context(task))
+    assert (result["repeated"], result["notes"]) == (True, ["done before"])
     assert not commands.notes()
     assert task.execute(context(task, clears=1))["notes"] == []
     assert len(commands.notes()) == 1, "a clear really runs again"
@@ -135,9 +135,9 @@ def test_they_wake_nobody_and_run_with_or_without_a_partition_key(kind: type[Upk
     [
         (CompactionOperator, {"mode": "middle"}, "use one of minor, major"),
         (CompactionOperator, {"look_back": "30d"}, "add mode='major'"),
-        (CompactionOperator, {"mode": "major"}, "nothing says how much stays; add look_back='90d'"),
+        (CompactionOperator, {"mode": "major"}, "needs look_back, which says how much to keep; add look_back='90d'"),
         (CompactionOperator, {"mode": "major", "look_back": "30 days"}, "look_back='30 days' is no duration; write it as '12h', '30d'"),
-        (CompactionOperator, {"mode": "major", "look_back": -1}, "reaches into the future"),
+        (CompactionOperator, {"mode": "major", "look_back": -1}, "is negative"),
         (CompactionOperator, {"target_mb": 0}, "target_mb=0; write a whole number of at least 1"),
         (ZOrderOperator, {"columns": "customer_id"}, r"columns='customer_id' is no list of columns; write columns=\['customer_id'"),
         (ZOrderOperator, {"columns": 5}, "columns=5 is no list of columns"),
@@ -150,7 +150,7 @@ def test_they_wake_nobody_and_run_with_or_without_a_partition_key(kind: type[Upk
         (MaintenanceOperator, {"dead_share": 1.5}, "dead_share=1.5 is no percentage; write a whole number from 1 to 100"),
         (MaintenanceOperator, {"zorder": "a"}, r"write zorder=\['customer_id'"),
         (MaintenanceOperator, {"archive_after": "1y"}, "archive_after='1y' is no duration"),
-        (CompactionOperator, {"archive_codec": "zstd:19"}, "nothing says what is old; add archive_after='365d'"),
+        (CompactionOperator, {"archive_codec": "zstd:19"}, "has no effect without archive_after; add archive_after='365d'"),
         (CompactionOperator, {"archive_after": "1d", "archive_codec": "gzip"}, "archive_codec='gzip' is no codec"),
         (ReconcileOperator, {"consumer": "c", "look_back": "a week"}, "look_back='a week' is no duration"),
         (RetentionApproval, {"listed_by": "x", "answer_within": "20"}, "answer_within='20' is no duration"),
@@ -167,13 +167,13 @@ def test_what_cannot_be_is_refused_when_the_dag_is_read(kind: type[Any], given: 
     "given, text",
     [("2w", "2w"), ("1h30m", "1h30m"), (timedelta(hours=36), "36h"), (timedelta(minutes=90), "90m"), (timedelta(0), "0d")],
 )
-def test_a_duration_is_told_as_it_was_written_or_in_one_unit(given: str | timedelta, text: str) -> None:
+def test_a_duration_is_shown_as_it_was_written_or_in_one_unit(given: str | timedelta, text: str) -> None:
     assert span_text("window", given) == text
 
 
 def test_airflow_s_own_spans_are_written_alike() -> None:
-    told = ReconcileOperator(task_id="t", table="t", consumer="c", look_back="2w", grace="1h30m", again=timedelta(hours=1))
-    assert (told.look_back, told.grace, told.again) == (timedelta(days=14), timedelta(minutes=90), timedelta(hours=1))
+    operator = ReconcileOperator(task_id="t", table="t", consumer="c", look_back="2w", grace="1h30m", again=timedelta(hours=1))
+    assert (operator.look_back, operator.grace, operator.again) == (timedelta(days=14), timedelta(minutes=90), timedelta(hours=1))
     assert RetentionApproval(task_id="a", table="t", listed_by="x", answer_within="1h30m").response_timeout == timedelta(minutes=90)
     dag = opal_dag(
         "orders", table="t", source=Files("/in"), schedule=None, start_date=datetime(2026, 11, 1), deadline="1h30m", reconcile_grace="2h"
@@ -206,38 +206,38 @@ def test_a_dry_run_of_retention_needs_no_spark_deletes_nothing_and_lists_what_wo
     table = old_table(lake)
     found = list(table.storage.list(""))
     task = RetentionOperator(task_id="would_go", table="old", window="1d", dry_run=True)
-    told = task.execute(context(task))
-    assert (told["operation"], told["version"], commands.notes()) == ("retain", None, [])
+    result = task.execute(context(task))
+    assert (result["operation"], result["version"], commands.notes()) == ("retain", None, [])
     assert list(table.storage.list("")) == found
-    assert told["counts"]["versions"] == table.snapshot_at().version, "all but the newest are older than a day"
-    assert len([one for one in told["examples"] if one["path"].startswith("data/")]) == 4
-    assert f"| `{told['examples'][0]['path']}` |" in "\n".join(listing(told))
+    assert result["counts"]["versions"] == table.snapshot_at().version, "all but the newest are older than a day"
+    assert len([one for one in result["examples"] if one["path"].startswith("data/")]) == 4
+    assert f"| `{result['examples'][0]['path']}` |" in "\n".join(listing(result))
 
 
 def test_a_dry_run_of_maintenance_says_what_is_due_and_why(commands: Commands, lake: Path) -> None:
     commands.spark_submit()
     old_table(lake)
     task = MaintenanceOperator(task_id="m", table="old", small_files=1, zorder=["price"], window="1d", dry_run=True)
-    told = task.execute(context(task))
-    assert (told["counts"], commands.notes()) == ({"due": 3}, [])
-    assert [note.partition(":")[0] for note in told["notes"]] == ["compact is due", "zorder is due", "retain is due"]
+    result = task.execute(context(task))
+    assert (result["counts"], commands.notes()) == ({"due": 3}, [])
+    assert [note.partition(":")[0] for note in result["notes"]] == ["compact is due", "zorder is due", "retain is due"]
     quiet = MaintenanceOperator(task_id="m", table="old", dry_run=True, delete=False)
     assert quiet.execute(context(quiet))["notes"] == ["nothing is due"]
 
 
-def test_a_dry_run_of_a_restore_counts_what_would_change_and_wakes_nobody(commands: Commands, lake: Path) -> None:
+def test_a_dry_run_of_a_restore_counts_changes_and_triggers_no_consumer(commands: Commands, lake: Path) -> None:
     commands.spark_submit()
     table = create(open_storage(str(lake / "twice")))
     for price in (1, 2):
         table.ingest(*rows([("ax", price, price)]), metadata="inline")
     task = RestoreOperator(task_id="would_change", table="twice", version="{{ params.version }}", dry_run=True)
     task.arguments["version"] = "1"  # as rendered
-    told = task.execute(context(task))
-    assert (told["version"], told["counts"], commands.notes()) == (None, {"rows_restored": 1, "rows_removed": 1}, [])
+    result = task.execute(context(task))
+    assert (result["version"], result["counts"], commands.notes()) == (None, {"rows_restored": 1, "rows_removed": 1}, [])
     assert (task.outlets, table.snapshot_at().version) == ([], 2)
 
 
-def test_a_restore_wakes_the_consumers_of_its_table() -> None:
+def test_a_restore_triggers_the_consumers_of_its_table() -> None:
     task = RestoreOperator(task_id="restore", table="shop.users", savepoint="good")
     assert [asset.uri for asset in task.outlets] == ["opal://opal_default/shop.users", "opal://opal_default/shop.users/versions"]
     assert task.arguments == {"savepoint": "good", "dry_run": False}
@@ -300,8 +300,8 @@ def test_default_args_reach_them_as_any_task() -> None:
 def approval(found: JobResult | None) -> Any:
     """An approval, and its context: what Airflow hands on of the dry run before it."""
     task = RetentionApproval(task_id="approve", table="shop.orders", listed_by="would_go")
-    told = {"would_go": None if found is None else json.loads(found.to_json())}
-    return task, {"ti": SimpleNamespace(xcom_pull=lambda task_ids: told[task_ids])}
+    results = {"would_go": None if found is None else json.loads(found.to_json())}
+    return task, {"ti": SimpleNamespace(xcom_pull=lambda task_ids: results[task_ids])}
 
 
 @pytest.mark.parametrize("found", [None, JobResult(operation="retain", table="/lake/t", notes=("readable are the versions 0 to 3",))])

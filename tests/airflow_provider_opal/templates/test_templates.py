@@ -86,8 +86,8 @@ def test_a_key_says_as_much_as_tells_the_runs_apart(cron: str, key: str) -> None
         ({"maintenance": {"window": "a month"}}, "window='a month' is no duration"),
         ({"maintenance": "daily"}, r"write True, or Maintenance\("),
         ({"consumers": [Consumer(name="a", function="m:f")] * 2}, "the name a is given to more than one consumer"),
-        ({"schedule": opal_asset("a"), "key_format": "%Y"}, "belongs to a cron schedule"),
-        ({"key_format": "%Y-%m"}, "one key, '2026-01'; write more of the moment, as '%Y-%m-%d'"),
+        ({"schedule": opal_asset("a"), "key_format": "%Y"}, "needs a cron schedule"),
+        ({"key_format": "%Y-%m"}, "one key, '2026-01'; include more of the time, as '%Y-%m-%d'"),
         ({"consumers": [Consumer(name="a", function="f")]}, "write it as 'package.module:function'"),
         ({"metadata": "later"}, "metadata='later' is unknown"),
         ({"on_bad_rows": "skip"}, "on_bad_rows='skip' is unknown; use one of fail, quarantine"),
@@ -112,7 +112,7 @@ def test_a_consumer_goes_by_what_there_is_and_takes_no_name_of_the_pipeline() ->
         Consumer(name="a", function="m:f", by="day")
     with pytest.raises(ValueError, match="is taken by the pipeline itself"):
         Consumer(name="reconcile", function="m:f")
-    with pytest.raises(ValueError, match="name it by a text, as 'shop_jobs:revenue'"):
+    with pytest.raises(ValueError, match="name it as text, as 'shop_jobs:revenue'"):
         Consumer(name="a", function=print)  # type: ignore[arg-type]  # what a user may try
 
 
@@ -128,10 +128,10 @@ def test_the_first_and_the_last_partition_are_those_of_start_and_end() -> None:
 def test_inline_metadata_need_no_metagen_and_tell_by_the_ingest() -> None:
     dag = orders(metadata="inline", consumers=[Consumer(name="a", function="m:f"), Consumer(name="b", function="m:f", own_dag=True)])
     assert {task.task_id: sorted(task.upstream_task_ids) for task in dag.tasks} == {"ingest": [], "a": ["ingest"]}
-    told = [opal_asset("shop.orders"), opal_asset("shop.orders", versions=True)]
+    assets = [opal_asset("shop.orders"), opal_asset("shop.orders", versions=True)]
     ingest = dag.get_task("ingest")
     assert isinstance(ingest, IngestOperator)
-    assert ingest.outlets == told
+    assert ingest.outlets == assets
     assert ingest.arguments["metadata"] == "inline"
     with DAG("own", schedule=None, start_date=START):
         group = OpalTaskGroup("users", table="shop.users", source=FILES, metadata="inline")
@@ -189,7 +189,7 @@ def test_a_group_has_the_pipeline_s_tasks_and_its_asset() -> None:
     assert wires(dag) == {"users.ingest": {"users.metagen"}, "users.metagen": {"users.mail"}, "users.mail": set()}
     assert group.asset == opal_asset("shop.users")
     assert group.consumers["mail"].consumer == "own.users.mail"
-    with pytest.raises(ValueError, match="own_dag=True, which only opal_dag makes"), DAG("own", schedule=None, start_date=START):
+    with pytest.raises(ValueError, match="own_dag=True, which only opal_dag supports"), DAG("own", schedule=None, start_date=START):
         OpalTaskGroup("users", table="shop.users", source=FILES, consumers=[Consumer(name="mail", function="m:f", own_dag=True)])
 
 
@@ -276,8 +276,8 @@ def test_a_group_s_maintenance_is_a_dag_beside_that_of_the_group() -> None:
 def test_maintenance_that_takes_away_what_consumers_may_have_missed_is_warned_of(recwarn: pytest.WarningsRecorder) -> None:
     follow = Consumer(name="follow", function="m:f", by="version", own_dag=True)
     orders(consumers=[follow], maintenance={"window": timedelta(days=2), "look_back": "12h"})
-    said = [str(found.message) for found in recwarn if found.category is ShortSpanWarning]
-    assert [text.partition(" is shorter than the 7d by which a reconcile looks back")[0] for text in said] == [
+    messages = [str(found.message) for found in recwarn if found.category is ShortSpanWarning]
+    assert [text.partition(" is shorter than the look-back of a reconcile, 7d")[0] for text in messages] == [
         "orders: maintenance: window: 2d",
         "orders: maintenance: look_back: 12h",
     ]

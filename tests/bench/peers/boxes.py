@@ -14,17 +14,17 @@ _SIDE, _SLICE = 0.2, 0.05
 def boxes(columns: Sequence[str], rows: int) -> list[Box]:
     """By turns a box of a fifth of every column, and a slice of a twentieth of one column alone; the same ones every time."""
     chance = random.Random(20)
-    found: list[Box] = []
+    boxes_made: list[Box] = []
     for number in range(COUNT):
-        wanted = columns if number % 2 == 0 else [columns[number // 2 % len(columns)]]
+        selected = columns if number % 2 == 0 else [columns[number // 2 % len(columns)]]
         share = _SIDE if number % 2 == 0 else _SLICE
-        found.append({column: _range(column, rows, share, chance.random()) for column in wanted})
-    return found
+        boxes_made.append({column: _range(column, rows, share, chance.random()) for column in selected})
+    return boxes_made
 
 
-def _range(column: str, rows: int, share: float, place: float) -> tuple[float, float]:
+def _range(column: str, rows: int, share: float, start: float) -> tuple[float, float]:
     low, width, kind = {"v1": (0.0, 1.0, float), "v2": (0, 1000, int), "mod_time": (BEGAN_MS, rows, int)}[column]
-    return kind(low + width * place * (1 - share)), kind(low + width * (place * (1 - share) + share))
+    return kind(low + width * start * (1 - share)), kind(low + width * (start * (1 - share) + share))
 
 
 def box_sql(box: Box) -> str:
@@ -41,8 +41,8 @@ def meets(path: Path, box: Box) -> bool:
 
     footer = pq.read_metadata(path)
     for column, (low, high) in box.items():
-        place = footer.schema.to_arrow_schema().names.index(column)
-        parts = [footer.row_group(group).column(place).statistics for group in range(footer.num_row_groups)]
+        position = footer.schema.to_arrow_schema().names.index(column)
+        parts = [footer.row_group(group).column(position).statistics for group in range(footer.num_row_groups)]
         if max(part.max for part in parts) < low or min(part.min for part in parts) >= high:
             return False
     return True

@@ -26,8 +26,8 @@ class SystemSpec:
     for_feeds: bool = False  # the same system again, set up so that it can tell what changed; only the measure `feed` needs it
 
     def settings(self, folder: str) -> dict[str, str]:
-        found = {name: value.replace("{folder}", folder) for name, value in self.conf.items()}
-        return found | ({"spark.jars.packages": self.packages} if self.packages else {})
+        settings = {name: value.replace("{folder}", folder) for name, value in self.conf.items()}
+        return settings | ({"spark.jars.packages": self.packages} if self.packages else {})
 
 
 _DELTA_CONF = {

@@ -45,7 +45,7 @@ STYLE: Any = {
 
 
 def draw_charts(results: Results, beside: Path) -> list[Path]:
-    """Those that there are figures for, beside the file of results."""
+    """The charts for which there are figures, next to the file of results."""
     charts: dict[str, Callable[[Results], Sheet | None]] = {
         "upserts": upserts,
         "growth": growth,
@@ -123,16 +123,16 @@ def scans(results: Results) -> Sheet | None:
     if not any(figure.system == "plain" for figure in figures):
         return None
     sheet, grid = _grid(len(columns), len(steps), f"Scan of a table of {figures[0].case.rows:,} rows / plain Parquet scan")
-    for row, wanted in enumerate(columns):
+    for row, shown in enumerate(columns):
         most = 0.0
         for column, upserted in enumerate(steps):
-            values = {f.system: f.value for f in figures if (f.case.columns, f.case.upserts) == (wanted, upserted)}
+            values = {f.system: f.value for f in figures if (f.case.columns, f.case.upserts) == (shown, upserted)}
             limit = values.pop("plain", 0.0)
             ratios = {system: value / limit for system, value in values.items() if limit}
             most = max([most, *ratios.values()])
             _bars(grid[row][column], ratios, "{:.2f}x", names=column == 0)
             grid[row][column].axvline(1, color=INK, linewidth=0.8, linestyle=":")
-            grid[row][column].set_title(f"{wanted}, {_after(upserted)}")
+            grid[row][column].set_title(f"{shown}, {_after(upserted)}")
         for axes in grid[row]:
             axes.set_xlim(0, most * 1.25)
     batch = max(figure.case.batch for figure in figures)

@@ -108,10 +108,10 @@ class Child:
             raise ChildError(f"{self.name} did not answer within {timeout_s:g} s; its last words:\n{self.tail()}") from None
         if line is None:
             raise ChildError(self._obituary())
-        found: dict[str, Any] = json.loads(line)
-        if "error" in found:
-            raise ChildError(f"{self.name} failed: {found['error']}\nits last words:\n{self.tail()}")
-        return found
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise ChildError(f"{self.name} failed: {answer['error']}\nits last words:\n{self.tail()}")
+        return answer
 
     def _obituary(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -123,10 +123,10 @@ class Child:
         return "\n".join(f"    {line[:300]}" for line in lines[-_TAIL_LINES:])
 
     def reason(self) -> str:
-        """Why it could not start, in one line: that of a jar that was not found, or else the last one that tells of an error."""
+        """Why it could not start, in one line: the line about a jar that was not found, or else the last line with an error."""
         lines = [line.strip() for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
         for sign in ("unresolved dependency", "Error", "Exception", ""):
-            told = [line for line in lines if sign in line]
-            if told:
-                return told[0 if sign.startswith("unresolved") else -1][:300]
+            matching = [line for line in lines if sign in line]
+            if matching:
+                return matching[0 if sign.startswith("unresolved") else -1][:300]
         return "it said nothing"

@@ -43,5 +43,5 @@ def environment_for(python: Path, folder: Path) -> dict[str, str]:
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise OSError(f"{' '.join(command[:4])} ... failed: {said[-1] if said else 'without a word'}")
+        output = (done.stderr or done.stdout).strip().splitlines()
+        raise OSError(f"{' '.join(command[:4])} ... failed: {output[-1] if output else 'without a word'}")

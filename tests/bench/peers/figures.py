@@ -52,7 +52,7 @@ def share(count: int, rows: int) -> str:
 
 @dataclass(kw_only=True)
 class Results:
-    """All figures of a run. Every change is in the file at once, so that a run that is cut short has told what it knew."""
+    """All figures of a run. Every change is in the file at once, so that a run that is stopped keeps its figures."""
 
     path: Path
     about: dict[str, Any]

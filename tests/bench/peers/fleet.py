@@ -31,7 +31,7 @@ def bytes_of(memory: str) -> int:
 
 @dataclass(kw_only=True)
 class Fleet:
-    """Systems that run. One that fails leaves: `failed` keeps what it said, `unavailable` why it could not start."""
+    """Systems that run. One that fails is removed: `failed` keeps its error, `unavailable` why it could not start."""
 
     folder: Path
     memory: str
@@ -85,7 +85,7 @@ class Fleet:
         return sum(found.stat().st_size for found in path.glob("part-*"))
 
     def in_turns(self) -> Iterator[str]:
-        """Everyone once; who begins changes from time to time."""
+        """Ask every system once; the order changes from time to time."""
         names = list(self.children)
         self._turn += 1
         for number in range(len(names)):

@@ -45,8 +45,8 @@ class Verdict:
 
     def __str__(self) -> str:
         limit = self.limit
-        found = "not measured" if self.value is None else f"{self.value:.2f}x  {'FAILED' if self.failed else 'ok'}"
-        return f"{limit.ratio:<66} claim {limit.claim:g}x, at {limit.bound} {limit.wide:g}x: {found}"
+        measured = "not measured" if self.value is None else f"{self.value:.2f}x  {'FAILED' if self.failed else 'ok'}"
+        return f"{limit.ratio:<66} claim {limit.claim:g}x, at {limit.bound} {limit.wide:g}x: {measured}"
 
 
 def check_limits(ratios: Mapping[str, float], limits: Iterable[Limit] = LIMITS) -> list[Verdict]:

@@ -13,7 +13,7 @@ _TREE_EVERY = 4  # samples: looking for new children reads the whole process tab
 
 @dataclass(slots=True, kw_only=True)
 class Memory:
-    """High-water marks in bytes. `private` leaves out pages of files and pages shared between processes, where the system tells them."""
+    """High-water marks in bytes. `private` leaves out pages of files and pages shared between processes, if the system reports them."""
 
     resident: int = 0
     private: int = 0
@@ -26,9 +26,9 @@ class Memory:
         resident = private = 0
         for process in tree:
             with contextlib.suppress(psutil.Error):
-                found = process.memory_info()
-                resident += found.rss
-                private += found.rss - getattr(found, "shared", 0)
+                memory = process.memory_info()
+                resident += memory.rss
+                private += memory.rss - getattr(memory, "shared", 0)
         self.resident = max(self.resident, resident)
         self.private = max(self.private, private)
         return resident

@@ -37,9 +37,9 @@ def feed_rounds(run: Run, case: Case, commits: int, *, net: bool = False) -> Non
     seconds: dict[str, list[float]] = defaultdict(list)
     for number in range(run.options.rounds + 1):
         answers = {name: answer for name, answer in run.fleet.ask_all(do="feed", commits=commits, net=net).items() if answer}
-        told = {name: (answer["rows"], answer["sum"]) for name, answer in answers.items() if name != "plain"}
-        if len({*told.values()}) > 1:
-            raise RuntimeError(f"systems tell different changes of {commits} commits: {told}")
+        measured = {name: (answer["rows"], answer["sum"]) for name, answer in answers.items() if name != "plain"}
+        if len({*measured.values()}) > 1:
+            raise RuntimeError(f"systems tell different changes of {commits} commits: {measured}")
         for name, answer in answers.items() if number else ():
             seconds[name].append(answer["seconds"])
     for name, values in seconds.items():
@@ -53,11 +53,11 @@ def measure_get(run: Run) -> None:
         table.upsert(max(2, int(rows * _SHARE)))
         seconds: dict[str, list[float]] = defaultdict(list)
         for number in range(run.options.rounds + 1):
-            keys = [f"user-{2 * ((number * count + place) * _ODD * STRIDE % rows):012d}" for place in range(count)]
+            keys = [f"user-{2 * ((number * count + position) * _ODD * STRIDE % rows):012d}" for position in range(count)]
             answers = run.fleet.ask_all(do="get", keys=keys)
-            told = {name: (answer["rows"], answer["sum"]) for name, answer in answers.items() if name != "plain"}
-            if len({*told.values()}) > 1:
-                raise RuntimeError(f"systems find different rows of the same keys: {told}")
+            measured = {name: (answer["rows"], answer["sum"]) for name, answer in answers.items() if name != "plain"}
+            if len({*measured.values()}) > 1:
+                raise RuntimeError(f"systems find different rows of the same keys: {measured}")
             for name, answer in answers.items() if number else ():
                 seconds[name].append(answer["seconds"])
         for name, values in seconds.items():

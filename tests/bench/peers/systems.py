@@ -55,7 +55,7 @@ class System(ABC):
         raise NotImplementedError  # the catalog says who does
 
     def cluster(self, columns: Sequence[str], target_mb: int) -> None:
-        """All rows in Z-order, or in the order that stands for it."""
+        """All rows in Z-order, or in the order used instead of it."""
         raise NotImplementedError
 
     def opened(self, box: Box) -> Sizes:
@@ -68,7 +68,7 @@ class System(ABC):
         return self.current().where(box_sql(box)) if box else self.current()
 
     def feed(self, commits: int, *, net: bool) -> DataFrame | None:
-        """What the last upserts changed, with rows as they were before and after; None where the format cannot tell."""
+        """What the last upserts changed, with rows as they were before and after; None if the format cannot report it."""
         return None
 
     def get(self, keys: Sequence[str]) -> list[int]:
@@ -102,7 +102,7 @@ class Plain(System):
         self._rewrite(self.current().coalesce(self._parts(target_mb)))
 
     def cluster(self, columns: Sequence[str], target_mb: int) -> None:
-        """Sorted by the first column alone, as files are that nobody Z-orders."""
+        """Sorted by the first column alone, as files without Z-order often are."""
         ranges = self.current().repartitionByRange(self._parts(target_mb), columns[0])
         self._rewrite(ranges.sortWithinPartitions(columns[0]))
 
@@ -281,11 +281,11 @@ class Iceberg(System):
 
     def opened(self, box: Box) -> Sizes:
         """By the table's own planning of a scan."""
-        found = self._iceberg.newScan()
+        scan = self._iceberg.newScan()
         expressions = self._java.org.apache.iceberg.expressions.Expressions
         for column, (low, high) in box.items():
-            found = found.filter(expressions.greaterThanOrEqual(column, low)).filter(expressions.lessThan(column, high))
-        tasks = found.planFiles()
+            scan = scan.filter(expressions.greaterThanOrEqual(column, low)).filter(expressions.lessThan(column, high))
+        tasks = scan.planFiles()
         try:
             files = [task.file() for task in self._java.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(tasks)]
         finally:
@@ -312,7 +312,7 @@ class Iceberg(System):
 
 
 class IcebergCopyOnWrite(Iceberg):
-    """The only mode whose changes Iceberg can tell."""
+    """The only mode in which Iceberg reports changes."""
 
     MODE, VERSION = "copy-on-write", "2"
 

@@ -82,17 +82,17 @@ class BenchTable:
 
     def check(self, measure: str) -> None:
         """All systems hold the same rows; `plain` holds every row that it ever got."""
-        found = {name: answer["fingerprint"] for name, answer in self.run.fleet.ask_all(do="fingerprint").items()}
-        plain = found.pop("plain", None)
-        counts = all(fingerprint[0] == self.rows + self.inserted for fingerprint in found.values())
-        agree = counts and len({tuple(fingerprint) for fingerprint in found.values()}) <= 1
+        fingerprints = {name: answer["fingerprint"] for name, answer in self.run.fleet.ask_all(do="fingerprint").items()}
+        plain = fingerprints.pop("plain", None)
+        counts = all(fingerprint[0] == self.rows + self.inserted for fingerprint in fingerprints.values())
+        agree = counts and len({tuple(fingerprint) for fingerprint in fingerprints.values()}) <= 1
         agree = agree and (plain is None or plain[0] == self.rows + self.appended)
         verdict = "all agree" if agree else f"THEY DIFFER, expected {self.rows + self.inserted:,} rows"
         print(f"check of {measure} after {self.upserts} upserts of {self.rows:,} rows, {self.keys}: {verdict}", flush=True)
-        for name, fingerprint in found.items() if not agree else ():
+        for name, fingerprint in fingerprints.items() if not agree else ():
             print(f"    {name:<20} rows {fingerprint[0]:,}, sum(v2) {fingerprint[1]:,}, checksum {fingerprint[2]:,}", flush=True)
         about: dict[str, Any] = {"measure": measure, "rows": self.rows, "keys": self.keys, "upserts": self.upserts}
-        self.run.results.checks.append(about | {"agree": agree, "fingerprints": found, "plain": plain})
+        self.run.results.checks.append(about | {"agree": agree, "fingerprints": fingerprints, "plain": plain})
         self.run.results.save()
 
     def drop(self) -> None:
@@ -116,10 +116,10 @@ class LeftOutError(Exception):
 @contextlib.contextmanager
 def bench_table(run: Run, measure: str, rows: int, keys: str = "uniform", *, files: int = 0) -> Iterator[BenchTable]:
     """A table that is checked and dropped at the end of the block; of so many files where `files` says so."""
-    wanted = rows * (len(run.fleet.children) * _DISK_BYTES_A_ROW + _SPILL_BYTES_A_ROW)
+    needed_bytes = rows * (len(run.fleet.children) * _DISK_BYTES_A_ROW + _SPILL_BYTES_A_ROW)
     free = shutil.disk_usage(run.fleet.folder).free
-    if free < wanted:
-        raise LeftOutError(f"{measure} of {rows:,} rows may take {wanted >> 30} GiB of disk, {free >> 30} GiB are free")
+    if free < needed_bytes:
+        raise LeftOutError(f"{measure} of {rows:,} rows may take {needed_bytes >> 30} GiB of disk, {free >> 30} GiB are free")
     run.tables += 1
     table = BenchTable(run=run, name=f"t{run.tables}", rows=rows, keys=keys, files=files)
     run.fleet.forget_memory()
@@ -136,14 +136,14 @@ def bench_table(run: Run, measure: str, rows: int, keys: str = "uniform", *, fil
 
 
 def note_memory(run: Run, case: Case) -> None:
-    """The high-water of each system's processes since the table was begun."""
+    """The greatest memory of each system's processes since the table was created."""
     for name, child in run.fleet.children.items():
         run.add(case, name, "MB", [child.memory.resident / 1e6], {"private": child.memory.private / 1e6})
 
 
 def say(what: str, answers: Answers) -> None:
-    told = "  ".join(f"{name} {answer['seconds']:.2f}" for name, answer in sorted(answers.items()))
-    print(f"  {what}: {told}", flush=True)
+    seconds = "  ".join(f"{name} {answer['seconds']:.2f}" for name, answer in sorted(answers.items()))
+    print(f"  {what}: {seconds}", flush=True)
 
 
 def medians(values: list[dict[str, float]]) -> dict[str, float]:
@@ -163,10 +163,10 @@ def sizes(folder: Path) -> Written:
 
 def growth(before: Written, after: Written) -> Written:
     """Bytes by kind of file: new files, and what old ones grew by. A file that came and went in between is not seen."""
-    found: Written = defaultdict(int)
+    written: Written = defaultdict(int)
     for path, size in after.items():
-        found[kind_of_file(path)] += max(0, size - before.get(path, 0))
-    return {kind: size for kind, size in found.items() if size}
+        written[kind_of_file(path)] += max(0, size - before.get(path, 0))
+    return {kind: size for kind, size in written.items() if size}
 
 
 def kind_of_file(path: str) -> str:

@@ -19,16 +19,16 @@ _MB = 1e6
 def measure_compaction(run: Run) -> None:
     """Small files, one upsert so that there are hidden rows among them, then a compaction; every round a new table."""
     rows, files = run.options.rows, run.options.small_files
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    figures: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for number in range(run.options.rounds + 1):
         with bench_table(run, "compaction", rows, files=files) as table:
             table.upsert(max(2, int(rows * _UPSERTED)))
             answers = run.fleet.ask_rewriters(do="compact", target_mb=run.options.compact_mb)
             say(f"compaction, {f'round {number}' if number else 'warm-up'}", answers)
             for name, answer in answers.items() if number else ():
-                found[name].append(answer)
+                figures[name].append(answer)
     case = Case(measure="compaction", rows=rows, columns=f"{files} files")
-    for name, answers_of in found.items():
+    for name, answers_of in figures.items():
         run.add(case, name, "s", [answer["seconds"] for answer in answers_of], _rewritten(answers_of[-1]))
 
 

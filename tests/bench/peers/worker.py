@@ -71,13 +71,13 @@ class Worker:
         return {"seconds": time.perf_counter() - began, "parts": dict(parts)}
 
     def scan(self, command: Mapping[str, Any]) -> Answer:
-        system, wanted = self._open, SCANS[command["columns"]]
+        system, columns = self._open, SCANS[command["columns"]]
         began = time.perf_counter()
         rows = system.unfiltered() if command["unfiltered"] else system.current()
         if rows is None:
             return {}
-        found = rows.selectExpr(*wanted).collect()
-        return {"seconds": time.perf_counter() - began, "rows": found[0][0]}
+        actual = rows.selectExpr(*columns).collect()
+        return {"seconds": time.perf_counter() - began, "rows": actual[0][0]}
 
     def compact(self, command: Mapping[str, Any]) -> Answer:
         return self._rewritten(lambda: self._open.compact(command["target_mb"]))
@@ -104,7 +104,7 @@ class Worker:
         return {"seconds": time.perf_counter() - began, "rows": rows}
 
     def feed(self, command: Mapping[str, Any]) -> Answer:
-        """What the last commits changed; nothing where the format cannot tell."""
+        """What the last commits changed; nothing if the format cannot report it."""
         began = time.perf_counter()
         feed = self._open.feed(command["commits"], net=command["net"])
         if feed is None:

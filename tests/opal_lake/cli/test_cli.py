@@ -109,9 +109,9 @@ def test_a_check_says_what_it_did_not_look_at(uri: str, capsys: pytest.CaptureFi
     assert main(["check", uri, "--sample", "10%", "--memory", "2g"]) == OK
     assert "not looked at  90% of the keys" in capsys.readouterr().out
     assert main(["check", uri, "--quick", "--json"]) == OK
-    told = capsys.readouterr()
-    assert json.loads(told.out) == []
-    assert "not looked at: the content of" in told.err
+    output = capsys.readouterr()
+    assert json.loads(output.out) == []
+    assert "not looked at: the content of" in output.err
 
 
 @pytest.mark.parametrize(

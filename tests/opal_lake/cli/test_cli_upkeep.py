@@ -66,7 +66,7 @@ def test_a_dry_run_lists_what_would_go(uri: str, capsys: pytest.CaptureFixture[s
 
 
 def test_a_clock_is_repaired_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a file system, whose time is this machine's: a year ahead was whoever did not ask it."""
+    """On a file system, whose time is this machine's: only a writer that did not ask for it was a year ahead."""
     uri = str(tmp_path / "table")
     table = create(open_storage(uri))
     wrong = SilentStore(inner=table.storage)
@@ -112,7 +112,7 @@ def test_restore_says_what_would_change_and_does_it(uri: str, capsys: pytest.Cap
     assert main(["restore", uri, "--version", "1", "--token", "t"]) == OK
     shown = capsys.readouterr().out
     assert "changed 1 row restored, 1 row removed, version 4 of" in shown
-    assert "version 1 is what a read returns again" in shown
+    assert "version 1 is what reads return again" in shown
     assert content(table) == [("ax", 0, 0)]
     assert main(["restore", uri, "--version", "4"]) == OK
     assert "nothing to do" in capsys.readouterr().out

@@ -46,8 +46,8 @@ def test_help_names_values_and_defaults_and_what_has_no_help_is_no_flag(capsys: 
     with pytest.raises(SystemExit):
         parsed("--help")
     shown = " ".join(capsys.readouterr().out.split())
-    for said in ("--wall WALL which one", "--coats N how many, at least 50% of them white (default: 2)", "--brush {wide,thin}"):
-        assert said in shown
+    for line in ("--wall WALL which one", "--coats N how many, at least 50% of them white (default: 2)", "--brush {wide,thin}"):
+        assert line in shown
     assert "--dry-for SPAN between two coats" in shown
     assert "the same token twice paints once" in shown
     assert "quietly" not in shown

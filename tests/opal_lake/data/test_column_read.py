@@ -1,4 +1,4 @@
-"""Of a large Parquet file a read of some columns fetches these columns, and trusts no byte that nothing vouches for."""
+"""Of a large Parquet file a read of some columns fetches these columns, and trusts no byte without a checksum."""
 
 from pathlib import Path
 
@@ -110,8 +110,8 @@ def test_orc_is_read_whole_and_gives_the_same(folder: Path, tmp_path_factory: py
 def test_damage_and_loss_are_named(folder: Path) -> None:
     file = large_file(folder)
     data = file.read_bytes()
-    for place in (40, len(data) - 20):  # a page of the first column, the footer
-        file.write_bytes(data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :])
+    for position in (40, len(data) - 20):  # a page of the first column, the footer
+        file.write_bytes(data[:position] + bytes([data[position] ^ 255]) + data[position + 1 :])
         with pytest.raises(FormatError, match=file.name):
             fetched(folder, columns=["id"])
     file.write_bytes(data[:-1])
@@ -126,7 +126,7 @@ def test_a_store_that_fails_is_no_damage(folder: Path) -> None:
     """The error of a read within a file is the store's own."""
     dry = CountedStore(open_storage(str(folder)))
     table_on(dry).read(columns=["id"])
-    reads = [place for place, call in enumerate(dry.trace, start=1) if call.path.endswith(".parquet")]
-    for place in reads[:3]:
+    reads = [call_number for call_number, call in enumerate(dry.trace, start=1) if call.path.endswith(".parquet")]
+    for call_number in reads[:3]:
         with pytest.raises(StorageError):
-            table_on(FailingStore(open_storage(str(folder)), place, "failed")).read(columns=["id"])
+            table_on(FailingStore(open_storage(str(folder)), call_number, "failed")).read(columns=["id"])

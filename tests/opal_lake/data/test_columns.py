@@ -54,12 +54,12 @@ def test_orc_files_hold_times_as_numbers_at_every_level() -> None:
 
 def test_names_in_files_are_plain_at_every_level() -> None:
     def names(kind: pa.DataType) -> list[str]:
-        parts = [kind.field(place) for place in range(kind.num_fields)]
+        parts = [kind.field(position) for position in range(kind.num_fields)]
         return [part.name for part in parts] + [name for part in parts for name in names(part.type)]
 
     schema = physical_schema(spec_of(every_type(), "parquet"))
-    found = [*schema.names, *(name for field in schema for name in names(field.type))]
-    assert all(name.replace("_", "a").isalnum() and name.isascii() for name in found)
+    names_in_order = [*schema.names, *(name for field in schema for name in names(field.type))]
+    assert all(name.replace("_", "a").isalnum() and name.isascii() for name in names_in_order)
 
 
 def test_delete_mark_is_a_column_only_where_a_condition_says_what_deletes() -> None:

@@ -168,15 +168,15 @@ def test_no_flipped_byte_of_a_parquet_page_goes_unnoticed() -> None:
     file, spec = encoded(table, "parquet"), spec_of(table, "parquet")
     truth = decode_file(file.data, spec, None, "f")
     silent = []
-    for place in range(4, len(file.data) - file.footer_bytes):
+    for position in range(4, len(file.data) - file.footer_bytes):
         damaged = bytearray(file.data)
-        damaged[place] ^= 0x10
+        damaged[position] ^= 0x10
         try:
             same = decode_file(bytes(damaged), spec, None, "f").equals(truth)
         except FormatError:
             continue
         if not same:
-            silent.append(place)
+            silent.append(position)
     assert silent == []
 
 
@@ -188,15 +188,15 @@ def test_missing_row_ids_are_refused() -> None:
 
 def test_encodings_follow_the_values() -> None:
     rows = 50_000
-    found = plan_encodings(with_row_ids(plain_rows(rows)))
-    assert set(found.dictionary) == {"few", SEGMENT}
-    assert set(found.delta) == {"d", OFFSET}
+    encodings = plan_encodings(with_row_ids(plain_rows(rows)))
+    assert set(encodings.dictionary) == {"few", SEGMENT}
+    assert set(encodings.delta) == {"d", OFFSET}
 
 
 def test_row_ids_and_rising_times_cost_next_to_nothing() -> None:
     file = encoded(plain_rows(100_000), "parquet")
     group = pq.read_metadata(pa.BufferReader(file.data)).row_group(0)
-    sizes = {group.column(place).path_in_schema: group.column(place).total_compressed_size for place in range(group.num_columns)}
+    sizes = {group.column(position).path_in_schema: group.column(position).total_compressed_size for position in range(group.num_columns)}
     assert max(sizes[SEGMENT], sizes[OFFSET], sizes["d"]) < 3000
 
 

@@ -1,4 +1,4 @@
-"""What is said of rows that cannot go in."""
+"""The messages about rows that cannot be ingested."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""What tasks report is looked at before a commit names it: nothing is committed that readers would refuse."""
+"""Reports of tasks are checked before a commit names them: nothing is committed that readers would refuse."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -52,12 +52,12 @@ def test_ranks_of_every_type_rise_with_the_values_and_nulls_come_first(kind: str
     ordered = pa.array([None, *sorted_as_spark(values)], arrow)
     sample = ordered.take(pa.array(np.random.default_rng(0).permutation(len(ordered))))
     knots = plan_knots(sample, bits)
-    found = ranks(ordered, knots)
-    assert found[0] == 0
-    assert found[1] == 1
-    assert np.all(np.diff(found) >= 0)
-    assert len(set(found.tolist())) >= min(len(values) + 1, 1 << bits) * 0.9
-    assert found.max() < 1 << bits
+    ranked = ranks(ordered, knots)
+    assert ranked[0] == 0
+    assert ranked[1] == 1
+    assert np.all(np.diff(ranked) >= 0)
+    assert len(set(ranked.tolist())) >= min(len(values) + 1, 1 << bits) * 0.9
+    assert ranked.max() < 1 << bits
 
 
 def test_heavy_values_take_one_knot_each() -> None:
@@ -134,7 +134,7 @@ def test_files_of_whole_cells_are_read_less_than_files_of_equal_size(seed: int) 
     curve = plan_curve(columns, np.zeros(40_000, np.int64), files=50)
     z = interleave(columns, curve.knots)
     equal = np.sort(z)[np.arange(1, curve.parts) * len(z) // curve.parts]
-    boxes = [{place: (low, low + 0.02)} for place in (0, 1) for low in dice.random(20)]
+    boxes = [{dimension: (low, low + 0.02)} for dimension in (0, 1) for low in dice.random(20)]
     whole, cut = (sum(files_met(np.searchsorted(cuts, z, side="right"), points, box) for box in boxes) for cuts in (curve.cuts, equal))
     assert whole < 0.8 * cut, (whole, cut)
 

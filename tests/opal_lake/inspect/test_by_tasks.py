@@ -9,7 +9,7 @@ from opal_lake.inspect.check import CheckOptions, check
 from opal_lake.inspect.check.content.by_tasks import look_by_tasks
 from opal_lake.storage import open_storage
 from opal_lake.table import table_on
-from tests.opal_lake.inspect.test_check_bounded import told
+from tests.opal_lake.inspect.test_check_bounded import shown_findings
 from tests.opal_lake.inspect.test_check_forged import FORGERIES, Forger, forger
 
 __all__ = ["forger"]
@@ -26,5 +26,5 @@ def test_forgeries_are_found_as_the_local_check_finds_them(what: str, slots: int
     table = table_on(storage)
     here = check(table, CheckOptions())
     by_tasks = check(table, CheckOptions(), partial(look_by_tasks, executor=InProcess(), slots=slots))
-    assert told([*by_tasks.findings]) == told([*here.findings])
+    assert shown_findings([*by_tasks.findings]) == shown_findings([*here.findings])
     assert bool(here.findings) == (what in FORGERIES)

@@ -55,9 +55,9 @@ def table_with_history(file_format: str) -> Table:
     create_on(storage, plan_spec(SCHEMA, table_layout), clock, ids)
     table = Table(log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage))
     for batch in range(6):
-        keys = [f"k{(batch * 3 + place) % 9}" for place in range(7 if batch % 2 else 13)]
-        at = [1_000_000 * ((batch * 7 + place * 5) % 11) for place in range(len(keys))]
-        rows = {"id": keys, "at": at, "price": [None if place % 6 == 5 else f"{batch}.{place:02d}" for place in range(len(keys))]}
+        keys = [f"k{(batch * 3 + position) % 9}" for position in range(7 if batch % 2 else 13)]
+        at = [1_000_000 * ((batch * 7 + position * 5) % 11) for position in range(len(keys))]
+        rows = {"id": keys, "at": at, "price": [None if position % 6 == 5 else f"{batch}.{position:02d}" for position in range(len(keys))]}
         table.ingest(arrow_rows(rows), [price is None for price in rows["price"]], token=f"ingest/{batch}")
         table.metagen(token=f"metagen/{batch}")
     table.ingest(arrow_rows({"id": ["z"], "at": [7], "price": ["1.00"]}), [False], token="the last")
@@ -96,9 +96,9 @@ def content(rows: pa.Table) -> list[Any]:
 def damaged(data: bytes, every: int = 0) -> dict[str, bytes | None]:
     """Bytes flipped at several places, cuts, and nothing left."""
     size = len(data)
-    places = range(0, size, every) if every else sorted({1, size // 3, size * 2 // 3, size - 2} & set(range(size)))
+    positions = range(0, size, every) if every else sorted({1, size // 3, size * 2 // 3, size - 2} & set(range(size)))
     flips: dict[str, bytes | None] = {
-        f"byte {place} flipped": data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :] for place in places
+        f"byte {position} flipped": data[:position] + bytes([data[position] ^ 0x41]) + data[position + 1 :] for position in positions
     }
     return flips | {"cut in half": data[: size // 2], "longer": data + b"\0", "empty": b"", "deleted": None}
 
@@ -106,10 +106,10 @@ def damaged(data: bytes, every: int = 0) -> dict[str, bytes | None]:
 def copy_with(table: Table, path: str, data: bytes | None) -> Table:
     """The same table in a new store, but for one file; nothing that was read before is kept."""
     storage = MemoryStorage()
-    for found in table.storage.list(""):
-        content_there = data if found.path == path else table.storage.get(found.path)
+    for stored in table.storage.list(""):
+        content_there = data if stored.path == path else table.storage.get(stored.path)
         if content_there is not None:
-            storage.put_if_absent(found.path, content_there)
+            storage.put_if_absent(stored.path, content_there)
     return Table(log=CommitLog(storage=storage, clock=ManualClock(), ids=CountingIds("copy")), cache=MemoryRuns(storage=storage))
 
 
@@ -127,7 +127,7 @@ def test_whole_table_has_every_kind_of_file_and_no_finding(whole: tuple[Table, d
     table, answers = whole
     assert check_table(table) == []
     assert check_table(table, deep=False) == []
-    paths = [found.path for found in table.storage.list("")]
+    paths = [stored.path for stored in table.storage.list("")]
     assert [kind for kind, fits in KINDS.items() if not any(map(fits, paths))] == []
     assert len({repr(answer) for answer in answers.values()}) >= 5
 
@@ -140,18 +140,18 @@ class BusyStore(MemoryStorage):
         self.meanwhile = meanwhile
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
-        for place, found in enumerate(super().list(prefix, start_after)):
-            if prefix == "" and place % 12 == 0 and place < 150:
+        for position, stored in enumerate(super().list(prefix, start_after)):
+            if prefix == "" and position % 12 == 0 and position < 150:
                 self.meanwhile()
-            yield found
+            yield stored
 
 
 def test_commits_that_come_during_a_check_are_no_finding(whole: tuple[Table, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_PAGE", 1)
     table, _ = whole
     store = BusyStore(lambda: None)
-    for found in table.storage.list(""):
-        store.put_if_absent(found.path, table.storage.get(found.path))
+    for stored in table.storage.list(""):
+        store.put_if_absent(stored.path, table.storage.get(stored.path))
     busy = Table(log=CommitLog(storage=store, clock=ManualClock(), ids=CountingIds("busy")), cache=MemoryRuns(storage=store))
     added = arrow_rows({"id": ["k1", "new"], "at": [5, 6], "price": ["1.00", None]})
     store.meanwhile = lambda: (busy.ingest(added, [False, True], token=f"token {store._clock.now_us()}"), busy.metagen())
@@ -166,7 +166,7 @@ def test_damaged_file_is_named_and_never_gives_a_wrong_answer(kind: str, whole: 
     table, answers = whole
     if table.snapshot_at().spec.file_format == "orc" and kind != "data file":
         pytest.skip("only data files differ between Parquet and ORC")
-    paths = [found.path for found in table.storage.list("") if KINDS[kind](found.path)]
+    paths = [stored.path for stored in table.storage.list("") if KINDS[kind](stored.path)]
     for path in sorted({paths[0], paths[-1]}):
         for how, data in damaged(table.storage.get(path)).items():
             assert_named_and_never_wrong(table, path, (kind, how, data), answers)
@@ -176,7 +176,7 @@ def test_damaged_file_is_named_and_never_gives_a_wrong_answer(kind: str, whole: 
 def test_every_file_is_named_and_never_gives_a_wrong_answer(whole: tuple[Table, dict[str, Any]]) -> None:
     table, answers = whole
     for kind, fits in KINDS.items():
-        for path in [found.path for found in table.storage.list("") if fits(found.path)]:
+        for path in [stored.path for stored in table.storage.list("") if fits(stored.path)]:
             for how, data in damaged(table.storage.get(path), every=401).items():
                 assert_named_and_never_wrong(table, path, (kind, how, data), answers)
 

@@ -1,4 +1,4 @@
-"""A check by many slots, which wait on disk, finds what one slot finds; a sample looks at some keys wholly, and says what it left out."""
+"""A check in many slots finds the same as one slot. A sample checks all rows of some keys, and reports what it left out."""
 
 import os
 import tempfile
@@ -39,8 +39,8 @@ def many_slots(monkeypatch: pytest.MonkeyPatch) -> Many:
     return change
 
 
-def told(found: list[Finding]) -> list[tuple[str, str, str]]:
-    return sorted((finding.invariant, finding.path, finding.message) for finding in found)
+def shown_findings(findings: list[Finding]) -> list[tuple[str, str, str]]:
+    return sorted((finding.invariant, finding.path, finding.message) for finding in findings)
 
 
 def moved(place: int) -> Callable[[Entries], Entries]:
@@ -58,17 +58,17 @@ def moved(place: int) -> Callable[[Entries], Entries]:
 def test_many_slots_find_what_one_finds(what: str, forger: Forger, many_slots: Many) -> None:
     FORGERIES[what][1](forger)
     table = forger.table()
-    by_one = told(check_table(table))
+    by_one = shown_findings(check_table(table))
     many_slots()
-    assert told(check_table(table)) == by_one != []
+    assert shown_findings(check_table(table)) == by_one != []
 
 
 def test_an_entry_in_the_slot_of_another_key_is_found(forger: Forger, many_slots: Many) -> None:
     path = forger.run(4, moved(0))
-    by_one = told(check_table(forger.table()))
+    by_one = shown_findings(check_table(forger.table()))
     assert ("I20", path) in {finding[:2] for finding in by_one}
     many_slots()
-    assert told(check_table(forger.table())) == by_one
+    assert shown_findings(check_table(forger.table())) == by_one
 
 
 def table_with_a_floor() -> MemoryStorage:
@@ -85,14 +85,14 @@ def table_with_a_floor() -> MemoryStorage:
 def test_with_a_floor_an_entry_of_another_key_s_row_is_found_wherever_its_slot_is(many_slots: Many) -> None:
     """Up to the floor rows may be gone, so that an entry without a row of its key is no finding by itself."""
     storage = table_with_a_floor()
-    forger = Forger({found.path: storage.get(found.path) for found in storage.list("")})
+    forger = Forger({stored.path: storage.get(stored.path) for stored in storage.list("")})
     assert check_table(forger.table()) == []
     version = max(commit.version for commit in forger.table().history() if commit.actions.add_runs)
     path = forger.run(version, moved(1))
-    by_one = told(check_table(forger.table()))
+    by_one = shown_findings(check_table(forger.table()))
     assert ("I20", path) in {finding[:2] for finding in by_one}
     many_slots()
-    assert told(check_table(forger.table())) == by_one
+    assert shown_findings(check_table(forger.table())) == by_one
 
 
 def test_a_table_with_a_floor_is_sound_by_many_slots(many_slots: Many) -> None:
@@ -102,7 +102,7 @@ def test_a_table_with_a_floor_is_sound_by_many_slots(many_slots: Many) -> None:
 
 
 def _files(storage: MemoryStorage) -> list[tuple[Any, bytes]]:
-    return [(found, storage.get(found.path)) for found in storage.list("")]
+    return [(stored, storage.get(stored.path)) for stored in storage.list("")]
 
 
 def table_of(keys: int) -> tuple[MemoryStorage, Table]:
@@ -124,7 +124,7 @@ def test_a_sample_of_a_sound_table_finds_nothing_and_says_what_it_left_out(sampl
 def test_each_key_is_looked_at_wholly_or_not_at_all_and_later_versions_look_at_others() -> None:
     """Every event is gone: a sample names as many rows as it has keys that were updated."""
     storage, _ = table_of(400)
-    forger = Forger({found.path: storage.get(found.path) for found in storage.list("")})
+    forger = Forger({stored.path: storage.get(stored.path) for stored in storage.list("")})
     forger.log(2, lambda there: there.take(np.array([0])))
     whole = {finding.message.split()[0] for finding in check_table(forger.table()) if finding.invariant == "I18"}
     assert whole == {"199"}

@@ -59,8 +59,8 @@ class Forger:
             events = change(decode_events(self.files[log.path], log.path))
             data = self.files[log.path] = encode_events(events)
             least, greatest = int(events.until.min()), int(events.until.max())
-            told = {"events": len(events), "least_until": least, "greatest_until": greatest} | claims
-            return replace(actions, add_logs=(replace(log, size=len(data), crc32=zlib.crc32(data), **told),))
+            fields = {"events": len(events), "least_until": least, "greatest_until": greatest} | claims
+            return replace(actions, add_logs=(replace(log, size=len(data), crc32=zlib.crc32(data), **fields),))
 
         return decode_commit(self.files[self.actions(version, rewrite)], "").actions.add_logs[0].path
 
@@ -69,8 +69,8 @@ class Forger:
             run = actions.add_runs[0]
             entries = change(decode_run(self.files[run.path], run.path))
             data = self.files[run.path] = encode_run(entries)
-            told = {"entries": len(entries), "hash_low": int(entries.high[0]), "hash_high": int(entries.high[-1])} | claims
-            return replace(actions, add_runs=(replace(run, size=len(data), crc32=zlib.crc32(data), **told),))
+            fields = {"entries": len(entries), "hash_low": int(entries.high[0]), "hash_high": int(entries.high[-1])} | claims
+            return replace(actions, add_runs=(replace(run, size=len(data), crc32=zlib.crc32(data), **fields),))
 
         return decode_commit(self.files[self.actions(version, rewrite)], "").actions.add_runs[0].path
 
@@ -82,8 +82,8 @@ class Forger:
             file = actions.ingested[0]
             encoded = encode_file(change(decode_file(self.files[file.path], spec, None, file.path)), spec)
             data = self.files[file.path] = bytes(encoded.data)
-            told = {"rows": encoded.rows, "bounds": encoded.bounds} | claims
-            return replace(actions, ingested=(replace(file, size=len(data), crc32=zlib.crc32(data), **told), *actions.ingested[1:]))
+            fields = {"rows": encoded.rows, "bounds": encoded.bounds} | claims
+            return replace(actions, ingested=(replace(file, size=len(data), crc32=zlib.crc32(data), **fields), *actions.ingested[1:]))
 
         return decode_commit(self.files[self.actions(version, rewrite)], "").actions.ingested[0].path
 
@@ -112,7 +112,7 @@ def forger(monkeypatch: pytest.MonkeyPatch) -> Forger:
         table.ingest(*rows(batch), token=f"batch {len(batch)}{batch[0]}")
         table.metagen()
     table.ingest(*rows([("e", 1, 1)]))
-    return Forger({found.path: storage.get(found.path) for found in storage.list("")})
+    return Forger({stored.path: storage.get(stored.path) for stored in storage.list("")})
 
 
 def events(*extra: tuple[int, int, int]) -> Callable[[Events], Events]:
@@ -128,8 +128,8 @@ def events(*extra: tuple[int, int, int]) -> Callable[[Events], Events]:
 
 def column(name: str, values: Callable[[np.ndarray[Any, Any]], Any]) -> Callable[[pa.Table], pa.Table]:
     def change(table: pa.Table) -> pa.Table:
-        place = table.schema.get_field_index(name)
-        return table.set_column(place, table.schema.field(name), pa.array(values(table[name].to_numpy()), table.schema.field(name).type))
+        position = table.schema.get_field_index(name)
+        return table.set_column(position, table.schema.field(name), pa.array(values(table[name].to_numpy()), table.schema.field(name).type))
 
     return change
 
@@ -251,8 +251,8 @@ def test_unforged_table_is_clean(forger: Forger) -> None:
 def test_forgery_is_found_by_its_number_and_at_its_file(what: str, forger: Forger) -> None:
     invariant, forge = FORGERIES[what]
     path = forge(forger)
-    found = check_table(forger.table())
-    assert (invariant, path) in {(finding.invariant, finding.path) for finding in found}, "\n".join(map(str, found))
+    findings = check_table(forger.table())
+    assert (invariant, path) in {(finding.invariant, finding.path) for finding in findings}, "\n".join(map(str, findings))
 
 
 def test_every_invariant_of_content_has_a_forgery() -> None:
@@ -269,7 +269,7 @@ def days() -> Forger:
     table.ingest(*rows([("a", 2, 2)]), business_snapshot="2022-07-16")
     table.metagen()
     table.ingest(*rows([("b", 2, 2)]), metadata="inline", business_snapshot="2022-07-16")
-    return Forger({found.path: storage.get(found.path) for found in storage.list("") if not found.path.startswith(layout.CHECKPOINTS)})
+    return Forger({stored.path: storage.get(stored.path) for stored in storage.list("") if not stored.path.startswith(layout.CHECKPOINTS)})
 
 
 @pytest.mark.parametrize(

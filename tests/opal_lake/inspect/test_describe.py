@@ -42,9 +42,9 @@ def table() -> Table:
 
 
 def test_an_empty_table_counts_nothing() -> None:
-    found = describe(new_table())
-    assert set(found["counts"].values()) == {0}
-    assert (found["version"], found["oldest_version"], found["floor"]) == (0, 0, None)
+    description = describe(new_table())
+    assert set(description["counts"].values()) == {0}
+    assert (description["version"], description["oldest_version"], description["floor"]) == (0, 0, None)
 
 
 def test_counts_tell_visible_pending_and_all_rows_apart(table: Table) -> None:
@@ -56,11 +56,11 @@ def test_counts_tell_visible_pending_and_all_rows_apart(table: Table) -> None:
     assert counts["bytes"] == sum(file["bytes"] for file in file_rows(table))
 
 
-def test_the_contract_with_writers_is_told_by_names(table: Table) -> None:
-    found = describe(table)
-    assert (found["keys"], found["delta"], found["tie_break"], found["deletes"]) == (["id"], "at", [], "name = ''")
-    assert found["columns"][0] == {"id": 1, "name": "id", "type": "bigint"}
-    assert found["properties"] == {"segment_rows": 6}
+def test_the_contract_with_writers_is_described_by_names(table: Table) -> None:
+    description = describe(table)
+    assert (description["keys"], description["delta"], description["tie_break"], description["deletes"]) == (["id"], "at", [], "name = ''")
+    assert description["columns"][0] == {"id": 1, "name": "id", "type": "bigint"}
+    assert description["properties"] == {"segment_rows": 6}
 
 
 def test_history_is_newest_first_and_limited(table: Table) -> None:

@@ -45,11 +45,13 @@ def test_above_it_nothing_is_committed_and_the_error_says_how_many_and_which(
     before = table.snapshot_at().version
     with pytest.raises(InvalidInputError) as failed:
         table.ingest(some_bad(4, 20), on_bad_rows="quarantine", reject_threshold=threshold, metadata=metadata)
-    said = str(failed.value)
-    assert f"4 of 20 rows (20%) cannot go into the table, and reject_threshold='{threshold}' allows {most}, so nothing was ingested" in said
-    assert "  4 rows: key column 'sku' is null\nfor example:\n  {'reason'" in said
+    message = str(failed.value)
+    assert (
+        f"4 of 20 rows (20%) cannot go into the table, and reject_threshold='{threshold}' allows {most}, so nothing was ingested" in message
+    )
+    assert "  4 rows: key column 'sku' is null\nfor example:\n  {'reason'" in message
     assert table.snapshot_at().version == before
-    assert len(put_aside(said)) == 4
+    assert len(put_aside(message)) == 4
 
 
 @pytest.mark.parametrize("threshold", [True, -1, 1.5, "", "5 rows", "101%", "-1%", "%", "٣", "5%%"])
@@ -64,9 +66,9 @@ def test_a_threshold_without_a_quarantine_is_refused(table: Table) -> None:
 
 
 def test_a_share_is_taken_exactly() -> None:
-    found = parse_threshold("0.1%", "quarantine")
-    assert found is not None
-    assert (found.most(999), found.most(1000), found.is_exceeded(1, 1000), found.is_exceeded(1, 999)) == (0, 1, False, True)
+    threshold = parse_threshold("0.1%", "quarantine")
+    assert threshold is not None
+    assert (threshold.most(999), threshold.most(1000), threshold.is_exceeded(1, 1000), threshold.is_exceeded(1, 999)) == (0, 1, False, True)
 
 
 def test_the_notes_say_where_the_rows_are_that_were_put_aside(table: Table) -> None:

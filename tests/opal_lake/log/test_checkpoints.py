@@ -61,7 +61,7 @@ def every_part_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bytes_below(storage: MemoryStorage, prefix: str) -> int:
-    return sum(found.size for found in storage.list(prefix))
+    return sum(stored.size for stored in storage.list(prefix))
 
 
 @pytest.mark.parametrize("upserts", [1_000, 4_000])
@@ -132,7 +132,7 @@ def test_two_writers_with_different_checkpoints_below_write_one_that_both_can_re
             write_checkpoint(storage, state, fold=False)
             state = read_checkpoint(storage, version) or begin
     write_checkpoint(storage, stale, fold=False)
-    by_stale = {found.path: storage.get(found.path) for found in storage.list(layout.CHECKPOINTS)}
+    by_stale = {stored.path: storage.get(stored.path) for stored in storage.list(layout.CHECKPOINTS)}
     storage.delete([layout.checkpoint_path(40, "w40")])
     write_checkpoint(storage, state, fold=False)
     by_state = read_checkpoint(storage, 40)
@@ -149,7 +149,7 @@ def test_a_small_table_is_one_file_a_checkpoint_and_a_root_in_parts_says_so_to_o
     for _ in range(8):
         state = state.followed_by([upsert(state, "token")])
     write_checkpoint(storage, state, fold=False)
-    (only,) = (found.path for found in storage.list(layout.CHECKPOINTS))
+    (only,) = (stored.path for stored in storage.list(layout.CHECKPOINTS))
     root, lists = decode_root(storage.get(only), only)
     assert all(isinstance(part, InlinePart) for parts in lists.values() for part in parts)
     assert encode_root(root, lists) == storage.get(only)

@@ -1,4 +1,4 @@
-"""Wrong clocks: the store's time decides what is let go, no commit is of a time to come, and what one did before is repaired."""
+"""Wrong clocks: the store's time decides what expires, no commit has a time in the future, and older ones that have are repaired."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -73,7 +73,7 @@ def times(table: Table) -> list[int]:
 def test_a_writer_that_is_ahead_of_the_store_commits_nothing(storage: MemoryStorage, true: TrueClock) -> None:
     table = new_table(storage, true)
     ahead = machine(storage, true, YEAR)
-    before = {found.path for found in storage.list("")}
+    before = {stored.path for stored in storage.list("")}
     jobs: list[Callable[[], object]] = [
         lambda: put(ahead, 1),
         lambda: ahead.set_properties({"window": "1d"}),
@@ -84,7 +84,7 @@ def test_a_writer_that_is_ahead_of_the_store_commits_nothing(storage: MemoryStor
         with pytest.raises(ClockError, match=r"clock says 2024-11-13T.*the store of memory.* 2023-11-14T.*clock_bound \(10m\)") as told:
             job()
         assert exit_code(told.value) == RETRY
-    assert {found.path for found in storage.list("_opal/log/")} == {path for path in before if path.startswith("_opal/log/")}
+    assert {stored.path for stored in storage.list("_opal/log/")} == {path for path in before if path.startswith("_opal/log/")}
     put(machine(storage, true, 9 * MINUTE), 1)
     table.set_properties({"clock_bound": "1m"})
     with pytest.raises(ClockError, match=r"clock_bound \(1m\)"):
@@ -150,9 +150,9 @@ def test_one_commit_of_a_time_to_come_spoils_all_later_times_and_everybody_says_
 def test_a_repair_is_a_commit_after_which_all_times_are_right(storage: MemoryStorage, true: TrueClock, repairer_ahead_us: int) -> None:
     table, made = jumped(storage, true)
     true.pass_us(HOUR)
-    before = [found.path for found in storage.list("")]
+    before = [stored.path for stored in storage.list("")]
     told = table.repair_clock(dry_run=True)
-    assert [found.path for found in storage.list("")] == before
+    assert [stored.path for stored in storage.list("")] == before
     assert told.notes[0] == "nothing was changed: this was a dry run"
     result = machine(storage, true, repairer_ahead_us).repair_clock()
     made.append(true.at_us)
@@ -160,7 +160,7 @@ def test_a_repair_is_a_commit_after_which_all_times_are_right(storage: MemorySto
     assert result.notes == told.notes[1:]
     assert_right(table, made)
     assert table.repair_clock().version is None
-    assert table.repair_clock().notes == ("no version is of a time to come: there is nothing to repair",)
+    assert table.repair_clock().notes == ("no version has a wrong time: there is nothing to repair",)
     put(table, 8)
     assert abs(table.snapshot_at().root.timestamp_us - true.at_us) < BOUND
     for number in range(9, 14):  # a checkpoint holds it, too
@@ -177,7 +177,7 @@ def test_a_repair_is_a_commit_after_which_all_times_are_right(storage: MemorySto
 
 
 def assert_right(table: Table, made: list[int], within_us: int = BOUND) -> None:
-    """Each version is found at the time when it was made, and said to be of it."""
+    """Each version is found by the time at which it was made, and reports that time."""
     found = times(table)
     oldest = table.snapshot_at().root.oldest_version
     for version, moment in enumerate(made[oldest:], oldest):
@@ -343,20 +343,20 @@ def test_a_copy_with_older_times_of_files_lets_nothing_go_and_is_not_called_wron
     copied = copy(storage, true, file_us)
     table = machine(copied, true)
     true.pass_us(MINUTE)
-    said = times(table)
+    recorded = times(table)
     assert (table.retain(window="6h", grace="1h").version, table.snapshot_at().root.abandoned) == (None, frozenset())
     for _ in range(2):  # untouched, and after a commit there
         assert check_table(table) == []
         repaired = table.repair_clock()
-        assert (repaired.version, "stay as they are: no clock is known to have been ahead" in repaired.notes[0]) == (None, True)
-        assert times(table)[:6] == said
+        assert (repaired.version, "are not changed: no clock is known to have been ahead" in repaired.notes[0]) == (None, True)
+        assert times(table)[:6] == recorded
         put(table, 6)
     put(machine(copied, true, YEAR, asks=False), 7)
     true.pass_us(2 * YEAR)
     put(table, 8)
     assert [finding.invariant for finding in check_table(table)] == ["I24"], "here a clock was ahead"
     assert table.repair_clock().counts == {"versions": 2}
-    assert (times(table)[:6], check_table(table)) == (said, [])
+    assert (times(table)[:6], check_table(table)) == (recorded, [])
 
 
 def test_a_jump_stays_wrong_when_its_date_has_passed(storage: MemoryStorage, true: TrueClock) -> None:
@@ -369,7 +369,7 @@ def test_a_jump_stays_wrong_when_its_date_has_passed(storage: MemoryStorage, tru
 
 
 @pytest.mark.parametrize("is_old", [True, False])
-def test_a_creator_that_was_ahead_is_told_from_a_copy_by_those_that_follow(
+def test_later_versions_distinguish_a_creator_that_was_ahead_from_a_copy(
     true: TrueClock, monkeypatch: pytest.MonkeyPatch, is_old: bool
 ) -> None:
     link = CommitLog._link
@@ -406,7 +406,7 @@ STEPS = st.lists(st.tuples(VERBS, SKEWS, st.sampled_from([True, True, True, Fals
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """A table, and beside it when everything was really done."""
+    """A table, and the true time of each of its versions."""
 
     storage: MemoryStorage
     true: TrueClock
@@ -481,18 +481,18 @@ def test_whatever_clocks_say_nothing_that_is_protected_goes_and_a_repair_makes_t
 
 
 def assert_times(world: World) -> None:
-    """Nobody is ahead by more than the bound. Who asked is right within it; so is all that a repair corrected."""
+    """No version is ahead by more than the bound. Times are right within it if the writer asked the store, or a repair corrected them."""
     table, oldest = world.table, world.table.snapshot_at().root.oldest_version
     found, told_us = times(table), world.true.at_us
     assert found == sorted({*found})
-    for version, (said, moment) in enumerate(zip(found, world.made[oldest:], strict=True), oldest):
-        if abs(said - moment) <= BOUND - SECOND:
+    for version, (recorded, moment) in enumerate(zip(found, world.made[oldest:], strict=True), oldest):
+        if abs(recorded - moment) <= BOUND - SECOND:
             told_us = min(told_us, moment)
-        may_be_a_copy = world.was_silent and moment < told_us + 2 * SECOND and said <= world.true.at_us + BOUND
-        assert may_be_a_copy or said <= moment + BOUND + SECOND, (version, moment_text(said), moment_text(moment))
+        may_be_a_copy = world.was_silent and moment < told_us + 2 * SECOND and recorded <= world.true.at_us + BOUND
+        assert may_be_a_copy or recorded <= moment + BOUND + SECOND, (version, moment_text(recorded), moment_text(moment))
         if not world.was_silent:
-            assert said >= moment - BOUND - SECOND, (version, moment_text(said), moment_text(moment))
-            if said > moment:
+            assert recorded >= moment - BOUND - SECOND, (version, moment_text(recorded), moment_text(moment))
+            if recorded > moment:
                 continue
             try:
                 assert table.snapshot_at(timestamp=at(moment + BOUND)).version >= version

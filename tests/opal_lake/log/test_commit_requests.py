@@ -22,7 +22,7 @@ def asked(options: dict[str, str], hours: Hours, job: Callable[[Table], object])
 @pytest.mark.s3
 def test_an_upsert_asks_for_ten_things_beside_its_data_and_for_one_listing(s3_options: dict[str, str]) -> None:
     hours = Hours("s3://lake/requests/upserts", s3_options, fold_files=0).upsert(18)
-    found = []
+    counts = []
     for turn in range(8):
         batch = pa.table([["k0001"], [10**6 + turn], [turn]], schema=SCHEMA)
         table, version = hours.table, hours.table.snapshot_at().version
@@ -31,9 +31,9 @@ def test_an_upsert_asks_for_ten_things_beside_its_data_and_for_one_listing(s3_op
         beside = sum(count for (_, part), count in requests.parts.items() if part not in DATA)
         assert requests.verbs["LIST"] <= 1, requests
         assert requests.verbs["GET"] <= 7 + 8 * (not (version + 1) % 4), requests  # with a checkpoint: logs since the last bitmap base
-        found.append(beside)
-    assert sorted(found)[len(found) // 2] <= 10, found
-    assert max(found) <= 14, found
+        counts.append(beside)
+    assert sorted(counts)[len(counts) // 2] <= 10, counts
+    assert max(counts) <= 14, counts
 
 
 @pytest.mark.s3

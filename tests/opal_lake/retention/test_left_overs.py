@@ -51,11 +51,11 @@ def test_retention_takes_what_killed_writers_left_once_it_is_older_than_the_grac
     grow_old(hidden(table), 0.5)
     assert dict(table.retain().counts) == {}
     assert all(path.exists() for path in left)
-    told = table.retain(grace="6h", dry_run=True)
-    assert {path.relative_to(table.uri).as_posix() for path in left} <= {example["path"] for example in told.examples}
-    assert "made nothing of it for 12 hours" in told.examples[0]["why"]
+    result = table.retain(grace="6h", dry_run=True)
+    assert {path.relative_to(table.uri).as_posix() for path in left} <= {example["path"] for example in result.examples}
+    assert "has not finished it for 12 hours" in result.examples[0]["why"]
     done = table.retain(grace="6h")
-    assert dict(done.counts) == dict(told.counts)
+    assert dict(done.counts) == dict(result.counts)
     assert done.counts["left_overs"] >= len(left)
     assert done.counts["bytes"] >= 9_000
     assert [*hidden(table).iterdir()] == [live]
@@ -67,9 +67,9 @@ def test_the_command_names_left_overs_and_finds_no_damage(storage: Storage, caps
     assert main(["check", storage.uri]) == 0
     assert "left over" in capsys.readouterr().out
     assert main(["check", storage.uri, "--json"]) == 0
-    told = capsys.readouterr()
-    assert json.loads(told.out) == []
-    assert told.err.startswith("left over: ")
+    output = capsys.readouterr()
+    assert json.loads(output.out) == []
+    assert output.err.startswith("left over: ")
 
 
 def test_nothing_is_taken_behind_a_symbolic_link(tmp_path: Path) -> None:

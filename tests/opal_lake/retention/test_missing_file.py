@@ -1,4 +1,4 @@
-"""Who is overtaken by retention is told to begin again, and with what; who meets damage is told of that."""
+"""A reader that retention overtook gets an error that names the readable versions; damage is reported as damage."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -38,7 +38,7 @@ def grow(table: Table, first: int, count: int) -> None:
 
 
 def overtake(table: Table) -> None:
-    """Whatever stood is rewritten, and the versions that named it have expired."""
+    """All files are rewritten, and the versions that named them have expired."""
     first = table.snapshot_at().version * 10
     grow(table, first, 5)
     compact(table, SMALL_TO_LARGE)
@@ -52,7 +52,7 @@ def another(table: Table) -> Table:
 
 
 def _paths(table: Table, prefix: str) -> list[str]:
-    return [found.path for found in table.storage.list(prefix)]
+    return [stored.path for stored in table.storage.list(prefix)]
 
 
 @pytest.fixture
@@ -155,11 +155,11 @@ class CutStorage(MemoryStorage):
     meanwhile: Callable[[], None] | None = None
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
-        found = [*super().list(prefix, start_after)]
+        stored = [*super().list(prefix, start_after)]
         if self.meanwhile is not None and prefix in ("", *self.at):
             meanwhile, self.meanwhile = self.meanwhile, None
             meanwhile()
-        return iter(found)
+        return iter(stored)
 
     at: tuple[str, ...] = ()
 

@@ -1,4 +1,4 @@
-"""Retention: what must stay readable stays so, what nothing needs goes, and nobody who sleeps or dies can do harm."""
+"""Retention: what must stay readable stays so, what nothing needs is deleted, and no suspended or killed process can do harm."""
 
 import threading
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def storage(request: pytest.FixtureRequest) -> Storage:
 
 
 def at_hour(storage: Storage, hour: float, writer: str = "") -> Table:
-    """A writer whose clock stands at that hour."""
+    """A writer whose clock shows that hour."""
     clock = ManualClock(at_us=START + int(hour * HOUR), step_us=1)
     log = CommitLog(storage=storage, clock=clock, ids=CountingIds(prefix=f"{writer or 'w'}-{hour}"))
     return Table(log=log, cache=MemoryRuns(storage=storage))
@@ -74,16 +74,16 @@ def grow(storage: Storage, hours: range) -> None:
 
 
 def paths(storage: Storage, prefix: str = "") -> list[str]:
-    return [found.path for found in storage.list(prefix)]
+    return [stored.path for stored in storage.list(prefix)]
 
 
 def assert_readable(table: Table, oldest: int, newest: int) -> None:
     """Every version in the window holds what it held, and none before it can be read."""
     for version in range(oldest, newest + 1):
-        wanted = [batch(hour) for hour in range(1, version + 1)]
-        assert content(table, version=version) == latest(wanted), version
+        expected = [batch(hour) for hour in range(1, version + 1)]
+        assert content(table, version=version) == latest(expected), version
         for moment in (0, version // 2, version):
-            assert content(table, version=version, event_time=moment) == latest(wanted, moment), (version, moment)
+            assert content(table, version=version, event_time=moment) == latest(expected, moment), (version, moment)
     for version in range(oldest):
         with pytest.raises(NotFoundError, match=rf"lost version {version}, which has expired; readable are {oldest} to "):
             table.snapshot_at(version)
@@ -143,14 +143,14 @@ def test_a_longer_window_brings_nothing_back(storage: Storage) -> None:
 def test_a_dry_run_tells_what_a_run_does_and_changes_nothing(storage: Storage) -> None:
     table = history(storage, 12)
     before = paths(storage)
-    told = table.retain(window="3h", grace="1h", dry_run=True, token="t")
+    result = table.retain(window="3h", grace="1h", dry_run=True, token="t")
     assert paths(storage) == before
-    assert {*told.examples[0]} == {"path", "size", "why"}
+    assert {*result.examples[0]} == {"path", "size", "why"}
     done = table.retain(window="3h", grace="1h", token="t")
     assert not done.repeated
-    assert dict(done.counts) == dict(told.counts)
+    assert dict(done.counts) == dict(result.counts)
     gone = {*before} - {*paths(storage)}
-    assert {example["path"] for example in told.examples} == gone
+    assert {example["path"] for example in result.examples} == gone
     again = table.retain(window="3h", grace="1h", token="t")
     assert (again.repeated, dict(again.counts)) == (True, dict(done.counts))
 
@@ -333,9 +333,9 @@ def test_a_reader_that_began_before_reads_on(storage: Storage) -> None:
     snapshots = {version: at_hour(storage, 11.5).snapshot_at(version) for version in range(8, 12)}
     at_hour(storage, 11.5).retain(window="3h", grace="1h")
     for version, snapshot in snapshots.items():
-        found = read_rows(plan_read(snapshot, None), None).to_pylist()
-        wanted = latest([batch(hour) for hour in range(1, version + 1)])
-        assert sorted((row["sku"], row["at"], row["price"]) for row in found) == wanted
+        actual = read_rows(plan_read(snapshot, None), None).to_pylist()
+        expected = latest([batch(hour) for hour in range(1, version + 1)])
+        assert sorted((row["sku"], row["at"], row["price"]) for row in actual) == expected
 
 
 FIRST_WINDOW, JOBS = "3h", 9
@@ -359,8 +359,8 @@ def prepared(storage: Storage) -> Storage:
 def check_prepared(storage: Storage, where: object) -> None:
     table = at_hour(storage, JOBS + 1, "reader")
     oldest, newest = table.snapshot_at().root.oldest_version, table.snapshot_at().version
-    wanted = latest([batch(hour) for hour in range(1, JOBS + 1)])
-    assert content(table) == wanted, where
+    expected = latest([batch(hour) for hour in range(1, JOBS + 1)])
+    assert content(table) == expected, where
     for version in (2, *range(oldest, newest + 1)):
         state = content(table, version=version)
         assert state == content(table, version=version), where
@@ -378,7 +378,7 @@ def walk(fresh: Callable[[], Storage], mode: Mode, stride: int = 1) -> int:
     dry = FailingStore(sound)
     job(dry, 0)
     left = [layout.LOG, layout.DATA, layout.KEY_STORE, layout.SEGMENT_LOGS, layout.CLAIMS, layout.SIDE]
-    wanted = {prefix: paths(sound, prefix) for prefix in left}
+    expected = {prefix: paths(sound, prefix) for prefix in left}
     for fail_at in range(1, len(dry.trace) + 1, stride):
         storage = prepared(fresh())
         store = FailingStore(storage, fail_at, mode)
@@ -392,7 +392,7 @@ def walk(fresh: Callable[[], Storage], mode: Mode, stride: int = 1) -> int:
             break
         where = (mode, fail_at, dry.trace[fail_at - 1])
         check_prepared(storage, where)
-        assert {prefix: paths(storage, prefix) for prefix in left} == wanted, where
+        assert {prefix: paths(storage, prefix) for prefix in left} == expected, where
     return len(dry.trace)
 
 

@@ -26,7 +26,7 @@ def _lists_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _digests_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every retention leaves a digest of the log, and begins with one."""
+    """Every retention writes a digest of the log, and starts from the one before."""
     monkeypatch.setattr("opal_lake.retention.retention.NEW_COMMITS", 1)
 
 
@@ -44,11 +44,11 @@ def test_what_may_be_read_equals_the_model_whatever_retention_did(file_format: s
     @given(history=histories((file_format,)), draw=st.data())
     def run(history: History, draw: st.DataObject) -> None:
         replay = Replay(open_table=new_table(history.shape), shape=history.shape)
-        for place, step in enumerate([*history.steps, Step(verb="reopen")]):
+        for position, step in enumerate([*history.steps, Step(verb="reopen")]):
             with suppress(ConflictError):  # it was given up: its rows are not there, or still pending
                 replay.play(step)
             replay.see_versions()
-            keep_or_retain(replay, place, draw)
+            keep_or_retain(replay, position, draw)
         compare(replay)
 
     run()

@@ -91,7 +91,7 @@ def test_what_is_released_goes_with_the_next_retention_unless_it_has_another_nam
     expire_all(table)
     with pytest.raises(NotFoundError, match="lost version 1"):
         content(table, version=1)
-    roots = [layout.checkpoint_version(found.path) for found in table.storage.list(layout.CHECKPOINTS)]
+    roots = [layout.checkpoint_version(stored.path) for stored in table.storage.list(layout.CHECKPOINTS)]
     assert 1 not in roots
     assert check_table(table) == []
 

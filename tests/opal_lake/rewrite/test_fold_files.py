@@ -25,17 +25,17 @@ def fill(table: Table, batches: Sequence[Sequence[Row]], metadata: str = "inline
 def test_upserts_leave_few_files_and_every_version_reads_as_it_did(file_format: str) -> None:
     table = create(MemoryStorage(), file_format=file_format, fold_files=4)
     batches = upserts(70)
-    wanted: dict[int, list[Row]] = {}
+    expected: dict[int, list[Row]] = {}
     for turn, batch in enumerate(batches):
         result = table.ingest(*rows(batch), metadata="inline")
         assert result.version is not None
-        wanted[result.version] = latest(batches[: turn + 1])
-        assert content(table) == wanted[result.version]
+        expected[result.version] = latest(batches[: turn + 1])
+        assert content(table) == expected[result.version]
     head = table.snapshot_at()
     assert len(head.files) <= 3 * 4 + 4, "four tiers of at most three, and what came since somebody looked"
     assert len(head.segments) == 70
-    for version in [*wanted][::9]:
-        assert content(table, version=version) == wanted[version]
+    for version in [*expected][::9]:
+        assert content(table, version=version) == expected[version]
     assert content(table, event_time=33) == latest(batches, until=33)
     assert check_table(table) == []
 

@@ -58,7 +58,7 @@ def run_of(entries: Entries) -> Entries:
 
 
 def merge(found: dict[RowId, int], events: Events, wanted: dict[RowId, int]) -> None:
-    """Add events; not one may be earlier than the truth of the rows that are there."""
+    """Add events; none may be earlier than the right one for the rows so far."""
     for segment, offset, until in zip(events.segment.tolist(), events.offset.tolist(), events.until.tolist(), strict=True):
         assert (segment, offset) in wanted, f"{segment, offset} is valid for ever, yet ends at {until}"
         assert until >= wanted[segment, offset], f"{segment, offset} ends at {until}, before its {wanted[segment, offset]}"
@@ -73,14 +73,14 @@ def test_batches_one_after_the_other_give_every_until(block: int, piece: int, mo
         rng = random.Random(seed)
         rows: list[ModelRow] = []
         runs: list[Entries] = []
-        found: dict[RowId, int] = {}
+        actual: dict[RowId, int] = {}
         for _ in range(rng.randint(1, 5)):
             batch = random_rows(rng, len(rows), 12)
             rows += batch
             new = entries_of(rng.sample(batch, len(batch)))
             ruling = apply_rule(new, [neighbours(run, new) for run in runs])
-            merge(found, ruling.events, untils(rows))
-            assert found == untils(rows), f"seed {seed}"
+            merge(actual, ruling.events, untils(rows))
+            assert actual == untils(rows), f"seed {seed}"
             if len(ruling.entries):
                 runs.append(run_of(ruling.entries))
             if runs and rng.random() < 0.3:
@@ -99,31 +99,31 @@ def test_jobs_side_by_side_find_the_rest_between_them(piece: int, monkeypatch: p
         theirs = [row for row in pending if row not in mine or rng.random() < 0.4]
         stored = greatest_of_equal(sorted_entries(entries_of(base)))
         store = [run_of(stored)] if len(stored) else []
-        found: dict[RowId, int] = {}
-        wanted = untils(base + pending)
-        merge(found, apply_rule(entries_of(base), []).events, wanted)
+        actual: dict[RowId, int] = {}
+        expected = untils(base + pending)
+        merge(actual, apply_rule(entries_of(base), []).events, expected)
         runs = []
         for rows in (mine, theirs):
             new = entries_of(rows)
             ruling = apply_rule(new, [neighbours(run, new) for run in store])
-            merge(found, ruling.events, wanted)
+            merge(actual, ruling.events, expected)
             runs.append(run_of(ruling.entries) if len(ruling.entries) else None)
         if runs[0] and runs[1]:
-            merge(found, rule_between(runs[1], [neighbours(runs[0], runs[1])]), wanted)
-        assert found == wanted, f"seed {seed}"
+            merge(actual, rule_between(runs[1], [neighbours(runs[0], runs[1])]), expected)
+        assert actual == expected, f"seed {seed}"
 
 
 def test_the_pieces_say_together_what_the_whole_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts too, and whatever the order in which stored rows are handed over."""
+    """Counts are the same too, whatever the order of the stored rows."""
     for seed in range(ROUNDS):
         rng = random.Random(seed)
         stored, fresh = random_rows(rng, 0, 20), random_rows(rng, 20, 30)
         handed = [entries_of(rng.sample(stored, len(stored)))]
-        said = []
+        messages = []
         for piece in (1 << 15, 1, 7):
             monkeypatch.setattr(metagen, "PIECE_ROWS", piece)
             ruling = apply_rule(entries_of(fresh), handed)
             arrays = [ruling.events.segment, ruling.events.offset, ruling.events.until, *ruling.entries.order_columns]
             counts = (ruling.rows, ruling.updates, ruling.deletes, ruling.late, ruling.ambiguous)
-            said.append((counts, [array.tolist() for array in arrays]))
-        assert said[0] == said[1] == said[2], f"seed {seed}"
+            messages.append((counts, [array.tolist() for array in arrays]))
+        assert messages[0] == messages[1] == messages[2], f"seed {seed}"

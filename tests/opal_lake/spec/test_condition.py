@@ -1,4 +1,4 @@
-"""What a delete condition may hold: an allow-list, since Spark's driver evaluates what stands in somebody's table."""
+"""What a delete condition may hold: an allow-list, because Spark's driver evaluates a condition that a foreign table brings."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Key hashes: no two keys share their bytes, and the bytes are for ever."""
+"""Key hashes: no two keys share their bytes, and the bytes never change."""
 
 import json
 from collections.abc import Callable

@@ -39,8 +39,8 @@ def storage(request: pytest.FixtureRequest) -> Storage:
 def test_maintenance_properties_are_set_and_read_back(storage: Storage, name: str, value: object) -> None:
     table = create(storage)
     result = table.set_properties({name: value})  # type: ignore[dict-item]  # of several types
-    wanted = ",".join(value) if isinstance(value, list) else str(value)
-    assert (result.operation, result.version, str(reopen(storage).snapshot_at().spec.properties[name])) == ("set_properties", 1, wanted)
+    text = ",".join(value) if isinstance(value, list) else str(value)
+    assert (result.operation, result.version, str(reopen(storage).snapshot_at().spec.properties[name])) == ("set_properties", 1, text)
     assert check_table(table) == []
 
 
@@ -128,7 +128,7 @@ def test_defaults_pass_their_own_checks(storage: Storage) -> None:
     assert table.snapshot_at().spec.integer("target_mb") == 256
 
 
-def test_an_age_is_told_in_the_unit_of_the_delta_column(storage: Storage) -> None:
+def test_an_age_is_shown_in_the_unit_of_the_delta_column(storage: Storage) -> None:
     table = create(storage)
     with pytest.raises(InvalidInputError, match="the delta column 'at' is a number; give a number"):
         table.set_properties({"look_back": "30d"})

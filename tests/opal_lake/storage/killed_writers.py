@@ -63,7 +63,7 @@ def killed(store: LocalStorage) -> None:
         waits.clear()
         created = store.put_if_absent(path, body("next"))
         held = store.get(path)
-        tell(at=at, status=status, was_there=was_there, created=created, waits=len(waits))
+        report(at=at, status=status, was_there=was_there, created=created, waits=len(waits))
         assert held == body("next" if created else dead), (at, len(held))
         if status >= 0:
             return
@@ -84,7 +84,7 @@ def stopped(store: LocalStorage) -> None:
             os.kill(sleeper, signal.SIGCONT)
             status = os.waitpid(sleeper, 0)[1]
         woken = os.waitstatus_to_exitcode(status)
-        tell(at=at, slept=slept, awake=awake, woken=woken)
+        report(at=at, slept=slept, awake=awake, woken=woken)
         assert store.get(path) == before == body("awake" if awake else "sleeper")
         if not slept:
             return
@@ -92,7 +92,7 @@ def stopped(store: LocalStorage) -> None:
 
 
 def takers(store: LocalStorage) -> None:
-    """One sleeps with its turn taken, a second one while it takes the turn over, a third one comes; then the first two go on."""
+    """One writer pauses in its turn, a second one while it takes that turn over, a third one arrives; then the first two resume."""
     local_publish._HELD_TOO_LONG_S, local_publish._PAUSE_S = 0.05, 0.06  # it looks twice, and takes over
     hidden = store.root / local_publish.HIDDEN
     for at in range(1, 40):
@@ -111,11 +111,11 @@ def takers(store: LocalStorage) -> None:
             if name == "first" or slept:
                 os.kill(number, signal.SIGCONT)
                 woken[name] = ended(number)
-        told = {**woken, "third": 10 + third} | ({} if slept else {"second": os.waitstatus_to_exitcode(status)})
-        tell(at=at, slept=slept, **told)
-        (winner,) = [name for name, answer in told.items() if answer == 11]
+        outcome = {**woken, "third": 10 + third} | ({} if slept else {"second": os.waitstatus_to_exitcode(status)})
+        report(at=at, slept=slept, **outcome)
+        (winner,) = [name for name, answer in outcome.items() if answer == 11]
         assert store.get(path) == body(winner)
-        assert sorted(told.values()) == [10, 10, 11]
+        assert sorted(outcome.values()) == [10, 10, 11]
         if not slept:
             return
     raise AssertionError("the second writer never came to its end")
@@ -168,10 +168,10 @@ def crowd(store: LocalStorage) -> None:
         assert held == body(f"{wrote}-"), name
         # who was killed may have written, and not have said so
         assert winners == [wrote] or (not winners and statuses[wrote] < 0), (name, wrote, winners, statuses)
-    tell(statuses=statuses, puts=WRITERS * NAMES)
+    report(statuses=statuses, puts=WRITERS * NAMES)
 
 
-def tell(**what: object) -> None:
+def report(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Writers that are killed or that sleep: nobody is kept out for long, and never do two think that they created a file."""
+"""Writers that are killed or paused: no other writer is blocked for long, and never do two believe that they created the same file."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ def test_a_writer_that_is_killed_at_any_call_keeps_nobody_out(hard_links: str, t
 
 
 @pytest.mark.parametrize("hard_links", ["true", "false"])
-def test_a_writer_that_sleeps_at_any_call_and_wakes_creates_nothing_that_another_one_created(hard_links: str, tmp_path: Path) -> None:
+def test_a_writer_that_pauses_at_any_call_creates_nothing_that_another_one_created(hard_links: str, tmp_path: Path) -> None:
     *slept, last = outcomes("stopped", tmp_path, hard_links)
     assert (last["slept"], last["awake"], last["woken"]) == (False, False, 11)
     assert len(slept) >= (8 if hard_links == "false" else 4)

@@ -106,7 +106,7 @@ def test_nothing_is_written_behind_a_hidden_folder_that_is_a_link(
 
 
 def test_no_file_is_deleted_behind_a_turn_that_is_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first file would be taken for the one of a writer that is late."""
+    """Its first file would be taken for that of a delayed writer."""
     monkeypatch.setattr("opal_lake.storage.local.publish._HELD_TOO_LONG_S", 0.01)
     store = LocalStorage.open(str(tmp_path / "table"), {"hard_links": "false"})
     store.put_if_absent("a", b"1")

@@ -21,7 +21,7 @@ OPTIONS = {"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": SECRET, 
 
 @contextmanager
 def answering(*answers: tuple[int, str], bodies: list[bytes] | None = None) -> Iterator[tuple[Storage, list[str]]]:
-    """A server that gives the answers in turn, the last one for ever; and the requests it saw, whose bodies go into `bodies`."""
+    """A server that returns the answers in order, and repeats the last one; it records the requests, and their bodies in `bodies`."""
     seen: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -82,7 +82,7 @@ def test_a_dead_process_does_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("mode,left", [("failed", []), ("done_but_failed", ["a"])])
-def test_a_failure_is_told_once_and_the_process_lives_on(mode: Mode, left: list[str]) -> None:
+def test_a_failure_is_reported_once_and_the_process_lives_on(mode: Mode, left: list[str]) -> None:
     inner = MemoryStorage()
     store = FailingStore(inner, 1, mode)
     with pytest.raises(StorageError):

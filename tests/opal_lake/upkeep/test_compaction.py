@@ -287,8 +287,8 @@ def test_a_compaction_that_is_done_stands_whatever_comes_of_its_checkpoint() -> 
     storage = NoCheckpoints()
     table = filled(storage, checkpoint_commits=1000)
     storage.closed = True
-    told: list[Exception] = []
-    watched = replace(table, log=replace(table.log, on_derived_failure=told.append))
+    errors: list[Exception] = []
+    watched = replace(table, log=replace(table.log, on_derived_failure=errors.append))
     assert compact(watched, MINOR).version == table.snapshot_at().version
-    assert [type(error) for error in told] == [InvalidInputError]
+    assert [type(error) for error in errors] == [InvalidInputError]
     assert content(table) == latest(DAYS)

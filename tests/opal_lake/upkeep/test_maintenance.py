@@ -1,4 +1,4 @@
-"""What a table is due for: decided from its figures, said in words, and done step by step."""
+"""Which maintenance is due: decided from the table's figures, explained in words, and done step by step."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -129,7 +129,7 @@ def failing(_: Mapping[str, Any]) -> JobResult:
     raise ConflictError("others were faster; run it again")
 
 
-def test_steps_are_done_and_told_together() -> None:
+def test_steps_are_done_and_reported_together() -> None:
     table = filled(17, zorder="sku")
     result = run_maintenance(table, policy_of(table.snapshot_at().spec), {"compact": done("compact"), "zorder": done("zorder")})
     assert (result.operation, result.version) == ("maintain", 7)
@@ -138,13 +138,13 @@ def test_steps_are_done_and_told_together() -> None:
     assert result.notes[-1].startswith("zorder: by ")
 
 
-def test_a_dry_run_and_what_nobody_can_do_are_only_told() -> None:
+def test_a_dry_run_and_steps_without_an_executor_are_only_reported() -> None:
     table = filled(17, zorder="sku")
     policy = policy_of(table.snapshot_at().spec)
-    told = run_maintenance(table, policy, {"compact": failing}, dry_run=True)
-    assert (told.version, len(told.notes)) == (None, 2)
+    result = run_maintenance(table, policy, {"compact": failing}, dry_run=True)
+    assert (result.version, len(result.notes)) == (None, 2)
     left = run_maintenance(table, policy, {"compact": done("compact")})
-    assert "zorder was left: nothing here does it" in left.notes
+    assert "zorder was skipped: it cannot run here" in left.notes
 
 
 def test_retention_is_the_table_s_own_unless_it_is_left_out() -> None:

@@ -1,4 +1,4 @@
-"""The key store made anew: from damaged or lost runs to a sound table, beside other writers, and after a death at any call."""
+"""Rebuilding the key store: from damaged or lost runs to a sound table, while others write, and after a crash at any call."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -127,19 +127,19 @@ def test_an_empty_table_needs_nothing(storage: Storage) -> None:
 
 def test_up_to_the_floor_only_the_latest_row_of_a_key_is_kept(storage: Storage) -> None:
     base = prepared(storage).snapshot_at()
-    found = greatest_of_equal(sorted_entries(concat_entries([entries_of(file, base) for file in base.files.values()])))
+    actual = greatest_of_equal(sorted_entries(concat_entries([entries_of(file, base) for file in base.files.values()])))
     by_key: dict[int, list[int]] = {}
-    for key, delta in zip(found.high.tolist(), found.delta.tolist(), strict=True):
+    for key, delta in zip(actual.high.tolist(), actual.delta.tolist(), strict=True):
         by_key.setdefault(key, []).append(delta)
-    wanted = [
+    expected = [
         (key, delta)
         for key, deltas in by_key.items()
         for delta in deltas
         if delta > 3 or delta == max((d for d in deltas if d <= 3), default=None)
     ]
-    kept = down_to(3, found)
-    assert sorted(zip(kept.high.tolist(), kept.delta.tolist(), strict=True)) == sorted(wanted)
-    assert len(kept) < len(found) == len(down_to(None, found))
+    kept = down_to(3, actual)
+    assert sorted(zip(kept.high.tolist(), kept.delta.tolist(), strict=True)) == sorted(expected)
+    assert len(kept) < len(actual) == len(down_to(None, actual))
 
 
 def entries_of(file: DataFile, base: Snapshot) -> Entries:

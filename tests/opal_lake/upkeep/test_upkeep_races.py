@@ -1,4 +1,4 @@
-"""Upkeep beside upkeep: what one job does between two steps of another."""
+"""Concurrent upkeep: what one job does between two steps of another."""
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal

@@ -49,8 +49,8 @@ def make(name: str, *, file_format: str = "parquet", partition_by: tuple[str, ..
 
 def order(table: Table, *names: str, meanwhile: Callable[[], object] = nobody, **options: Any) -> JobResult:
     fields = z_fields(table.snapshot_at().spec, names or ("x", "y"))
-    wanted = ZOrderOptions(columns=tuple(field.id for field in fields), **{"target_bytes": 20_000, **options})
-    return zorder(replace(table, executor=Interrupted(after=meanwhile)), fields, wanted)
+    zorder_options = ZOrderOptions(columns=tuple(field.id for field in fields), **{"target_bytes": 20_000, **options})
+    return zorder(replace(table, executor=Interrupted(after=meanwhile)), fields, zorder_options)
 
 
 def content(table: Table, **view: Any) -> list[tuple[Any, ...]]:
@@ -178,9 +178,9 @@ def test_a_compaction_keeps_the_order(request: pytest.FixtureRequest) -> None:
     compact(table, CompactOptions())
     assert len(table.snapshot_at().files) == files + 1, "files in order are not small ones"
     compact(table, CompactOptions(mode="major", floor=5))
-    found = clusters(table)
-    assert found.count(None) == 1
-    assert len(found) == files + 1
+    clustered = clusters(table)
+    assert clustered.count(None) == 1
+    assert len(clustered) == files + 1
     assert sum(file.rows for file in table.snapshot_at().files.values()) == 8_000
     assert read_share(table) < 0.4
     assert check_table(table) == []
@@ -226,7 +226,7 @@ def test_columns_of_nulls_and_columns_that_files_do_not_have_yet(request: pytest
 
 
 def test_plans_take_runs_as_they_grow() -> None:
-    """Sizes alone decide: 3 + 2 new, runs of 4, 8, 20: the first two are smaller than what is taken before them."""
+    """Sizes alone decide: 3 + 2 new, runs of 4, 8, 20: the first two are smaller than what was selected before them."""
 
     def file(size: int, number: int | None) -> DataFile:
         cluster = None if number is None else Cluster(number=number, columns=(X,))
@@ -239,7 +239,7 @@ def test_plans_take_runs_as_they_grow() -> None:
     from opal_lake.upkeep.zorder_plan import _select
 
     files = [file(3, None), file(2, None), file(4, 1), file(5, 2), file(3, 2), file(20, 3)]
-    taken = _select(files, ZOrderOptions(columns=(X,)))
-    assert sorted(one.size for one in taken) == [2, 3, 3, 4, 5]
+    selected = _select(files, ZOrderOptions(columns=(X,)))
+    assert sorted(one.size for one in selected) == [2, 3, 3, 4, 5]
     assert _select(files[2:], ZOrderOptions(columns=(X,))) == []
     assert len(_select(files, ZOrderOptions(columns=(Y,)))) == len(files)

@@ -1,4 +1,4 @@
-"""Business snapshots: each is a version, the next one is held back for the drift time, and they never fall."""
+"""Business snapshots: each is a version, the next one is held back for the drift time, and an earlier one is refused."""
 
 import os
 import random
@@ -37,7 +37,7 @@ FRIDAY, SATURDAY, SUNDAY = "2022-07-15", "2022-07-16", "2022-07-17"
 
 
 def arrow(rows: Sequence[Row]) -> pa.Table:
-    return pa.table([[row[place] for row in rows] for place in range(len(SCHEMA))], schema=SCHEMA)
+    return pa.table([[row[position] for row in rows] for position in range(len(SCHEMA))], schema=SCHEMA)
 
 
 def create(drift: str = "0s", storage: Storage | None = None, **properties: int | str) -> Table:
@@ -267,12 +267,12 @@ def test_bad_input_says_what_would_work_and_writes_nothing() -> None:
     table.ingest(rows, business_snapshot=SATURDAY)
     refused(
         table,
-        f"{FRIDAY} is before {SATURDAY}, which is open, and they never fall; ingest its rows as {SATURDAY}",
+        f"{FRIDAY} is before {SATURDAY}, which is open, and the next one may not be earlier; ingest its rows as {SATURDAY}",
         lambda: table.ingest(rows, business_snapshot=FRIDAY),
     )
     refused(table, "give one of them", lambda: table.ingest(rows, business_snapshot=SATURDAY, business_snapshot_column="day"))
     refused(table, "'where'", lambda: table.ingest(rows, business_snapshot_column="where"), OpalError)
-    refused(table, "column 'at' is long, and a business snapshot is a date", lambda: table.ingest(rows, business_snapshot_column="at"))
+    refused(table, "column 'at' is long, but a business snapshot is a date", lambda: table.ingest(rows, business_snapshot_column="at"))
     refused(table, "give one of them", lambda: table.read(version=1, business_snapshot=SATURDAY))
     refused(table, f"'{SUNDAY}'; readable are {SATURDAY} .open.", lambda: table.read(business_snapshot=SUNDAY), NotFoundError)
     refused(table, "choose another one", lambda: table.savepoint(SATURDAY))
@@ -467,7 +467,9 @@ def play(steps: list[Step], drift: str) -> None:
     for number, (verb, die, dice) in enumerate(steps):
         days = min(len(DAYS) - 1, days + (die == 4))  # days go by, and what comes is of about now
         name = DAYS[max(0, days + die % 3 - 1)] if days < len(DAYS) - 1 else DAYS[-1 - die % 2]
-        rows = [("kxz"[key], delta, f"{number}.{place}", DAYS[(days + day) % len(DAYS)]) for place, (key, delta, day) in enumerate(dice)]
+        rows = [
+            ("kxz"[key], delta, f"{number}.{position}", DAYS[(days + day) % len(DAYS)]) for position, (key, delta, day) in enumerate(dice)
+        ]
         version = table.snapshot_at().version
         try:
             expected = deepcopy(model)

@@ -35,7 +35,7 @@ def test_a_task_whose_files_cannot_be_numbered_is_refused() -> None:
 
 
 @pytest.mark.parametrize("on_bad_rows", ["fail", "quarantine"])
-def test_a_bad_row_whose_text_is_no_utf8_is_told_and_put_aside(on_bad_rows: str) -> None:
+def test_a_bad_row_whose_text_is_no_utf8_is_reported_and_put_aside(on_bad_rows: str) -> None:
     table = create_on(MemoryStorage(), plan_spec(SCHEMA, keyed()))
     bad = pa.table({"k": pa.array([None], pa.string()), "d": pa.array([1], pa.int64()), "p": NO_UTF8})
     if on_bad_rows == "fail":
@@ -82,7 +82,7 @@ def test_an_application_counts_from_nought() -> None:
 
 
 class OvertakenStore:
-    """Right after the first commit that is put, another writer commits too, and reading that one, and what vouches for ours, times out."""
+    """Right after our first commit is put, another writer commits too, and reads of that commit, and of our commit's voucher, time out."""
 
     def __init__(self, inner: MemoryStorage) -> None:
         self.inner = inner
@@ -108,7 +108,7 @@ class OvertakenStore:
 
 
 def test_a_commit_that_cannot_be_confirmed_is_not_reported_as_failed() -> None:
-    """A caller who is told to try again would apply the rows twice."""
+    """A caller who followed an advice to try again would apply the rows twice."""
     storage = OvertakenStore(MemoryStorage())
     create(storage.inner)
     table, other = (reopen(store, name) for store, name in ((storage, "one"), (storage.inner, "other")))  # type: ignore[arg-type]  # a store
@@ -122,7 +122,7 @@ def test_a_commit_that_cannot_be_confirmed_is_not_reported_as_failed() -> None:
     assert other.snapshot_at().root.rows == 2
 
 
-def test_who_may_not_write_is_told_so() -> None:
+def test_a_writer_without_permission_gets_an_error_that_says_so() -> None:
     """Not that the outcome is unknown."""
 
     class ClosedStore(MemoryStorage):
@@ -140,11 +140,11 @@ def test_a_checkpoint_that_cannot_be_written_fails_no_commit() -> None:
     for number in range(upserts):
         table.ingest(*rows([("a", number, 1)]))
         table.metagen()
-    log = next(found.path for found in storage.list(layout.SEGMENT_LOGS))
+    log = next(stored.path for stored in storage.list(layout.SEGMENT_LOGS))
     data = storage.get(log)
     storage.delete([log])
     storage.put_if_absent(log, data[:-1] + bytes([data[-1] ^ 1]))
-    told: list[Exception] = []
-    watched = replace(table, log=replace(table.log, on_derived_failure=told.append))
+    errors: list[Exception] = []
+    watched = replace(table, log=replace(table.log, on_derived_failure=errors.append))
     assert watched.ingest(*rows([("b", 1, 1)])).version == 2 * upserts + 1
-    assert [type(error) for error in told] == [FormatError]
+    assert [type(error) for error in errors] == [FormatError]

@@ -1,4 +1,4 @@
-"""Inline ingests beside batch ones: what an inline one does not take up, and what a repeated token means."""
+"""Inline and batch ingests together: what an inline ingest leaves pending, and what a repeated token means."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from opal_lake.storage.memory import MemoryStorage
 from tests.opal_lake.shop import content, create, rows
 
 
-def test_pending_rows_of_others_are_left_and_told() -> None:
+def test_pending_rows_of_other_ingests_are_left_and_reported() -> None:
     table = create(MemoryStorage())
     table.ingest(*rows([("a", 9, 1)]))
     result = table.ingest(*rows([("a", 5, 2), ("b", 1, 3)]), metadata="inline")

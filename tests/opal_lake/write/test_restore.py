@@ -112,7 +112,7 @@ def test_pending_rows_are_pending_again_and_later_ones_go(table: Table) -> None:
     table.ingest(*rows([("elk", 6, 60)]))
     result = table.restore(version=5)
     assert [note.split(" of version")[0] for note in result.notes[1:]] == [
-        "1 row that waited for a metagen went too",
+        "the restore also took back 1 row that waited for a metagen",
         "1 row that waited for a metagen in version 5 wait again; the next one shows them",
     ]
     assert content(table) == latest(BATCHES)
@@ -135,8 +135,8 @@ def test_a_job_that_runs_meanwhile_fails_and_does_it_again(table: Table, storage
 
 def test_the_feed_tells_what_it_took_back_and_brought_again(table: Table) -> None:
     table.restore(version=1)
-    told = {(row["_change_type"], row["sku"], row["price"]) for row in table.changes(5, 5).to_pylist()}
-    assert told == {
+    changes = {(row["_change_type"], row["sku"], row["price"]) for row in table.changes(5, 5).to_pylist()}
+    assert changes == {
         ("update_preimage", "ax", 12),
         ("update_postimage", "ax", 10),
         ("insert", "bow", 20),
@@ -153,8 +153,8 @@ def test_rows_that_a_major_compaction_dropped_come_back(table: Table) -> None:
     assert table.restore(version=2).counts == {"rows_restored": 2, "rows_removed": 2}
     assert content(table) == latest(BATCHES[:2])
     assert table.snapshot_at().root.floor == floor
-    told = {(row["_change_type"], row["sku"], row["price"]) for row in table.changes(head + 1, head + 1).to_pylist()}
-    assert told == {("update_preimage", "ax", 12), ("update_postimage", "ax", 11), ("delete", "cup", 30), ("insert", "bow", 20)}
+    changes = {(row["_change_type"], row["sku"], row["price"]) for row in table.changes(head + 1, head + 1).to_pylist()}
+    assert changes == {("update_preimage", "ax", 12), ("update_postimage", "ax", 11), ("delete", "cup", 30), ("insert", "bow", 20)}
     assert table.changes(3, head + 1, mode="netChanges").num_rows == 0
     assert check_table(table) == []
 
@@ -175,7 +175,7 @@ def test_a_major_compaction_ends_when_a_restore_comes_between_its_commits(table:
     assert check_table(table) == []
 
 
-def test_rows_and_pending_rows_are_told_apart_for_who_waits_for_changes(table: Table) -> None:
+def test_a_restore_that_changes_pending_rows_alone_does_not_change_the_view(table: Table) -> None:
     table.ingest(*rows([("dye", 5, 50)]))
     head = table.snapshot_at()
     assert table.restore(version=4).version == head.version + 1

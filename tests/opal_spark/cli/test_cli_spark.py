@@ -113,7 +113,7 @@ def test_bad_rows_are_shown_and_may_be_put_aside(table: str, tmp_path: Path, cap
 @pytest.mark.parametrize(
     "words", [["read", "{table}", "--where", "nope = 1"], ["ingest", "{table}", "/nowhere/x.csv"], ["metagen", "/nowhere"]]
 )
-def test_wrong_input_is_told_without_a_stack(words: list[str], table: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_input_is_reported_without_a_stack(words: list[str], table: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word.format(table=table) for word in words]) == INPUT
     shown = capsys.readouterr()
     assert shown.err.splitlines()[-1].startswith("opal: ")

@@ -105,10 +105,10 @@ def test_the_same_packages_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_it_holds_no_caches_and_nothing_of_this_machine(tmp_path: Path) -> None:
-    found = names_in(packed(tmp_path))
-    assert not [name for name in found if "__pycache__" in name or name.endswith(("/RECORD", "/direct_url.json", ".pyc"))]
-    assert not [name for name in found if name.startswith(("/", "..")) or "/../" in name]
-    assert {"bin/python", "opal-pack.json", f"{PACKAGES}/opal_spark/submit/apps/ingest.py", f"{PACKAGES}/opal_lake/py.typed"} <= set(found)
+    names = names_in(packed(tmp_path))
+    assert not [name for name in names if "__pycache__" in name or name.endswith(("/RECORD", "/direct_url.json", ".pyc"))]
+    assert not [name for name in names if name.startswith(("/", "..")) or "/../" in name]
+    assert {"bin/python", "opal-pack.json", f"{PACKAGES}/opal_spark/submit/apps/ingest.py", f"{PACKAGES}/opal_lake/py.typed"} <= set(names)
     home = unpacked(tmp_path / "e.tar.gz", tmp_path / "e")
     assert str(ROOT) not in "".join(file.read_text() for file in [home / "bin" / "python", home / "opal-pack.json"])
 
@@ -157,7 +157,7 @@ def test_a_package_that_lacks_what_it_requires_or_lies_elsewhere_is_refused(tmp_
         packed(tmp_path, "elsewhere")
 
 
-def test_an_archive_is_replaced_only_when_told_to(tmp_path: Path) -> None:
+def test_an_archive_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     target = tmp_path / "e.tar.gz"
     target.write_bytes(b"mine")
     with pytest.raises(InvalidInputError, match="is there already: name another with -o, or add --overwrite"):
@@ -173,24 +173,24 @@ def test_the_command_refuses_before_it_works(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "e.tar.gz").touch()
     assert main(["pack", "-o", str(tmp_path / "e.tar.gz")]) == INPUT
     assert main(["pack", "-o", str(tmp_path / "nowhere" / "e.tar.gz"), "--with", "./no"]) == INPUT
-    told = capsys.readouterr()
-    assert not told.out
-    assert "is there already" in told.err
+    output = capsys.readouterr()
+    assert not output.out
+    assert "is there already" in output.err
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 def test_apps_run_where_only_the_archive_knows_opal_lake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An ingest on a little cluster whose executor unpacks the archive, and a MetaGen beside the driver."""
+    """An ingest on a little cluster whose executor unpacks the archive, and a MetaGen in client mode."""
     assert main(["pack", "-o", str(tmp_path / "environment.tar.gz"), "--json"]) == OK
-    told = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     home = unpacked(tmp_path / "environment.tar.gz", tmp_path / "driver")
     assert subprocess.run([BASE_PYTHON, "-c", "import opal_lake"], env=BARE, capture_output=True).returncode == 1
     (tmp_path / "in.json").write_text('{"id": 1, "at": 1}\n{"id": 2, "at": 1}\n{"id": 1, "at": 2}\n')
     source = {"files": {"paths": [str(tmp_path / "in.json")]}}
-    executors = [word for name, value in told["conf"].items() for word in ("--conf", f"{name}={value}")]
+    executors = [word for name, value in report["conf"].items() for word in ("--conf", f"{name}={value}")]
     submit(tmp_path, home, "ingest", {"source": source, "create": {"keys": ["id"], "delta": "at"}},
-           "--master", "local-cluster[1,1,1024]", "--archives", told["archives"], *executors)  # fmt: skip
+           "--master", "local-cluster[1,1,1024]", "--archives", report["archives"], *executors)  # fmt: skip
     submit(tmp_path, home, "metagen", {}, "--master", "local[1]", "--conf", f"spark.pyspark.python={home}/bin/python")
     rows = Table.open(str(tmp_path / "t")).read().to_pylist()
     assert sorted((row["id"], row["at"]) for row in rows) == [(1, 2), (2, 1)]

@@ -1,6 +1,6 @@
 """A stream of changes into a second table, in a process of its own: `python -m ... SOURCE TARGET CHECKPOINT [finish]`.
 
-It says on a line of its own that a micro-batch begins. With `finish` it ends when all that is there has come.
+It prints a line when a micro-batch begins. With `finish` it ends when it has read everything.
 """
 
 import sys

@@ -44,7 +44,7 @@ def stream(table: Table, target: Table, folder: Path, *more: str) -> "subprocess
 
 
 def kill_at_random(process: "subprocess.Popen[str]", dice: random.Random) -> None:
-    """Now and then while it starts, else some time after its first micro-batch has begun."""
+    """Sometimes while it starts, otherwise some time after the start of its first micro-batch."""
     assert process.stdout is not None
     begun = threading.Thread(target=process.stdout.readline, daemon=True)
     begun.start()
@@ -92,8 +92,8 @@ def test_a_stream_that_is_killed_has_every_change_once_and_in_order(tmp_path: Pa
         for _ in range(KILLS):
             kill_at_random(stream(table, target, tmp_path), dice)
     finished = stream(table, target, tmp_path, "finish")
-    said = finished.communicate(timeout=COPY_SECONDS)[0]
-    assert finished.returncode == 0, (said, (tmp_path / "errors.txt").read_text()[-4000:])
+    output = finished.communicate(timeout=COPY_SECONDS)[0]
+    assert finished.returncode == 0, (output, (tmp_path / "errors.txt").read_text()[-4000:])
     copied = [(row["version"], row["id"], row["kind"], row["city"]) for row in target.read().to_pylist()]
     changes = expected(table, 0)
     assert sorted(copied) == changes

@@ -1,4 +1,4 @@
-"""`format("opal")` leaves files out when it is told to, and no row that a query asks for, however often a view is used."""
+"""`format("opal")` skips files if an option asks for it, and never a row of the result, however often a view is used."""
 
 import os
 import re
@@ -79,9 +79,9 @@ def test_an_empty_table_has_no_rows(spark: SparkSession, tmp_path: Path) -> None
 
 def test_explain_and_read_open_the_same_files(spark: SparkSession, path: str) -> None:
     table = OpalTable.for_path(spark, path)
-    said = table.explain("id >= 6 AND name <> 'n7'")
-    assert said["files"]["read_whole"] == len(table.read(where="id >= 6 AND name <> 'n7'").inputFiles()) == 1
-    assert [(one["condition"], one["files"], one["files_by_it_alone"]) for one in said["conditions"]] == [
+    explained = table.explain("id >= 6 AND name <> 'n7'")
+    assert explained["files"]["read_whole"] == len(table.read(where="id >= 6 AND name <> 'n7'").inputFiles()) == 1
+    assert [(one["condition"], one["files"], one["files_by_it_alone"]) for one in explained["conditions"]] == [
         ("id >= 6", 6, 6),
         ("name != 'n7'", 1, 1),
     ]
@@ -204,7 +204,7 @@ def test_a_misfit_reaches_the_user(spark: SparkSession, nested: str) -> None:
         ("CREATE TABLE c USING opal LOCATION '{path}'", r"write CREATE TEMPORARY VIEW name USING opal OPTIONS"),
         ("CREATE TABLE c USING opal OPTIONS (path '{path}')", "write CREATE TEMPORARY VIEW name USING opal OPTIONS"),
         ("CREATE TABLE c (a BIGINT) USING opal LOCATION '{path}'", "CREATE TEMPORARY VIEW name USING opal OPTIONS"),
-        ("CREATE TABLE c USING opal AS SELECT 1 AS a", "make a new table by OpalTable.create"),
+        ("CREATE TABLE c USING opal AS SELECT 1 AS a", "make a new table with OpalTable.create"),
         ("INSERT INTO v VALUES (1)", "the rows do not fit the table: missing column 'b'; missing column 'c'"),
     ],
 )
@@ -219,9 +219,9 @@ def test_what_sql_cannot_do_says_what_to_do(spark: SparkSession, nested: str, sq
 
 def test_what_a_data_source_cannot_do_says_what_to_do(spark: SparkSession, nested: str, tmp_path: Path) -> None:
     rows = spark.range(1).selectExpr("id AS a")
-    with pytest.raises(AnalysisException, match=r"writes by \.mode\('append'\)\.save\(path\), which upserts by the table's keys"):
+    with pytest.raises(AnalysisException, match=r"writes with \.mode\('append'\)\.save\(path\), which upserts by the table's keys"):
         rows.write.format("opal").mode("overwrite").save(nested)
-    with pytest.raises(AnalysisException, match=r"make a new table by OpalTable\.create"):
+    with pytest.raises(AnalysisException, match=r"make a new table with OpalTable\.create"):
         rows.write.format("opal").saveAsTable("c")
     query = spark.readStream.format("rate").load().writeStream.format("opal").option("path", nested)
     with pytest.raises(StreamingQueryException, match=r"foreachBatch\(OpalTable.for_path\(spark, '.*'\)\.sink\(application="):
@@ -268,11 +268,11 @@ def test_a_feed_by_the_names_of_delta_s_options(spark: SparkSession, upserted: s
     [
         ({"readChangeFeed": "true"}, "a change feed needs startingVersion or startingTimestamp"),
         ({"readChangeFeed": "yes", "startingVersion": "1"}, "option readChangeFeed='yes' is neither true nor false"),
-        ({"startingVersion": "1"}, "option startingVersion is of a change feed; add .option('readChangeFeed', 'true')"),
+        ({"startingVersion": "1"}, "option startingVersion applies only to a change feed; add .option('readChangeFeed', 'true')"),
         ({"readChangeFeed": "true", "startingVersion": "one"}, "option startingVersion='one' is no version"),
         ({"readChangeFeed": "true", "startingVersion": "1", "endingVersion": "latest"}, "option endingVersion='latest' is no version"),
         ({"readChangeFeed": "true", "startingVersion": "1", "startingTimestamp": "2026-01-01"}, "name the same end of the feed"),
-        ({"readChangeFeed": "true", "startingVersion": "1", "version": "1"}, "option version is of a read of rows"),
+        ({"readChangeFeed": "true", "startingVersion": "1", "version": "1"}, "option version applies only to a read of rows"),
         ({"readChangeFeed": "true", "startingVersion": "7"}, "has no version 7 yet; the newest is 1"),
         ({"readChangeFeed": "true", "startingVersion": "1", "deduplicationMode": "net"}, "mode='net' is unknown"),
         ({"readChangeFeed": "true", "startingTimestamp": "2026-01-01"}, "startingTimestamp: '2026-01-01' has no time of day"),

@@ -1,4 +1,4 @@
-"""A stream has every change once and in order, whatever comes between two of its runs; what it cannot go on with is an error."""
+"""A stream returns every change once and in order, whatever happens between two of its runs; if it cannot continue, it fails."""
 
 import itertools
 import json
@@ -47,7 +47,7 @@ class Stream:
     batches: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
     def run(self) -> Self:
-        """Until all that is there has come."""
+        """Run until everything so far has been read."""
         raise NotImplementedError
 
     def forget_commit(self) -> None:
@@ -62,7 +62,7 @@ class Stream:
         return [sorted(row["id"] for row in rows) for _, rows in sorted(self.batches.items()) if rows]
 
     def changes(self) -> list[tuple[object, ...]]:
-        return told(self.rows())
+        return plain_rows(self.rows())
 
 
 @dataclass(kw_only=True)
@@ -169,12 +169,12 @@ def columns(*names: str) -> StructType:
     return StructType([StructField(name, StringType()) for name in names])
 
 
-def told(rows: Sequence[dict[str, Any]]) -> list[tuple[object, ...]]:
+def plain_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[object, ...]]:
     return sorted((row["_commit_version"], row["id"], row["_change_type"], row["city"]) for row in rows)
 
 
 def expected(table: Table, start: int, **options: Any) -> list[tuple[object, ...]]:
-    return told(table.changes(start, **options).to_pylist())
+    return plain_rows(table.changes(start, **options).to_pylist())
 
 
 def assert_in_order(stream: Stream, table: Table) -> None:
@@ -233,7 +233,7 @@ def test_a_stream_of_rows_stops_at_deletes_unless_they_are_to_be_left_out(tmp_pa
     upsert(table, (1, 1, "Rom"), (2, 1, "Bonn"))
     stream = new_stream(table).run()
     upsert(table, (2, 2, None), (3, 2, "Lyon"))
-    broken(stream, r"version 2 has deletes \(1\), which a stream of rows cannot say; read changes by")
+    broken(stream, r"version 2 has deletes \(1\), which a stream of rows cannot express; read changes with")
     stream.options = {"ignoreDeletes": "true"}
     assert stream.run().ids() == [[1, 2], [3]], "the same micro-batch, run again"
 
@@ -276,7 +276,7 @@ def test_at_most_so_many_versions_come_at_once(tmp_path: Path, new_stream: NewSt
 
 @pytest.mark.spark
 def test_what_is_available_now_comes_and_the_query_ends(spark: SparkSession, tmp_path: Path) -> None:
-    """Over a restart. Spark 4.1 makes one micro-batch of what is there."""
+    """Across a restart. Spark 4.1 puts everything so far into one micro-batch."""
     table = new_table(tmp_path / "t")
     for key in (1, 2, 3):
         upsert(table, (key, key, "x"))
@@ -294,7 +294,7 @@ def test_what_is_available_now_comes_and_the_query_ends(spark: SparkSession, tmp
     assert_in_order(stream, table)
 
 
-def test_a_stream_begins_where_it_is_told_to(tmp_path: Path, new_stream: NewStream) -> None:
+def test_a_stream_begins_at_its_start(tmp_path: Path, new_stream: NewStream) -> None:
     table = new_table(tmp_path / "t")
     for key in range(1, 4):
         upsert(table, (key, key, "x"))
@@ -313,7 +313,7 @@ def test_a_stream_begins_where_it_is_told_to(tmp_path: Path, new_stream: NewStre
 
 
 def test_the_first_micro_batch_is_the_same_when_it_runs_again(tmp_path: Path, new_stream: NewStream) -> None:
-    """Spark keeps where it ends, and not where it begins."""
+    """Spark stores the end of a micro-batch, but not its start."""
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "Rom"))
     streams = [new_stream(table), new_stream(table, startingVersion="latest"), new_stream(table, startingVersion=1, **FEED)]
@@ -337,7 +337,10 @@ def test_a_stream_does_not_go_on_with_another_table(tmp_path: Path, new_stream: 
     stream = new_stream(table).run()
     (tmp_path / "t").rename(tmp_path / "dropped")
     upsert(new_table(tmp_path / "t"), (2, 1, "Bonn"))
-    broken(stream, r"is another table than the one that the stream has read up to version 1: that was dropped and made anew; begin anew")
+    broken(
+        stream,
+        r"is another table than the one that the stream has read up to version 1: that one was dropped and created again; start over",
+    )
 
 
 def test_a_stream_does_not_go_on_with_a_table_that_lost_versions(tmp_path: Path, new_stream: NewStream) -> None:
@@ -374,8 +377,8 @@ def test_changes_go_on_over_a_restore_and_rows_need_leave_to(tmp_path: Path, new
     feed, rows = new_stream(table, startingVersion=1, **FEED).run(), new_stream(table).run()
     table.restore(version=1)
     upsert(table, (2, 3, "Lima"))
-    assert feed.run().changes() == told(table.changes(1).to_pylist())
-    broken(rows, r"version 3 restored an older one, which a stream of rows cannot say; read changes by")
+    assert feed.run().changes() == plain_rows(table.changes(1).to_pylist())
+    broken(rows, r"version 3 restored an older one, which a stream of rows cannot express; read changes with")
     assert new_stream(table).run().ids() == [[1, 2]], "a new one begins with what is there"
     willing = new_stream(table, startingVersion=3, ignoreDeletes="true").run()
     assert sorted((row["id"], row["city"]) for row in willing.rows()) == [(1, "Rom"), (2, "Lima")]
@@ -417,9 +420,9 @@ def test_versions_that_have_expired_are_missed(tmp_path: Path, new_stream: NewSt
         ({"readChangeFeed": "perhaps"}, "option readChangeFeed='perhaps' is neither true nor false"),
         ({"readChangeFeed": "true", "ignoreDeletes": "true"}, "option ignoreDeletes is of a stream of rows"),
         ({"readChangeFeed": "true", "deduplicationMode": "netChanges"}, "deduplicationMode=netChanges is of a batch read"),
-        ({"computeUpdates": "false"}, r"option computeUpdates is of a change feed; add .option\('readChangeFeed', 'true'\)"),
+        ({"computeUpdates": "false"}, r"option computeUpdates applies only to a change feed; add .option\('readChangeFeed', 'true'\)"),
         ({"endingVersion": "1"}, "option endingVersion is of a batch read: a stream has no end"),
-        ({"version": "1"}, "option version is not of a stream; say where it begins by startingVersion"),
+        ({"version": "1"}, "option version does not apply to a stream; set its start with startingVersion"),
         ({"maxFilesPerTrigger": "1"}, "has no option maxfilespertrigger"),
     ],
 )

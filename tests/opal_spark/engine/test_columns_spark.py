@@ -84,9 +84,9 @@ def test_columns_younger_than_a_file_are_null(spark: SparkSession, tmp_path: Pat
     table = every_type()
     path = store(table.select(["k", "d"]), spec_of(table.select(["k", "d"]), file_format), tmp_path)
     spec = spec_of(table, file_format)
-    found = load(spark, spec, path).select(*read_columns(spec)).toArrow()
-    assert found.num_rows == table.num_rows
-    assert found["s"].null_count == found["t"].null_count == table.num_rows
+    actual = load(spark, spec, path).select(*read_columns(spec)).toArrow()
+    assert actual.num_rows == table.num_rows
+    assert actual["s"].null_count == actual["t"].null_count == table.num_rows
 
 
 def test_reading_columns_that_need_nothing_stays_a_plain_scan(spark: SparkSession, tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_damage_is_an_error_in_spark_when_page_checksums_are_verified(spark: Spa
     data = path.read_bytes()
     truth = _sum(spark, path, "true")
     answers: dict[str, list[object]] = {"true": [], "false": []}
-    for place in range(4, len(data) // 2, len(data) // 40):
-        damaged = tmp_path / f"damaged-{place}.parquet"
-        damaged.write_bytes(data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :])
+    for position in range(4, len(data) // 2, len(data) // 40):
+        damaged = tmp_path / f"damaged-{position}.parquet"
+        damaged.write_bytes(data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :])
         for verify, found in answers.items():
             found.append(_sum(spark, damaged, verify))
     assert set(answers["true"]) <= {None, truth}

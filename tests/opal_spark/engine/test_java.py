@@ -63,18 +63,18 @@ def test_java_on_the_path_is_found_through_links(no_java: Path, tmp_path: Path) 
     (no_java / "java").symlink_to(home / "bin" / "java")
     assert ensure_java() is None
     assert "JAVA_HOME" not in os.environ
-    found = java_on_path()
-    assert found is not None
-    assert found.home == home
+    java = java_on_path()
+    assert java is not None
+    assert java.home == home
 
 
 def test_a_launcher_without_a_release_file_is_asked(no_java: Path) -> None:
     script = "#!/bin/sh\nprintf '    java.home = /opt/some jdk\\n    java.version = 21.0.1\\n' >&2\n"
     (no_java / "java").write_text(script, encoding="utf-8")
     (no_java / "java").chmod(0o755)
-    found = java_on_path()
-    assert found is not None
-    assert (str(found.home), found.major) == ("/opt/some jdk", 21)
+    java = java_on_path()
+    assert java is not None
+    assert (str(java.home), java.major) == ("/opt/some jdk", 21)
 
 
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.2", "25.0.1"])

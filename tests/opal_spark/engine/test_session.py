@@ -52,7 +52,7 @@ def test_a_lower_limit_of_the_session_is_kept(spark: SparkSession) -> None:
 def test_a_row_weighs_what_spark_takes_it_to_weigh(spark: SparkSession) -> None:
     """Where a Connect server has no face that says it."""
     kinds = "BOOLEAN TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL(18,2) DECIMAL(19,0) STRING BINARY DATE TIMESTAMP TIMESTAMP_NTZ"
-    plain = ", ".join(f"c{place} {kind}" for place, kind in enumerate(kinds.split()))
+    plain = ", ".join(f"c{position} {kind}" for position, kind in enumerate(kinds.split()))
     empty = spark.createDataFrame([], f"{plain}, a ARRAY<STRING>, m MAP<STRING, ARRAY<INT>>, s STRUCT<x: INT, y: STRUCT<z: DATE>>")
     assert row_bytes(empty.schema) == empty._jdf.schema().defaultSize()
 

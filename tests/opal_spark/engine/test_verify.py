@@ -1,4 +1,4 @@
-"""Spark looks at no checksum of ORC: workers verify many files, the driver few, and no damage is read."""
+"""Spark verifies no checksum of ORC files: workers verify many files, the driver few, and damaged bytes are never read."""
 
 from pathlib import Path
 

@@ -20,7 +20,7 @@ from opal_spark.engine import by_key
 from opal_spark.engine.executor import SparkExecutor
 from opal_spark.submit.app import run_app
 from opal_spark.submit.operations import check as check_operation
-from tests.opal_lake.inspect.test_check_bounded import moved, table_with_a_floor, told
+from tests.opal_lake.inspect.test_check_bounded import moved, shown_findings, table_with_a_floor
 from tests.opal_lake.inspect.test_check_forged import FORGERIES, Forger, forger
 
 __all__ = ["forger"]
@@ -46,7 +46,7 @@ def assert_same(spark: SparkSession, table: Table, sample: str | None = None, sl
     options = CheckOptions(sample=sample)
     by_tasks = check(table, options, partial(look_by_tasks, executor=SparkExecutor(spark=spark), slots=slots))
     here = check(table, options)
-    assert told([*by_tasks.findings]) == told([*here.findings])
+    assert shown_findings([*by_tasks.findings]) == shown_findings([*here.findings])
     assert by_tasks.left_out == here.left_out
     return len(here.findings)
 
@@ -67,7 +67,7 @@ def test_a_sound_table_a_sample_of_it_and_one_that_lacks_a_file(forger: Forger, 
 
 def test_with_a_floor_an_entry_of_another_key_s_row_is_found(spark: SparkSession, tmp_path: Path) -> None:
     storage = table_with_a_floor()
-    forger = Forger({found.path: storage.get(found.path) for found in storage.list("")})
+    forger = Forger({stored.path: storage.get(stored.path) for stored in storage.list("")})
     assert assert_same(spark, stored(forger.files, tmp_path / "sound")) == 0
     forger.run(max(commit.version for commit in forger.table().history() if commit.actions.add_runs), moved(1))
     assert assert_same(spark, stored(forger.files, tmp_path / "forged"))

@@ -34,8 +34,8 @@ def random_rows(seed: random.Random, first: int) -> list[dict[str, Any]]:
     """Of few keys and few moments, so that equal deltas and equal tie-breaks are frequent."""
 
     def one(number: int) -> dict[str, Any]:
-        place = {"id": seed.randrange(12), "part": seed.choice("xy"), "at": seed.randrange(4) * 1_000_000}
-        return {**place, "rank": seed.choice([None, 0, 1]), "gone": seed.random() < 0.25, "n": first + number}
+        columns = {"id": seed.randrange(12), "part": seed.choice("xy"), "at": seed.randrange(4) * 1_000_000}
+        return {**columns, "rank": seed.choice([None, 0, 1]), "gone": seed.random() < 0.25, "n": first + number}
 
     return [one(number) for number in range(seed.randrange(1, 30))]
 
@@ -72,13 +72,13 @@ def test_spark_reads_the_net_rows_of_a_key_as_the_core_does(spark: SparkSession,
         if number == 5:
             compact(table, CompactOptions())
     table.metagen()
-    found = OpalTable.for_path(spark, table.uri)
+    opened = OpalTable.for_path(spark, table.uri)
     for version in (versions[1], None):
         for key in KEYS:
             for view in ({}, {"event_time": "1970-01-01T00:00:01Z"}):
-                wanted = table.read(version=version, partition_key=key, net=True, **view)["n"].to_pylist()  # type: ignore[arg-type]
-                given = found.read(version=version, partition_key=key, net=True, **view).collect()  # type: ignore[arg-type]
-                assert sorted(row.n for row in given) == sorted(wanted), (version, key, view)
+                expected = table.read(version=version, partition_key=key, net=True, **view)["n"].to_pylist()  # type: ignore[arg-type]
+                given = opened.read(version=version, partition_key=key, net=True, **view).collect()  # type: ignore[arg-type]
+                assert sorted(row.n for row in given) == sorted(expected), (version, key, view)
 
 
 def test_a_filter_comes_after_the_choice_of_rows(spark: SparkSession, table: Table) -> None:
@@ -87,21 +87,21 @@ def test_a_filter_comes_after_the_choice_of_rows(spark: SparkSession, table: Tab
     put(table, "mon", [{**row, "at": 2, "n": 2}])
     put(table, "tue", [{**row, "at": 3, "n": 3}])
     table.metagen()
-    found = OpalTable.for_path(spark, table.uri)
-    assert [row.n for row in found.read(partition_key="mon", net=True, columns=["n"]).collect()] == [2]
-    assert found.read(partition_key="mon", net=True, where="n = 1").count() == 0
-    assert found.read(partition_key="mon", net=True, where="id = 1", columns=["part"]).collect() == [("x",)]
+    opened = OpalTable.for_path(spark, table.uri)
+    assert [row.n for row in opened.read(partition_key="mon", net=True, columns=["n"]).collect()] == [2]
+    assert opened.read(partition_key="mon", net=True, where="n = 1").count() == 0
+    assert opened.read(partition_key="mon", net=True, where="id = 1", columns=["part"]).collect() == [("x",)]
 
 
 def test_only_the_files_of_the_key_are_opened_and_sorted_only_where_rows_were_replaced(spark: SparkSession, table: Table) -> None:
-    for place, key in enumerate(KEYS):
-        put(table, key, [{"id": place, "part": "x", "at": 1, "rank": 0, "gone": False, "n": place}])
+    for position, key in enumerate(KEYS):
+        put(table, key, [{"id": position, "part": "x", "at": 1, "rank": 0, "gone": False, "n": position}])
     table.metagen()
-    found = OpalTable.for_path(spark, table.uri)
+    opened = OpalTable.for_path(spark, table.uri)
     assert len(plan_net(table.snapshot_at(), "mon").files) == 1
     plans = []
     for _ in range(2):
-        rows = found.read(partition_key="mon", net=True)
+        rows = opened.read(partition_key="mon", net=True)
         assert len(rows.inputFiles()) == 1
         plans.append(rows._jdf.queryExecution().toString())  # type: ignore[operator]  # py4j
         put(table, "tue", [{"id": 0, "part": "x", "at": 2, "rank": 0, "gone": False, "n": 9}])
@@ -126,24 +126,24 @@ def test_the_model_agrees(spark: SparkSession, table: Table) -> None:
     for number in range(6):
         values = random_rows(seed, 100 * number)
         put(table, KEYS[number % 2], values)
-        model += [(KEYS[number % 2], number, place, row) for place, row in enumerate(values)]
+        model += [(KEYS[number % 2], number, position, row) for position, row in enumerate(values)]
     table.metagen()
     rows = [
         ModelRow(
             key=(row["id"], row["part"]),
             delta=row["at"],
             ties=(row["rank"],),
-            row_id=(number, place),
+            row_id=(number, position),
             deleted=row["gone"],
             processed=1,
             partition_key=key,
             values=row,
         )
-        for key, number, place, row in model
+        for key, number, position, row in model
     ]
     for key in KEYS[:2]:
         given = OpalTable.for_path(spark, table.uri).read(partition_key=key, net=True).collect()
-        wanted = {row.key: row for row in net(rows, key)}
+        expected = {row.key: row for row in net(rows, key)}
         assert {(row.id, row.part): (row.at.timestamp() * 1e6, row.rank) for row in given} == {
-            place: (row.delta, *row.ties) for place, row in wanted.items()
+            position: (row.delta, *row.ties) for position, row in expected.items()
         }

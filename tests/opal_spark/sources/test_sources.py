@@ -70,8 +70,8 @@ class Bench:
         return str(caught.value)
 
     def rejected(self) -> list[dict[str, str]]:
-        found = sorted((self.folder / "table" / "_opal" / "rejected").glob("*.parquet"))
-        return [row for path in found for row in pq.read_table(path).to_pylist()]
+        rejected = sorted((self.folder / "table" / "_opal" / "rejected").glob("*.parquet"))
+        return [row for path in rejected for row in pq.read_table(path).to_pylist()]
 
     def check_both_modes(self, source: Any, reasons: dict[str, int], good: int) -> None:
         """In one mode nothing goes in, in the other the good rows do; reasons are counted in both."""
@@ -133,8 +133,8 @@ def test_a_text_becomes_its_value_exactly_or_none(spark: SparkSession, kind: str
     if kind == "timestamp":  # collected, it would be in this process's zone
         value = F.unix_micros(value)
         good = {text: round(moment.timestamp() * 1_000_000) for text, moment in good.items()}
-    found = {row.text: row.value for row in texts.select("text", value.alias("value")).collect()}
-    assert found == {**good, **dict.fromkeys(bad)}
+    actual = {row.text: row.value for row in texts.select("text", value.alias("value")).collect()}
+    assert actual == {**good, **dict.fromkeys(bad)}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_bad_csv_rows_fail_the_run_or_are_put_aside(bench: Bench) -> None:
         "6,a",
         "7,a,1,2024-01-01,more",
     ]
-    ragged = "the row has not as many cells as there are columns (where cells hold line breaks, set options={'multiLine': 'true'})"
+    ragged = "the row has more or fewer cells than there are columns (where cells hold line breaks, set options={'multiLine': 'true'})"
     reasons = {
         "column 'id' is no long": 1,
         "column 'price' is no decimal(10,2)": 2,
@@ -438,6 +438,6 @@ def test_moments_at_the_edge_of_daylight_saving_and_of_time_are_kept(spark: Spar
     texts = ["2024-10-27T00:30:00Z", "2024-10-27T01:30:00Z", "2024-03-31T01:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"]
     bench.table.ingest(bench.write("a.csv", "id,at\n" + "".join(f"{i},{text}\n" for i, text in enumerate(texts))))
     bench.table.metagen()
-    found = bench.table.read().orderBy("id").select(F.unix_micros("at")).collect()
+    actual = bench.table.read().orderBy("id").select(F.unix_micros("at")).collect()
     moments = [datetime.fromisoformat(text) - datetime(1970, 1, 1, tzinfo=UTC) for text in texts]
-    assert [row[0] for row in found] == [(span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds for span in moments]
+    assert [row[0] for row in actual] == [(span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds for span in moments]

@@ -167,7 +167,7 @@ def test_damage_has_an_exit_code_of_its_own(table: Path, capsys: pytest.CaptureF
     assert log.name in capsys.readouterr().err
 
 
-def test_a_bug_is_told_from_everything_else(capsys: pytest.CaptureFixture[str], spark: SparkSession) -> None:
+def test_a_bug_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str], spark: SparkSession) -> None:
     def broken(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:
         raise ZeroDivisionError("by zero")
 
@@ -199,10 +199,10 @@ def test_a_failure_of_spark_itself_is_retriable(spark: SparkSession) -> None:
     assert isinstance(as_opal_error(caught.value), StorageError)
 
 
-def test_of_a_nameless_java_error_the_cause_is_told() -> None:
-    said = "An error occurred while calling o319.load.\n: org.apache.spark.SparkException: Job aborted.\n\tat a.b(C.java:3)\n"
-    assert first_words(Exception(said)) == "org.apache.spark.SparkException: Job aborted."
-    assert first_words(Exception(said + "Caused by: x.Y: file:/p is cut\n\tat d.e(F.java:1)\n\t... 3 more\n")) == "x.Y: file:/p is cut"
+def test_of_a_nameless_java_error_the_cause_is_shown() -> None:
+    message = "An error occurred while calling o319.load.\n: org.apache.spark.SparkException: Job aborted.\n\tat a.b(C.java:3)\n"
+    assert first_words(Exception(message)) == "org.apache.spark.SparkException: Job aborted."
+    assert first_words(Exception(message + "Caused by: x.Y: file:/p is cut\n\tat d.e(F.java:1)\n\t... 3 more\n")) == "x.Y: file:/p is cut"
     assert first_words(Exception("[NO_COLUMN] there is no x;\n'Project ['x]\n")) == "[NO_COLUMN] there is no x"
 
 
@@ -274,8 +274,8 @@ def test_an_export_to_where_nobody_may_write_says_so(
     (tmp_path / "file").write_text("")
     to = folder.format(file=tmp_path / "file")
     assert run(spec_of("read", table, {"to": to})) == INPUT
-    assert f"{to} cannot be written" in (said := capsys.readouterr().err)
-    assert "give this user the right to write there, or name another folder" in said
+    assert f"{to} cannot be written" in (message := capsys.readouterr().err)
+    assert "give this user the right to write there, or name another folder" in message
 
 
 def test_progress_counts_the_tasks_that_run(spark: SparkSession, tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def ingest(spark: SparkSession, path: Path, file: Path, **arguments: Any) -> Job
 
 
 def test_an_ingest_makes_the_table_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
-    """Its columns are the source's, or those of a schema; one that is there has to agree."""
+    """Its columns are those of the source, or of a schema; an existing table must have the same ones."""
     path, file = tmp_path / "made", tmp_path / "first.json"
     file.write_text('{"id": 1, "at": 10, "name": "Ann"}\n')
     layout = {"keys": ["id"], "delta": "at"}
@@ -333,7 +333,8 @@ def test_an_ingest_makes_the_table_that_is_not_there(spark: SparkSession, tmp_pa
     assert ingest(spark, path, file, create={**layout, "schema": "id BIGINT, at BIGINT, name STRING"}).version == 3
     with pytest.raises(InvalidInputError, match=r"delta is 'at', not 'id'; deletes is None, not 'id < 0'"):
         ingest(spark, path, file, create={"keys": ["id"], "delta": "id", "deletes": "id < 0"})
-    with pytest.raises(InvalidInputError, match=r"column 'tel' is missing; column 'name' is there too; column 'at' is long, not integer"):
+    different = "column 'tel' is missing; column 'name' is in the table only; column 'at' is long, not integer"
+    with pytest.raises(InvalidInputError, match=different):
         ingest(spark, path, file, create={**layout, "schema": "id BIGINT, at INT, tel STRING"})
     with pytest.raises(InvalidInputError, match="create has no argument key"):
         ingest(spark, path, file, create={"key": ["id"], "delta": "at"})
@@ -348,8 +349,8 @@ def test_a_wrong_source_makes_no_table(spark: SparkSession, tmp_path: Path) -> N
 def test_a_source_without_rows_is_an_error_unless_it_is_accepted(spark: SparkSession, table: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty.csv"
     empty.write_text(FIRST.splitlines()[0] + "\n")
-    for source, said in ((empty, "has no row"), (tmp_path / "none-*.csv", "there is no file to read")):
-        with pytest.raises(NoRowsError, match=said):
+    for source, message in ((empty, "has no row"), (tmp_path / "none-*.csv", "there is no file to read")):
+        with pytest.raises(NoRowsError, match=message):
             ingest(spark, table, source)
         assert ingest(spark, table, source, on_empty="accept").counts.get("rows", 0) == 0
     with pytest.raises(InvalidInputError, match="on_empty='skip' is unknown"):

@@ -1,4 +1,4 @@
-"""The consumer of dags/cities.py: counts that are kept by changes alone are those of all rows, whatever is done twice."""
+"""The consumer of dags/cities.py: counts updated from changes alone equal counts of all rows, even if work is repeated."""
 
 from pathlib import Path
 

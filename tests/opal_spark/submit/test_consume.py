@@ -94,9 +94,9 @@ def test_the_function_gets_what_came_and_what_of_it_is_valid(
     spark: SparkSession, table: Table, jobs: list[object], arguments: Mapping[str, object], rows: list[object], valid: list[object] | None
 ) -> None:
     """By version both are the same."""
-    told = run(spark, table, function="shop_test_jobs:note", **arguments)
-    assert told.counts == {"rows": len(rows)}
-    assert told.version == arguments.get("version", 7)
+    result = run(spark, table, function="shop_test_jobs:note", **arguments)
+    assert result.counts == {"rows": len(rows)}
+    assert result.version == arguments.get("version", 7)
     run(spark, table, function="shop_test_jobs:note_valid", **arguments)
     assert jobs == [rows, rows if valid is None else valid]
 
@@ -104,8 +104,8 @@ def test_the_function_gets_what_came_and_what_of_it_is_valid(
 def test_the_function_gets_no_rows_of_an_empty_day(spark: SparkSession, table: Table, jobs: list[object]) -> None:
     version = table.ingest(rows([("a", 1, 1)])[0].slice(0, 0), [], partition_key="sun", token="sun").version
     for function in ("note", "note_valid"):
-        told = run(spark, table, function=f"shop_test_jobs:{function}", partition_key="sun", version=version)
-        assert (told.version, told.counts) == (version, {"rows": 0})
+        result = run(spark, table, function=f"shop_test_jobs:{function}", partition_key="sun", version=version)
+        assert (result.version, result.counts) == (version, {"rows": 0})
     assert jobs == [[], []]
 
 
@@ -156,7 +156,7 @@ def test_changes_go_from_version_to_version(spark: SparkSession, table: Table, j
     assert jobs.pop() == sorted([*tuesday, inserted[2]])
     run(spark, table, function="shop_test_jobs:note_changes", rows="changes", after=7)
     assert jobs.pop() == []
-    with pytest.raises(InvalidInputError, match="rows='changes' goes from version to version: consume by version, with after=7"):
+    with pytest.raises(InvalidInputError, match="rows='changes' needs versions: give after=7"):
         run(spark, table, function="shop_test_jobs:note_changes", rows="changes", partition_key="mon")
 
 

@@ -1,4 +1,4 @@
-"""Taking Parquet and ORC folders over: all of their rows once, whatever dies in between, and nothing of what came later."""
+"""Bootstrap of Parquet and ORC folders: all of their rows once, whatever dies in between, and none that came later."""
 
 import json
 import os
@@ -148,8 +148,8 @@ def test_what_changes_in_the_source_between_two_tries_never_mixes(spark: SparkSe
     stamp = files[-1].stat()
     OpalTable.create(spark, uri, spark.createDataFrame([], DDL).schema, **LAYOUT)
     table = table_on(open_storage(uri))
-    wanted = source_table(str(source), "parquet", None)
-    core.fix_plan(table.storage, wanted.name, plan_source(spark, wanted, None, 1 << 30))
+    origin = source_table(str(source), "parquet", None)
+    core.fix_plan(table.storage, origin.name, plan_source(spark, origin, None, 1 << 30))
     write(spark, source, rows_of(3))  # not of the plan: left out
     files[-1].write_bytes(files[0].read_bytes())
     with pytest.raises(InvalidInputError, match=r"was changed since the bootstrap began; put back what was there"):
@@ -169,12 +169,12 @@ def test_what_changes_in_the_source_between_two_tries_never_mixes(spark: SparkSe
 @pytest.mark.usefixtures("few_files")
 @pytest.mark.parametrize("mode", ["after", "before"])
 def test_a_rerun_after_any_failure_of_the_driver(spark: SparkSession, tmp_path: Path, source: Path, mode: Any) -> None:
-    wanted = source_table(str(source), "parquet", None)
+    origin = source_table(str(source), "parquet", None)
     schema = spark.createDataFrame([], DDL).schema
 
     def run(storage: Any) -> JobResult:
-        job = Bootstrap(spark=spark, table=table_on(storage), source=wanted)
-        return job.run(lambda: plan_source(spark, wanted, None, 1 << 30))
+        job = Bootstrap(spark=spark, table=table_on(storage), source=origin)
+        return job.run(lambda: plan_source(spark, origin, None, 1 << 30))
 
     def fresh(name: str) -> Any:
         OpalTable.create(spark, str(tmp_path / name), schema, **LAYOUT, properties={"token_keep": 1, "checkpoint_commits": 3})
@@ -255,7 +255,7 @@ def test_what_cannot_be_a_source_is_said(spark: SparkSession, tmp_path: Path, so
         OpalTable.bootstrap(spark, uri, str(source), format="hudi", **LAYOUT)
     with pytest.raises(InvalidInputError, match="has no version 3"):
         OpalTable.bootstrap(spark, uri, str(source), format="orc", source_version=3, **LAYOUT)
-    with pytest.raises(InvalidInputError, match="lie within one another"):
+    with pytest.raises(InvalidInputError, match="must not contain one another"):
         OpalTable.bootstrap(spark, str(source / "table"), str(source), format="parquet", **LAYOUT)
     assert not Path(uri).exists()
 

@@ -38,7 +38,7 @@ def frame(spark: SparkSession, rows: Sequence[Row]) -> DataFrame:
 
 
 def create(spark: SparkSession, path: Path, drift: str) -> tuple[OpalTable, ManualClock]:
-    """By a clock of the test's own: the store tells no time."""
+    """With a clock of the test's own: the store has no time."""
     spec = plan_spec(arrow_of_spark(StructType.fromDDL(DDL)), TableLayout(keys=["user"], delta="at", properties={"drift": drift}))
     clock = ManualClock(step_us=1000)
     return OpalTable(spark=spark, table=create_on(SilentStore(inner=open_storage(str(path))), spec, clock)), clock

@@ -1,4 +1,4 @@
-"""The key store made anew on Spark: from lost runs to a sound table, and on where the last try died."""
+"""Rebuilding the key store on Spark: from lost runs to a sound table, continuing where the last attempt died."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A sink applies each micro-batch once, whatever is run again."""
+"""A sink applies each micro-batch once, even if it runs again."""
 
 from pathlib import Path
 

@@ -46,8 +46,8 @@ KINDS: dict[str, list[Any]] = {
 def ordered(table: OpalTable, *names: str, target_bytes: int = 20_000, executor: Executor | None = None, **options: Any) -> Any:
     """With files of a size that tests can afford."""
     fields = z_fields(table.table.snapshot_at().spec, names)
-    wanted = ZOrderOptions(columns=tuple(field.id for field in fields), target_bytes=target_bytes, **options)
-    return zorder(replace(table.table, executor=executor or SparkExecutor(spark=table.spark)), fields, wanted)
+    zorder_options = ZOrderOptions(columns=tuple(field.id for field in fields), target_bytes=target_bytes, **options)
+    return zorder(replace(table.table, executor=executor or SparkExecutor(spark=table.spark)), fields, zorder_options)
 
 
 def ordering_of(table: OpalTable, *names: str) -> Ordering:
@@ -63,10 +63,10 @@ def test_native_z_values_are_those_of_numpy_for_every_type(spark: SparkSession, 
     """In a zone with gaps, with nulls, NaN, and texts whose first 32 characters are the same."""
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     try:
-        ddl = ", ".join(f"c{place} {kind}" for place, kind in enumerate(KINDS))
+        ddl = ", ".join(f"c{position} {kind}" for position, kind in enumerate(KINDS))
         dice = np.random.default_rng(0)
         values = [[None if dice.random() < 0.1 else members[dice.integers(len(members))] for members in KINDS.values()] for _ in range(600)]
-        rows = spark.createDataFrame([(place, *row) for place, row in enumerate(values)], f"id BIGINT, {ddl}")
+        rows = spark.createDataFrame([(position, *row) for position, row in enumerate(values)], f"id BIGINT, {ddl}")
         path = str(tmp_path / "t")
         table = OpalTable.create(spark, path, rows.schema, keys=["id"], delta="id", file_format=file_format)
         for half in (0, 1):
@@ -84,14 +84,14 @@ def compare(table: OpalTable, work: Ordering) -> None:
     placed = placed_rows(spark, bin_rows(spark, work), work)
     curves = plan_curves(placed, work)
     orc = spec.file_format == "orc"
-    wanted = [f"{measured(field.physical, field, orc=orc)} AS v{place}" for place, field in enumerate(work.columns)]
+    measures = [f"{measured(field.physical, field, orc=orc)} AS v{position}" for position, field in enumerate(work.columns)]
     ties = f"shiftright(cast(_opal_offset AS BIGINT), {work.tie_shift}) AS tie"
-    found = part_rows(spark, placed, work, curves).selectExpr("_opal_z", "_opal_part", ties, *wanted).toArrow()
-    columns = [found[f"v{place}"].combine_chunks() for place in range(len(work.columns))]
-    z = interleave(columns, curves[0].knots) | found["tie"].to_numpy()
+    actual = part_rows(spark, placed, work, curves).selectExpr("_opal_z", "_opal_part", ties, *measures).toArrow()
+    columns = [actual[f"v{position}"].combine_chunks() for position in range(len(work.columns))]
+    z = interleave(columns, curves[0].knots) | actual["tie"].to_numpy()
     assert len(curves) == 1
-    assert found["_opal_z"].to_pylist() == z.tolist()
-    assert found["_opal_part"].to_pylist() == np.searchsorted(curves[0].cuts, z, side="right").tolist()
+    assert actual["_opal_z"].to_pylist() == z.tolist()
+    assert actual["_opal_part"].to_pylist() == np.searchsorted(curves[0].cuts, z, side="right").tolist()
 
 
 def test_the_search_is_generated_code_that_does_not_double(spark: SparkSession, tmp_path: Path) -> None:

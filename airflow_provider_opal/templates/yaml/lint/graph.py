@@ -109,7 +109,7 @@ def _circles(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
         if circle:
             reported |= set(circle)
             names = " -> ".join(pipelines[one].dag_id for one in [*circle, number])
-            yield pipeline.problem(f"pipelines wake each other in a circle: {names}; give one of them a schedule of its own", "schedule")
+            yield pipeline.problem(f"pipelines trigger each other in a cycle: {names}; give one of them a schedule of its own", "schedule")
 
 
 def _way_back(start: int, wakes: Mapping[int, Sequence[int]]) -> list[int] | None:
@@ -137,7 +137,7 @@ def _never_woken(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
             names = listed(table.name for table in tables)
             assets = " & ".join(f"opal_asset({table.name!r})" for table in tables)
             yield pipeline.problem(
-                f"a plain asset schedule is never woken by events with partition keys, as those of {names}; "
+                f"a plain asset schedule is never triggered by events with partition keys, as those of {names}; "
                 f"write schedule=PartitionedAssetTimetable(assets={assets})"
             )
 
@@ -150,5 +150,5 @@ def _named_otherwise(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
             writer = writers.get(table.identity)
             if writer is not None and writer.uri != table.uri:
                 conn = f" of connection {writer.opal_conn_id!r}" if writer.opal_conn_id != table.opal_conn_id else ""
-                what = f"{table.name!r} is written as {writer.name!r}{conn}, and its events go by that name; write it so here too"
+                what = f"{table.name!r} is written as {writer.name!r}{conn}, and its events have that name; write it here in the same way"
                 yield pipeline.problem(what, "schedule", "table")

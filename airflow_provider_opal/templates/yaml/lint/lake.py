@@ -62,7 +62,8 @@ def beside_the_lake(file: YamlFile) -> Iterator[Problem]:
         except NotFoundError:
             if isinstance(dag.table, str) or dag.table.keys is None:
                 what = (
-                    f"the table {dag.table_name!r} is not there, and nothing says how to make it; add 'keys' and 'delta', or make it first"
+                    f"the table {dag.table_name!r} does not exist, and cannot be created without 'keys' and 'delta'; add them, "
+                    f"or create it first"
                 )
                 yield file.problem(dag_id, what, "table")
         except AirflowException as error:
@@ -99,7 +100,7 @@ def _differences(file: YamlFile, dag_id: str, table: TableModel, made: "TableSpe
     try:
         differences = _spec_differences(table, made)
     except InvalidInputError as error:
-        yield file.problem(dag_id, f"no table can be so: {error}", "table")
+        yield file.problem(dag_id, f"such a table is not possible: {error}", "table")
         return
     for difference in differences:
         role = difference.partition(" ")[0]

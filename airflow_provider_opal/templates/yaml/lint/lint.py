@@ -82,7 +82,7 @@ def _lake(files: list[YamlFile], pipelines: list[Pipeline]) -> tuple[list[Pipeli
 def _nearly(folder: Path) -> Iterator[Problem]:
     for path in nearly_found(folder):
         yield Problem(
-            os.path.relpath(path, folder), START, (), "the file is not read by this name; rename it to end in '.opal.yaml'", "warning"
+            os.path.relpath(path, folder), START, (), "the file is ignored because of its name; rename it to end in '.opal.yaml'", "warning"
         )
 
 

@@ -77,14 +77,14 @@ def _fact(error: ErrorDetails) -> str:
         return f"it is longer than {context.get('max_length')}; write less"
     if kind in ("greater_than_equal", "less_than_equal"):
         bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']:,}"
-        return f"{_value_text(value)} is out of reach; write {bound}"
+        return f"{_value_text(value)} is out of range; write {bound}"
     return f"{error['msg']}; look it up with `opal dag schema`"
 
 
 def _wrong_type(kind: str, value: Any, loc: Keys) -> str:
     need = _WORDS[kind]
     if value is None:
-        return f"{need} is needed, and there is nothing; write {example(loc, value_only=True)}, or take the key out"
+        return f"{need} is needed, but there is no value; write {example(loc, value_only=True)}, or take the key out"
     fact = f"{need} is needed, not {_value_text(value)}"
     if kind == "bool_type":
         truth = _TRUTHS.get(str(value).casefold())
@@ -120,7 +120,7 @@ def _unknown(name: str, known: list[str]) -> str:
     places = [f"'{parent}:'" if parent else "a pipeline" for parent, model in _elsewhere() if name in _fields(model)]
     if places:
         return f"there is no {shown(name)!r} here; it belongs under {places[0]}"
-    return f"there is no {shown(name)!r} here; {near if len(known) <= _MANY else 'take it out; `opal dag schema` lists what there is'}"
+    return f"there is no {shown(name)!r} here; {near if len(known) <= _MANY else 'take it out; `opal dag schema` lists the known names'}"
 
 
 def _elsewhere() -> Iterator[tuple[str, type[BaseModel]]]:

@@ -34,7 +34,7 @@ def findings(dag: DagModel) -> Iterator[Finding]:
     if dag.start_date is None:
         yield ("start_date",), "is missing; add 'start_date: 2026-11-01' here or under 'defaults'"
     elif dag.end_date is not None and dag.end_date.replace(tzinfo=None) < dag.start_date.replace(tzinfo=None):
-        yield ("end_date",), "lies before 'start_date'; write a later day, or take it out"
+        yield ("end_date",), "is before 'start_date'; write a later day, or take it out"
     if isinstance(dag.schedule, str) and dag.key_format is not None:
         try:
             check_keys(cron_of(dag.schedule), dag.key_format)
@@ -47,19 +47,19 @@ def findings(dag: DagModel) -> Iterator[Finding]:
     yield from _templates(dag)
     for name, consumer in dag.consumers.items():
         if consumer.rows == "changes" and consumer.by != "version":
-            yield ("consumers", name, "rows"), "are changes, which go from version to version; add 'by: version'"
+            yield ("consumers", name, "rows"), "are changes, which need a consumer by version; add 'by: version'"
         for argument in secret_arguments(consumer.arguments):
             yield (
                 ("consumers", name, "arguments"),
-                f"{shown(argument)!r} is a secret by its name and would be shown; name a connection instead",
+                f"{shown(argument)!r} has the name of a secret, and would be shown; name a connection instead",
             )
 
 
 def _of_ingest(dag: DagModel) -> Iterator[Finding]:
     if dag.reject_threshold is not None and dag.on_bad_rows != "quarantine":
-        yield ("reject_threshold",), "says how many rows may be put aside, and none are; add 'on_bad_rows: quarantine'"
+        yield ("reject_threshold",), "has no effect without quarantine; add 'on_bad_rows: quarantine'"
     if dag.business_snapshot is not None and dag.business_snapshot_column is not None:
-        yield ("business_snapshot_column",), "and 'business_snapshot' both say which one the rows are of; take one out"
+        yield ("business_snapshot_column",), "and 'business_snapshot' exclude each other; take one out"
 
 
 def doubts(dag: DagModel) -> Iterator[Finding]:
@@ -77,7 +77,7 @@ def _columns(table: TableModel) -> Iterator[Finding]:
     if table.keys and table.delta in table.keys:
         yield (
             ("table", "delta"),
-            f"column {table.delta!r} is also a key, so that a key never changes; name the column that says when it changed",
+            f"column {table.delta!r} is also a key, so no row could ever replace another; name the column that says when a row changed",
         )
     if table.schema_ is None:
         return
@@ -193,7 +193,7 @@ def template_faults(text: str, *, keyed: bool) -> Iterator[str]:
         yield f"{shown(text)!r} is no template ({shown(str(getattr(error, 'message', error)))}); write it as '{{{{ partition_key }}}}'"
         return
     if re.search(r"(?<!\{)\{ *partition_key *\}(?!\})", text):
-        yield "'{partition_key}' has one pair of braces and stays as it is; write '{{ partition_key }}'"
+        yield "'{partition_key}' has single braces and is not rendered; write '{{ partition_key }}'"
     for name in sorted(names):
         if name in UNKEYED and keyed:
             yield f"a run with a partition key has no '{{{{ {name} }}}}'; write '{{{{ partition_key }}}}'"

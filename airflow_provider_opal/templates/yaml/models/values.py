@@ -55,7 +55,7 @@ def delta_span(value: Any) -> timedelta | int:
     if not isinstance(value, int) or isinstance(value, bool):
         return duration(value)
     if value < 0:
-        raise ValueError(f"{value} reaches into the future; write a whole number of at least 0, or '90d'")
+        raise ValueError(f"{value} is negative; write a whole number of at least 0, or '90d'")
     return value
 
 
@@ -73,7 +73,7 @@ def moment(value: Any) -> datetime:
     except ValueError as error:
         raise ValueError(f"{text!r} is not in the calendar ({error}); write a day that exists, as 2026-11-01") from error
     if not FIRST_YEAR <= moment.year <= LAST_YEAR:
-        raise ValueError(f"the year {moment.year} is out of reach; write one from {FIRST_YEAR} to {LAST_YEAR}")
+        raise ValueError(f"the year {moment.year} is out of range; write one from {FIRST_YEAR} to {LAST_YEAR}")
     return moment
 
 
@@ -90,14 +90,14 @@ def schedule_text(value: str) -> str:
     if "{{" in text or len(text.split()) != 5:
         raise ValueError(f"{shown(text)!r} is no cron expression; write five fields, as '0 6 * * *', or one of {', '.join(PRESETS)}")
     if re.search(r"(?<![A-Z])[RH](?![A-Z])", text.upper()):
-        raise ValueError(f"{shown(text)!r} asks for a random time, another one at each parse; write numbers, as '17 3 * * *'")
+        raise ValueError(f"{shown(text)!r} is random, and changes with each parse; write numbers, as '17 3 * * *'")
     from croniter import CroniterError, croniter
 
     try:
         croniter(text, datetime(2026, 1, 1)).get_next(datetime)
     except (CroniterError, ValueError, KeyError, OverflowError) as error:
         raise ValueError(
-            f"the cron expression {shown(text)!r} cannot be ({error}); write it as '0 6 * * *': minute hour day month weekday"
+            f"the cron expression {shown(text)!r} is not valid ({error}); write it as '0 6 * * *': minute hour day month weekday"
         ) from error
     return text
 
@@ -211,7 +211,9 @@ def no_secret(values: Mapping[str, str]) -> Mapping[str, str]:
     """A file in a repository is no place for passwords."""
     for key in values:
         if is_secret_name(key):
-            raise ValueError(f"{shown(key)!r} is a secret by its name and does not belong into a file; put it into a connection of Airflow")
+            raise ValueError(
+                f"{shown(key)!r} has the name of a secret, which does not belong in a file; put it into a connection of Airflow"
+            )
     return values
 
 

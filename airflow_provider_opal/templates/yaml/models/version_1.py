@@ -85,9 +85,7 @@ class TableModel(Strict):
     delta: Column | None = Field(None, description="The column that says when a change happened at the source; the latest one wins.")
     tie_break: Columns | None = Field(None, description="Columns that decide among changes of one key with equal `delta`.")
     deletes: Text | None = Field(None, description="An SQL condition: a row that meets it deletes its key, as `op = 'D'`.")
-    partition_by: Columns | None = Field(
-        None, description="Columns whose values become folders, so that a read skips what it need not see."
-    )
+    partition_by: Columns | None = Field(None, description="Columns whose values become folders, so that reads can skip folders.")
     file_format: Literal["parquet", "orc"] | None = Field(None, description="Of the data files; parquet if not given.")
     schema_: Text | None = Field(None, alias="schema", description="The columns as in CREATE TABLE; without it, those of the first source.")
     properties: dict[str, int | str] | None = Field(None, description="Properties of the table, as `segment_rows`.")
@@ -116,7 +114,7 @@ class FilesModel(Strict):
     paths: Annotated[Text, Tag(TEXT)] | Annotated[list[Text], Field(min_length=1), Tag(OTHER)] = Field(
         discriminator=Discriminator(_is_text), description="A path or glob, or a list of them; may hold `{{ partition_key }}`."
     )
-    format: Literal[FILE_FORMATS] | None = Field(None, description="Of the files; their endings say it if it is not given.")  # type: ignore[valid-type]  # the tuple is constant
+    format: Literal[FILE_FORMATS] | None = Field(None, description="Of the files; their extensions decide if it is not given.")  # type: ignore[valid-type]  # the tuple is constant
     options: Settings | None = Field(None, description="Options of Spark's reader of that format.")
 
 
@@ -203,34 +201,40 @@ class SparkModel(Strict):
 class MaintenanceModel(Strict):
     """How the table is tended, by a pipeline of its own beside. What is not said, the table's properties of these names say."""
 
-    schedule: Cron | None = Field("@daily", description="When it is looked at what is due; null: by hand.")
-    zorder: ZOrder | None = Field(None, description="Columns that queries filter by, at most 8: alike rows come into the same files.")
+    schedule: Cron | None = Field("@daily", description="When to check what is due; null: by hand.")
+    zorder: ZOrder | None = Field(
+        None, description="Columns that queries filter by, at most 8: rows with close values go into the same files."
+    )
     window: Duration | None = Field(None, description="How long versions stay readable; what only older ones need is deleted.")
     grace: Duration | None = Field(
-        None, description="How long jobs and readers may take: what they began with stays so long, 1d if not given."
+        None, description="How long jobs and readers may take; files that they need stay that long. 1d if not given."
     )
     look_back: DeltaSpan | None = Field(
-        None, description="How far back event times stay readable, as 90d, or in the unit of `delta`; rows that no later moment shows go."
+        None,
+        description=(
+            "How far back event times stay readable, as 90d, or in the unit of `delta`; rows that no event time since then "
+            "shows are dropped."
+        ),
     )
     target_mb: Number | None = Field(None, description="The size of the files that are written.")
     small_files: Number | None = Field(None, description="A compaction is due when a partition has more small files than that.")
     dead_share: Percent | None = Field(
-        None, description="A major compaction is due when so many percent of the rows are invisible in all that is kept."
+        None, description="A major compaction is due when this percentage of the rows is invisible at every event time that is kept."
     )
-    unclustered_share: Percent | None = Field(None, description="A Z-order is due when so many percent of the bytes are out of order.")
+    unclustered_share: Percent | None = Field(None, description="A Z-order is due when this percentage of the bytes is out of order.")
     archive_after: DeltaSpan | None = Field(None, description="Partitions without younger rows are compressed by `archive_codec`.")
     archive_codec: Codec | None = Field(None, description="As zstd:19.")
-    approve: bool = Field(False, description="Whether a human sees what would be deleted, and agrees, before it is.")
-    answer_within: Duration | None = Field(None, description="How long it is waited for that; no answer is a no. 20h if not given.")
+    approve: bool = Field(False, description="Whether a person must approve a deletion first.")
+    answer_within: Duration | None = Field(None, description="How long to wait for the approval; no answer means no. 20h if not given.")
 
 
 class DefaultArgs(Strict):
     """Airflow's arguments of every task."""
 
-    owner: Text | None = Field(None, description="Who answers for the tasks.")
+    owner: Text | None = Field(None, description="Who owns the tasks.")
     queue: Text | None = Field(None, description="The queue of the workers.")
     priority_weight: Number | None = Field(None, description="Before others when slots are scarce.")
-    execution_timeout: Duration | None = Field(None, description="How long a try may take.")
+    execution_timeout: Duration | None = Field(None, description="How long one attempt may take.")
 
 
 class Options(Strict):
@@ -242,35 +246,41 @@ class Options(Strict):
     key_format: Text | None = Field(None, description="How a moment becomes a partition key, as '%Y-%m-%d'.")
     catchup: bool | None = Field(None, description="Whether to run what lies between `start_date` and now.")
     opal_conn_id: Connection = Field(DEFAULT_CONN_ID, description="The connection of the lake.")
-    spark_conn_id: Connection | None = Field(None, description="The connection of Spark; that of the lake says it if not given.")
+    spark_conn_id: Connection | None = Field(
+        None, description="The connection of Spark; if not given, the one that the lake's connection names."
+    )
     spark: SparkModel | None = Field(None, description="Arguments of spark-submit.")
-    metadata: Literal["batch", "inline"] = Field("batch", description="Rows become visible by a MetaGen after the ingest, or with it.")
+    metadata: Literal["batch", "inline"] = Field(
+        "batch", description="Whether a MetaGen after the ingest makes rows visible, or the ingest itself."
+    )
     on_bad_rows: Literal["fail", "quarantine"] = Field("fail", description="Rows that do not fit: fail, or put them aside.")
     reject_threshold: Threshold | None = Field(
         None, description="With on_bad_rows: quarantine: more bad rows than that fail, as 100 or 5%."
     )
-    on_empty: Literal["fail", "accept"] = Field("fail", description="A source without rows: fail, or take it for no change.")
-    business_snapshot: Text | None = Field(None, description="Which one the rows belong to, as `{{ partition_key }}`; they never fall.")
-    business_snapshot_column: Text | None = Field(None, description="The column that says it of each row.")
+    on_empty: Literal["fail", "accept"] = Field("fail", description="A source without rows: fail, or accept it as no change.")
+    business_snapshot: Text | None = Field(
+        None, description="The business snapshot of the rows, as `{{ partition_key }}`; it may not be an earlier one."
+    )
+    business_snapshot_column: Text | None = Field(None, description="The column with the business snapshot of each row.")
     retries: Small | None = Field(None, description="How often a task tries again; twice if not given.")
     retry_delay: Duration = Field(timedelta(minutes=1), description="Between two tries.")
     pool: Text | None = Field(None, description="The pool of Airflow that limits the tasks.")
     deadline: Duration | None = Field(None, description="How long a run may take before Airflow raises the alarm.")
-    reconcile: Cron | None = Field("@hourly", description="When wake-ups that consumers lost are looked for; null for never.")
+    reconcile: Cron | None = Field("@hourly", description="When to look for events that consumers missed; null for never.")
     reconcile_grace: Duration | None = Field(
-        None, description="How long a consumer's run may be on its way before it is told again; 30m if not given."
+        None, description="How long to wait for a consumer's run before its event is emitted again; 30m if not given."
     )
     maintenance: Annotated[bool | None, Tag(TEXT)] | Annotated[MaintenanceModel, Tag(OTHER)] = Field(
         None,
         discriminator=Discriminator(_is_text),
-        description="How the table is tended: true, or how. In a pipeline of its own, <pipeline>.maintenance.",
+        description="Maintenance of the table: true, or its settings. It runs as a pipeline of its own, <pipeline>.maintenance.",
     )
     description: Text | None = Field(None, description="What the pipeline is for.")
     tags: list[Annotated[str, Field(min_length=1, max_length=100)]] | None = Field(None, description="For Airflow's list.")
     max_active_runs: Number | None = Field(None, description="Runs at once.")
     max_active_tasks: Number | None = Field(None, description="Tasks of a run at once.")
     dagrun_timeout: Duration | None = Field(None, description="How long a run may take before it fails.")
-    is_paused_upon_creation: bool | None = Field(None, description="Whether it waits for somebody to switch it on.")
+    is_paused_upon_creation: bool | None = Field(None, description="Whether the DAG starts paused, until somebody switches it on.")
     default_args: DefaultArgs | None = Field(None, description="Arguments of every task.")
 
     @field_validator("maintenance")
@@ -306,9 +316,7 @@ class FileModel(Strict):
     """Pipelines of tables on an Opal lake."""
 
     version: Literal[1] = Field(description="Of this format.")
-    defaults: Options = Field(
-        default_factory=_no_options, description="What holds for all pipelines of this file, unless they say otherwise."
-    )
+    defaults: Options = Field(default_factory=_no_options, description="Defaults for all pipelines of this file.")
     dags: Annotated[dict[DagId, DagModel], Field(min_length=1)] = Field(description="Pipelines by their id.")
 
 

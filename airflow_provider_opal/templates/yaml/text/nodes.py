@@ -56,7 +56,7 @@ class _Builder:
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event.anchor, position)
         if depth > MAX_DEPTH:
-            raise YamlError(position, f"more than {MAX_DEPTH} levels lie in each other; write it flatter")
+            raise YamlError(position, f"more than {MAX_DEPTH} levels are nested; write it flatter")
         if event.anchor is not None:
             self._anchors[event.anchor] = None  # open: an alias to it from within would never end
         if isinstance(event, yaml.ScalarEvent):
@@ -68,7 +68,7 @@ class _Builder:
         if event.tag is not None:
             node.faults.append((position, f"the tag {shown(event.tag)!r} is not allowed; write plain values, texts in quotes"))
         if node.size > MAX_NODES or node.height > MAX_DEPTH:
-            raise YamlError(position, f"aliases make this larger than {MAX_NODES:,} values or {MAX_DEPTH} levels; write out less with them")
+            raise YamlError(position, f"aliases make this larger than {MAX_NODES:,} values or {MAX_DEPTH} levels; use fewer aliases")
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
@@ -76,7 +76,7 @@ class _Builder:
     def _alias(self, name: str, position: Position) -> Node:
         node = self._anchors.get(name)
         if node is None:
-            fact = "stands within what it names" if name in self._anchors else f"has no anchor '&{shown(name)}' above it"
+            fact = "is inside of the value that it refers to" if name in self._anchors else f"has no anchor '&{shown(name)}' above it"
             raise YamlError(position, f"the alias '*{shown(name)}' {fact}; put the anchor first, or the text into quotes")
         return node
 

@@ -123,7 +123,7 @@ def _mapping(members: list[tuple[Node, Node]], at: Keys, document: Document) -> 
 def _merge(node: Node, at: Keys, given: dict[str, Any], document: Document) -> None:
     """`<<: *base`: what is given here counts, and then the first of the bases."""
     if node.members is None:
-        document.problems.append(Problem("", node.position, at, "'<<' takes in a mapping; give it the alias of one, as '<<: *base'"))
+        document.problems.append(Problem("", node.position, at, "'<<' needs a mapping; give it the alias of one, as '<<: *base'"))
         return
     base = Document()
     for name, value in _mapping(node.members, at, base).items():

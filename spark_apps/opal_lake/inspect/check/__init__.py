@@ -129,7 +129,9 @@ def _check_condition(state: Snapshot, findings: Findings) -> None:
         try:
             check_condition(state.spec.deletes, state.spec.schema.names)
         except InvalidInputError as error:
-            findings.add("I25", layout.commit_path(0), f"{error}. Do not trust this table, or take its rows over into one of your own")
+            findings.add(
+                "I25", layout.commit_path(0), f"{error}. Do not trust this table; if you need its rows, copy them into a table of your own"
+            )
 
 
 def _left_over(storage: Storage) -> Iterator[str]:
@@ -138,7 +140,10 @@ def _left_over(storage: Storage) -> Iterator[str]:
     if left_overs:
         size = sum(file.size for file in left_overs)
         files = f"{count_text(len(left_overs), 'file')} of {size:,} bytes in {storage.uri}/{left_overs[0].path.partition('/')[0]}"
-        yield f"{files} are of writers that were killed, or write on another machine; `opal retain` takes what outlived its grace"
+        yield (
+            f"{files} are of writers that were killed, or write on another machine; `opal retain` deletes those that are older "
+            f"than its grace"
+        )
 
 
 def _is_readable(state: Snapshot, findings: Findings) -> bool:

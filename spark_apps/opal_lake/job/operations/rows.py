@@ -45,7 +45,7 @@ class Read(Shown):
     business_snapshot: Annotated[str | None, Help("as of its end, or of now if it is open, as 2022-07-15", "NAME")] = None
     event_time: Annotated[str | int | None, Help("what was valid at the source, by the delta column; late rows included", "VALUE")] = None
     partition_key: Annotated[str | None, Help("what was ingested under this key, by a run of a pipeline", "KEY")] = None
-    net: Annotated[bool, Help("of the key also what rows of other keys have replaced or deleted")] = False
+    net: Annotated[bool, Help("also rows of this key that rows of other keys have replaced or deleted")] = False
 
 
 @declaration
@@ -58,7 +58,7 @@ class Changes(Shown):
     end: Annotated[Bound | None, Help("the last version; or a commit time, or a savepoint (default: the newest)", "BOUND")] = None
     mode: Annotated[ChangeMode, Help("netChanges leaves out what later versions undid")] = "none"
     compute_updates: bool = True
-    axis: Annotated[ChangeAxis, Help("event_time: of the history view, the past included, instead of the current view")] = "commit"
+    axis: Annotated[ChangeAxis, Help("event_time: changes of the history, the past included, instead of the current view")] = "commit"
 
 
 @declaration
@@ -80,7 +80,7 @@ class Consume(Operation):
         if (given["partition_key"] is None) == (given["after"] is None):
             raise InvalidInputError("consume needs one of: partition_key='2026-11-01', or after=7, the last version that was seen")
         if given["rows"] == "changes" and given["partition_key"] is not None:
-            raise InvalidInputError("rows='changes' goes from version to version: consume by version, with after=7, not by partition key")
+            raise InvalidInputError("rows='changes' needs versions: give after=7 instead of partition_key")
 
 
 @declaration
@@ -92,7 +92,7 @@ class Check(Operation):
     sample: Annotated[
         str | None,
         Help(
-            "all metadata, and of the rows those of some keys: 1%, or about so many rows, as 100000; later versions show other keys",
+            "check all metadata, but the rows of some keys only: 1%, or about so many rows, as 100000; each version selects other keys",
             "SHARE",
         ),
     ] = None

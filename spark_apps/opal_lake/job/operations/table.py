@@ -55,19 +55,23 @@ class Ingest(Operation):
     metadata: Metadata = "batch"
     on_bad_rows: OnBadRows = "fail"
     reject_threshold: Annotated[
-        int | str | None, Help("with --quarantine: more bad rows than that fail it (default: any number)", "N|N%")
+        int | str | None, Help("with --quarantine: fail if more rows than this are bad (default: never)", "N|N%")
     ] = None
     on_empty: OnEmpty = "fail"
     create: NewTable | None = None
     partition_key: str | None = None
-    business_snapshot: Annotated[str | None, Help("the one that the rows belong to, as 2022-07-15; they never fall", "NAME")] = None
-    business_snapshot_column: Annotated[str | None, Help("a column that says it of each row: a commit for each", "COLUMN")] = None
+    business_snapshot: Annotated[
+        str | None, Help("the business snapshot of the rows, as 2022-07-15; it may not be an earlier one", "NAME")
+    ] = None
+    business_snapshot_column: Annotated[
+        str | None, Help("a column with the business snapshot of each row; each one is a commit", "COLUMN")
+    ] = None
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
         """The threshold is a number of rows or a share of them, and needs a place for bad rows. One thing says the business snapshot."""
         if given["business_snapshot"] is not None and given["business_snapshot_column"] is not None:
-            raise InvalidInputError("business_snapshot and business_snapshot_column both say which one the rows are of; give one of them")
+            raise InvalidInputError("business_snapshot and business_snapshot_column exclude each other; give one of them")
         if not is_open(given["reject_threshold"]) and not is_open(given["on_bad_rows"]):
             parse_threshold(given["reject_threshold"], given["on_bad_rows"])
 

@@ -34,7 +34,9 @@ class Compact(Operation):
     name: ClassVar[str] = "compact"
 
     mode: CompactMode = "minor"
-    look_back: Annotated[DeltaSpan | None, Help("drop what no event time since then shows, as 30d; a number if the delta is one")] = None
+    look_back: Annotated[DeltaSpan | None, Help("drop rows that no event time since then shows, as 30d; a number if the delta is one")] = (
+        None
+    )
     target_mb: Annotated[MegaBytes | None, _TARGET] = None
     archive_after: Annotated[DeltaSpan | None, Help("compress partitions without younger rows harder; as --look-back")] = None
     archive_codec: Annotated[Codec | None, Help("how, as zstd:19 (default: property archive_codec)")] = None
@@ -45,9 +47,11 @@ class Compact(Operation):
         """A major compaction drops history up to the look-back, a minor one keeps all."""
         mode, look_back = given["mode"], given["look_back"]
         if mode == "minor" and look_back is not None:
-            raise InvalidInputError(f"look_back={look_back!r} says what history goes, and a minor compaction keeps all; add mode='major'")
+            raise InvalidInputError(
+                f"look_back={look_back!r} has no effect on a minor compaction, which keeps all history; add mode='major'"
+            )
         if mode == "major" and look_back is None:
-            raise InvalidInputError("mode='major' drops history, and nothing says how much stays; add look_back='90d'")
+            raise InvalidInputError("mode='major' drops history and needs look_back, which says how much to keep; add look_back='90d'")
 
 
 @declaration
@@ -58,7 +62,7 @@ class ZOrder(Operation):
 
     columns: ClusterColumns
     target_mb: Annotated[MegaBytes | None, _TARGET] = None
-    whole: Annotated[bool, Help("what is in this order already is ordered anew too (default: what is new)")] = False
+    whole: Annotated[bool, Help("sort everything again, also what is in this order already (default: only what is new)")] = False
     only_if_due: Annotated[bool, Help("only when enough is new: property unclustered_share")] = False
 
 

@@ -62,7 +62,7 @@ def delta_span(name: str, value: Any) -> str | int:
     """A span of time; or a whole number in the unit of the delta column, if that holds numbers."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
-            raise InvalidInputError(f"{name}={value!r} reaches into the future; write a whole number of at least 0, or '30d'")
+            raise InvalidInputError(f"{name}={value!r} is negative; write a whole number of at least 0, or '30d'")
         return value
     return value if isinstance(value, str) and re.fullmatch(_WHOLE, value) else span_text(name, value)
 
@@ -101,8 +101,8 @@ def cluster_columns(name: str, value: Any) -> list[str]:
         raise InvalidInputError(f"{name}={value!r} is no list of columns; write {name}=['customer_id', 'created_at']")
     if not 1 <= len(columns) <= MAX_CLUSTER_COLUMNS:
         raise InvalidInputError(
-            f"{name} has {len(columns)} columns; give 1 to {MAX_CLUSTER_COLUMNS}, those that queries filter by most: "
-            "each more weakens the others"
+            f"{name} has {len(columns)} columns; give 1 to {MAX_CLUSTER_COLUMNS}, those that queries filter by most: each "
+            f"further column weakens the others"
         )
     if twice := sorted({column for column in columns if columns.count(column) > 1}):
         raise InvalidInputError(f"{name} names {', '.join(twice)} twice; take one out")

@@ -21,7 +21,7 @@ _REFUSED = {
     "enforceschema": "columns are matched by the header",
 }
 _FORCED = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "enforceSchema": "false", "inferSchema": "false"}
-_RAGGED = "the row has not as many cells as there are columns (where cells hold line breaks, set options={'multiLine': 'true'})"
+_RAGGED = "the row has more or fewer cells than there are columns (where cells hold line breaks, set options={'multiLine': 'true'})"
 
 
 def read_csv(spark: SparkSession, source: Files, spec: TableSpec) -> DataFrame:

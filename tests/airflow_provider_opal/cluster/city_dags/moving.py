@@ -1,4 +1,4 @@
-"""Batches of changes of `user_city`: users come, move, move back in time, are said again, lose their city and go."""
+"""Batches of changes of `user_city`: users are added, move, move back in time, are repeated, lose their city and are deleted."""
 
 import random
 from collections import Counter

@@ -52,7 +52,7 @@ with DAG("burst", schedule=None, start_date=START):
 
     @task(outlets=[opal_asset("lake.ticks", versions=True)])
     def tick(number: int, *, outlet_events: dict) -> None:  # type: ignore[type-arg]  # Airflow's
-        """A writer that is not ours alone: it commits by itself, and tells Airflow of the version."""
+        """A writer outside of the provider's operators: it commits by itself, and emits an event for the version."""
         import pyarrow as pa
 
         from airflow_provider_opal import OpalHook

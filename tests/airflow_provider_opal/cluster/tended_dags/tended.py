@@ -1,4 +1,4 @@
-"""A group whose DAG is tended beside it, without asking anybody."""
+"""A task group whose table is maintained by a DAG of its own, without approval."""
 
 from datetime import datetime
 

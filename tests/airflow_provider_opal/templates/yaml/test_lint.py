@@ -1,4 +1,4 @@
-"""`opal dag`: what lint finds within and between files, beside Python DAGs and beside the lake; what render, schema and new give."""
+"""`opal dag`: what lint finds within and between files, with Python DAGs and with the lake; what render, schema and new print."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
-def found(folder: Path, *, lake: bool = False) -> list[str]:
+def problems_in(folder: Path, *, lake: bool = False) -> list[str]:
     """The findings, by file without the folder."""
     return [f"{Path(problem.file).name}:{str(problem).split(':', 1)[1]}" for problem in lint(folder, lake=lake).problems]
 
@@ -57,29 +57,29 @@ def test_spans_in_which_consumers_lose_what_they_missed_are_warned_of(tmp_path: 
     report = lint(tmp_path)
     assert {problem.kind for problem in report.problems} == {"warning"}
     assert report.pipelines == 6
-    assert [problem.partition(" is shorter")[0] for problem in found(tmp_path)] == [
+    assert [problem.partition(" is shorter")[0] for problem in problems_in(tmp_path)] == [
         "a.opal.yaml:9:27: dags.one.maintenance.window: 2d",
         "a.opal.yaml:9:42: dags.one.maintenance.look_back: 36h",
         "b.opal.yaml:6:72: dags.five.table.properties.window: 1h",
         "c.opal.yaml:2:34: dags.six.maintenance.window: 1d",
     ]
-    [window, look_back, *_] = found(tmp_path)
-    assert "than the 7d by which a reconcile looks back: consumers by version lose what expires before a reconcile has seen it" in window
+    [window, look_back, *_] = problems_in(tmp_path)
+    assert "than the look-back of a reconcile, 7d: consumers by version lose what expires before a reconcile has seen it" in window
     assert "change.rows fails for a key that is consumed later than that, if rows of it were dropped; write '7d' or more" in look_back
 
 
 def test_a_circle_of_pipelines_across_files_is_found_once(tmp_path: Path) -> None:
     write(tmp_path, a=pipeline("one", "shop.one", "{table: shop.three}"), b=pipeline("two", "shop.two", "{table: shop.one}"))
     write(tmp_path, c=pipeline("three", "shop.three", "{table: shop.two}") + pipeline("four", "shop.four", "{table: shop.two}"))
-    [problem] = found(tmp_path)
+    [problem] = problems_in(tmp_path)
     assert problem.startswith(
-        "a.opal.yaml:4:15: dags.one.schedule: pipelines wake each other in a circle: one -> two -> three -> one; give one"
+        "a.opal.yaml:4:15: dags.one.schedule: pipelines trigger each other in a cycle: one -> two -> three -> one; give one"
     )
 
 
 def test_a_pipeline_that_waits_for_itself_is_a_circle(tmp_path: Path) -> None:
-    [problem] = found(write(tmp_path, a=pipeline("one", "shop.one", "{table: shop.one}")))
-    assert "in a circle: one -> one" in problem
+    [problem] = problems_in(write(tmp_path, a=pipeline("one", "shop.one", "{table: shop.one}")))
+    assert "in a cycle: one -> one" in problem
 
 
 @pytest.mark.parametrize(
@@ -92,30 +92,33 @@ def test_a_pipeline_that_waits_for_itself_is_a_circle(tmp_path: Path) -> None:
     ],
 )
 def test_two_writers_of_one_table_are_found_however_it_is_written(first: str, second: str, tmp_path: Path) -> None:
-    [problem] = found(write(tmp_path, a=pipeline("one", first), b=pipeline("two", second)))
+    [problem] = problems_in(write(tmp_path, a=pipeline("one", first), b=pipeline("two", second)))
     assert problem.startswith(
         f"b.opal.yaml:6:12: dags.two.table: table {second!r} is written by 'one' (a.opal.yaml:3) too; let one pipeline"
     )
 
 
 def test_one_name_in_two_lakes_is_two_tables(tmp_path: Path) -> None:
-    assert found(write(tmp_path, a=pipeline("one", "t"), b=pipeline("two", "t", more="    opal_conn_id: other\n"))) == []
+    assert problems_in(write(tmp_path, a=pipeline("one", "t"), b=pipeline("two", "t", more="    opal_conn_id: other\n"))) == []
 
 
 def test_a_pipeline_that_names_its_trigger_otherwise_than_the_writer_is_found(tmp_path: Path) -> None:
     text = pipeline("one", "shop.one") + pipeline("two", "shop.two", "{table: shop/one}")
-    [problem] = found(write(tmp_path, a=text))
-    assert "dags.two.schedule.table: 'shop/one' is written as 'shop.one', and its events go by that name; write it so here too" in problem
+    [problem] = problems_in(write(tmp_path, a=text))
+    assert (
+        "dags.two.schedule.table: 'shop/one' is written as 'shop.one', and its events have that name; write it here in the same way"
+        in problem
+    )
 
 
 def test_a_pipeline_with_the_id_of_another_one_s_maintenance_is_found(tmp_path: Path) -> None:
     write(tmp_path, a=pipeline("one", "shop.a", more="    maintenance: true\n"), b=pipeline("one.maintenance", "shop.b"))
-    [problem] = found(tmp_path)
+    [problem] = problems_in(tmp_path)
     assert problem.startswith("b.opal.yaml:3:3: dags.one.maintenance: the DAG 'one.maintenance' is made in a.opal.yaml:3 already")
 
 
 def test_one_id_in_two_files_is_found(tmp_path: Path) -> None:
-    [problem] = found(write(tmp_path, a=pipeline("one", "shop.a"), b=pipeline("one", "shop.b")))
+    [problem] = problems_in(write(tmp_path, a=pipeline("one", "shop.a"), b=pipeline("one", "shop.b")))
     assert problem.startswith("b.opal.yaml:3:3: dags.one: the DAG 'one' is made in a.opal.yaml:3 already")
 
 
@@ -143,9 +146,9 @@ with DAG("by_version", schedule=[opal_asset("shop.orders", versions=True)], star
 def test_a_plain_asset_schedule_in_python_that_keyed_events_never_wake_is_found(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(PLAIN)
     (tmp_path / "load_yaml.py").write_text(LOADER)
-    [problem] = found(write(tmp_path, good=GOOD))
+    [problem] = problems_in(write(tmp_path, good=GOOD))
     assert problem.startswith(
-        "plain.py:6:10: never: a plain asset schedule is never woken by events with partition keys, as those of 'shop.orders'"
+        "plain.py:6:10: never: a plain asset schedule is never triggered by events with partition keys, as those of 'shop.orders'"
     )
     assert problem.endswith("; write schedule=PartitionedAssetTimetable(assets=opal_asset('shop.orders'))")
 
@@ -157,10 +160,10 @@ def test_python_dags_take_part_in_ids_and_tables(tmp_path: Path) -> None:
     )
     (tmp_path / "same.py").write_text(f"# airflow dag\n{same}")
     (tmp_path / "other.py").write_text(f"# airflow dag\n{same}".replace('"orders"', '"other"'))
-    said = found(write(tmp_path, good=GOOD))
-    assert any(one.startswith("good.opal.yaml:5:3: dags.orders: the DAG 'orders' is made in same.py:4 already") for one in said)
+    problems = problems_in(write(tmp_path, good=GOOD))
+    assert any(one.startswith("good.opal.yaml:5:3: dags.orders: the DAG 'orders' is made in same.py:4 already") for one in problems)
     assert any(
-        one.startswith("other.py:4:10: other.table: table 'shop.orders' is written by 'orders' (good.opal.yaml:5) too") for one in said
+        one.startswith("other.py:4:10: other.table: table 'shop.orders' is written by 'orders' (good.opal.yaml:5) too") for one in problems
     )
 
 
@@ -191,7 +194,7 @@ def dags(tmp_path: Path) -> Path:
 
 def test_a_file_that_agrees_with_the_lake_has_no_findings(lake: Path, dags: Path) -> None:
     schema = "      schema: order_id BIGINT, updated_at TIMESTAMP, day STRING\n      delta:"
-    assert found(write(dags, good=GOOD.replace("      delta:", schema), new=GOOD.replace("orders", "new")), lake=True) == []
+    assert problems_in(write(dags, good=GOOD.replace("      delta:", schema), new=GOOD.replace("orders", "new")), lake=True) == []
 
 
 @pytest.mark.parametrize(
@@ -206,7 +209,7 @@ def test_a_file_that_agrees_with_the_lake_has_no_findings(lake: Path, dags: Path
         (
             "delta: updated_at",
             "delta: day",
-            "9:7: dags.orders.table: no table can be so: delta column 'day' has type string",
+            "9:7: dags.orders.table: such a table is not possible: delta column 'day' has type string",
         ),
         ("delta: updated_at", "delta: at", "11:14: dags.orders.table.delta: the table has no column 'at'"),
         (
@@ -237,26 +240,26 @@ def test_a_file_that_agrees_with_the_lake_has_no_findings(lake: Path, dags: Path
     ],
 )
 def test_what_a_file_says_otherwise_than_the_lake_is_found(old: str, new: str, said: str, lake: Path, dags: Path) -> None:
-    [problem] = found(write(dags, t=GOOD.replace(old, new, 1)), lake=True)
+    [problem] = problems_in(write(dags, t=GOOD.replace(old, new, 1)), lake=True)
     assert problem.startswith(f"t.opal.yaml:{said}")
 
 
 def test_a_table_that_is_nowhere_and_that_nothing_makes_is_found(lake: Path, dags: Path) -> None:
-    [problem] = found(write(dags, a=pipeline("one", "shop.none")), lake=True)
-    assert "dags.one.table: the table 'shop.none' is not there, and nothing says how to make it; add 'keys' and 'delta'" in problem
+    [problem] = problems_in(write(dags, a=pipeline("one", "shop.none")), lake=True)
+    assert "dags.one.table: the table 'shop.none' does not exist, and cannot be created without 'keys' and 'delta'" in problem
 
 
 def test_a_pipeline_that_only_names_its_table_is_compared_too(lake: Path, dags: Path) -> None:
     write(dags, a=pipeline("one", "shop.orders", more="    maintenance: {zorder: [customer]}\n"))
-    [problem] = found(dags, lake=True)
+    [problem] = problems_in(dags, lake=True)
     assert problem.startswith("a.opal.yaml:8:27: dags.one.maintenance.zorder: the table has no column 'customer'; known are")
 
 
 def test_two_connections_to_one_lake_are_seen_through(lake: Path, dags: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_TWIN", json.dumps({"conn_type": "opal", "host": str(lake)}))
     write(dags, a=GOOD, b=GOOD.replace("  orders:", "  twin:\n    opal_conn_id: twin"))
-    assert found(dags) == []
-    [problem] = found(dags, lake=True)
+    assert problems_in(dags) == []
+    [problem] = problems_in(dags, lake=True)
     assert "dags.twin.table: table 'shop.orders' is written by 'orders' (a.opal.yaml:5) too" in problem
 
 
@@ -266,13 +269,13 @@ def test_a_lake_that_cannot_be_reached_is_named_and_worth_another_try(dags: Path
     monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps(conn))
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     write(dags, good=GOOD)
-    [problem] = found(dags, lake=True)
+    [problem] = problems_in(dags, lake=True)
     assert "dags.orders.table: the lake cannot be reached" in problem
     assert main(["dag", "lint", str(dags), "--lake"]) == RETRY
 
 
 def test_a_connection_that_is_not_there_is_found_at_its_name(dags: Path) -> None:
-    [problem] = found(write(dags, t=GOOD.replace("    table:", "    opal_conn_id: nobody\n    table:")), lake=True)
+    [problem] = problems_in(write(dags, t=GOOD.replace("    table:", "    opal_conn_id: nobody\n    table:")), lake=True)
     assert problem.startswith("t.opal.yaml:8:19: dags.orders.opal_conn_id: the connection 'nobody' is not known here")
 
 
@@ -291,9 +294,9 @@ def test_lint_prints_findings_for_people_and_for_programs(tmp_path: Path, capsys
     assert main(["dag", "lint", str(tmp_path)]) == FINDINGS
     assert "bad.opal.yaml:6:15: dags.bad.schedule: there is no schedule '@dayly'; did you mean '@daily'?\n" in capsys.readouterr().out
     assert main(["dag", "lint", str(tmp_path), "--json"]) == FINDINGS
-    told = json.loads(capsys.readouterr().out)
-    assert (told["files"], told["pipelines"], len(told["problems"])) == (2, 1, 1)
-    assert told["problems"][0] | {"file": "", "message": ""} == {
+    report = json.loads(capsys.readouterr().out)
+    assert (report["files"], report["pipelines"], len(report["problems"])) == (2, 1, 1)
+    assert report["problems"][0] | {"file": "", "message": ""} == {
         "file": "", "message": "", "line": 6, "column": 15, "at": "dags.bad.schedule", "kind": "error",
     }  # fmt: skip
 
@@ -319,25 +322,25 @@ def test_render_shows_dags_tasks_schedules_and_assets(tmp_path: Path, capsys: py
     assert "  task      ingest (IngestOperator shop.all) -> metagen\n" in page
     assert "            wakes opal://lake/shop.all\n" in page
     assert main(["dag", "render", str(tmp_path / "all.opal.yaml"), "--json"]) == OK
-    told = json.loads(capsys.readouterr().out)
-    assert [dag["dag_id"] for dag in told["dags"]] == ["all", "all.maintenance", "all.own", "all.reconcile", "after", "by_hand"]
-    assert told["dags"][1]["schedule"] == "0 4 * * * (Europe/Berlin)"
-    tasks = [(task["task_id"], task["operator"], task["wakes"]) for task in told["dags"][1]["tasks"]]
+    report = json.loads(capsys.readouterr().out)
+    assert [dag["dag_id"] for dag in report["dags"]] == ["all", "all.maintenance", "all.own", "all.reconcile", "after", "by_hand"]
+    assert report["dags"][1]["schedule"] == "0 4 * * * (Europe/Berlin)"
+    tasks = [(task["task_id"], task["operator"], task["wakes"]) for task in report["dags"][1]["tasks"]]
     assert tasks == [
         ("maintain", "MaintenanceOperator", []),
         ("would_go", "RetentionOperator", []),
         ("approve", "RetentionApproval", []),
         ("retain", "RetentionOperator", []),
     ]
-    assert told["dags"][4]["woken_by"] == ["opal://lake/shop.all"]
+    assert report["dags"][4]["woken_by"] == ["opal://lake/shop.all"]
 
 
 def test_render_shows_the_sound_pipelines_beside_the_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, good=GOOD, bad="version: 2")
     assert main(["dag", "render", str(tmp_path)]) == FINDINGS
-    told = capsys.readouterr()
-    assert told.out.startswith("orders ")
-    assert "bad.opal.yaml:1:10: version" in told.err
+    output = capsys.readouterr()
+    assert output.out.startswith("orders ")
+    assert "bad.opal.yaml:1:10: version" in output.err
 
 
 def test_schema_prints_the_published_schema(capsys: pytest.CaptureFixture[str]) -> None:
@@ -392,7 +395,7 @@ def test_a_delete_condition_that_no_ingest_would_take_is_found(tmp_path: Path) -
     def table(deletes: str) -> str:
         return f'{{name: shop.one, keys: [order_id], delta: updated_at, deletes: "{deletes}"}}'
 
-    assert not found(write(tmp_path, one=pipeline("one", table("op = 'D' AND user = 'x' AND {{ params.more }}"))))
-    [problem] = found(write(tmp_path, one=pipeline("one", table("rand() > 0.5"))))
+    assert not problems_in(write(tmp_path, one=pipeline("one", table("op = 'D' AND user = 'x' AND {{ params.more }}"))))
+    [problem] = problems_in(write(tmp_path, one=pipeline("one", table("rand() > 0.5"))))
     assert "dags.one.table.deletes" in problem
     assert "calls rand(), which no delete condition may" in problem

@@ -207,9 +207,7 @@ def test_a_pipeline_that_an_operator_refuses_leaves_no_half_made_dag_behind(tmp_
     folder = folder_of(tmp_path, good=GOOD, refused=speaking)
     result = parsed(folder, monkeypatch)
     assert ids(result) == ["orders"]
-    assert "refused.opal.yaml:5:3: dags.refused: Airflow does not take it: arguments.source.files.options.proxy" in said_of(
-        result, "refused"
-    )
+    assert "refused.opal.yaml:5:3: dags.refused: Airflow rejects it: arguments.source.files.options.proxy" in said_of(result, "refused")
 
 
 def test_everything_that_can_be_said_comes_out_in_the_dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,12 +274,12 @@ def said_of_maintenance(dag: Any) -> None:
 
 def test_a_worker_gets_only_the_pipeline_of_its_dag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_of(tmp_path, all=ALL_SAID, broken="version: 2", good=GOOD)
-    for wanted, made in (
+    for expected, made in (
         ("all.maintenance", {"all", "all.own", "all.reconcile", "all.maintenance"}),
         ("orders", {"orders"}),
         ("nobody", set()),
     ):
-        monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", wanted)
+        monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", expected)
         with registered() as found:
             main = load_yaml_dags(folder / "sub" / "load_yaml.py")
         assert {dag.dag_id for dag in found} == made

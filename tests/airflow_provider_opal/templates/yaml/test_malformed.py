@@ -1,4 +1,4 @@
-"""What is wrong in a YAML file is said once, at its line and column, with what to write instead. One case is one change of a good file."""
+"""Each mistake in a YAML file is reported once, with line, column and what to write. One case is one change of a good file."""
 
 import os
 import tempfile
@@ -237,7 +237,7 @@ CASES = [
         "delta: order_id",
         "11:14",
         "dags.orders.table.delta",
-        "name the column that says when it changed",
+        "name the column that says when a row changed",
     ),
     case(
         "table_delta_absent",
@@ -500,7 +500,7 @@ CASES = [
         "{function: 'shop.jobs:revenue', rows: changes}",
         "15:54",
         "dags.orders.consumers.revenue.rows",
-        "are changes, which go from version to version; add 'by: version'",
+        "are changes, which need a consumer by version; add 'by: version'",
     ),
     case("consumer_reserved", "revenue: {", "metagen: {", "15:7", "dags.orders.consumers.metagen", "choose another, as 'metagen_rows'"),
     case(
@@ -753,7 +753,7 @@ CASES = [
         "    spark: {post_submit_commands: [rm]}\n    consumers:",
         "14:13",
         "dags.orders.spark.post_submit_commands",
-        "take it out; `opal dag schema` lists what there is",
+        "take it out; `opal dag schema` lists the known names",
     ),
     case(
         "spark_secret",
@@ -863,7 +863,7 @@ def test_the_good_file_is_good(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("old, new, place, at, mend", CASES)
-def test_a_fault_is_told_once_with_its_place_and_what_to_write(old: str, new: str, place: str, at: str, mend: str, tmp_path: Path) -> None:
+def test_a_mistake_is_reported_once_with_its_position_and_mend(old: str, new: str, place: str, at: str, mend: str, tmp_path: Path) -> None:
     assert old in GOOD
     started = time.monotonic()
     [problem] = problems_of(GOOD.replace(old, new, 1), tmp_path)
@@ -901,7 +901,7 @@ def test_lines_may_end_as_on_windows(tmp_path: Path) -> None:
     assert problem.position.line == 3
 
 
-def test_all_faults_of_a_file_are_told_in_the_order_of_its_lines(tmp_path: Path) -> None:
+def test_all_mistakes_of_a_file_are_reported_in_the_order_of_its_lines(tmp_path: Path) -> None:
     text = GOOD.replace("retries: 3", "retris: 3").replace("[order_id]", "order_id").replace("shop.jobs:revenue", "revenue")
     found = problems_of(text, tmp_path)
     assert [(problem.position.line, problem.dag_id) for problem in found] == [(3, None), (10, "orders"), (15, "orders")]
@@ -932,7 +932,7 @@ dags:
     assert (dags["a"].schedule, dags["b"].schedule, dags["b"].table_name) == ("@hourly", None, "shop.b")
 
 
-def test_a_fault_in_an_anchor_is_told_where_the_anchor_stands(tmp_path: Path) -> None:
+def test_a_mistake_in_an_anchor_is_reported_at_the_anchor(tmp_path: Path) -> None:
     text = """\
 x-base: &base
   schedule: "@houry"
@@ -996,7 +996,7 @@ def test_a_link_out_of_the_folder_is_refused_and_one_within_it_is_followed(tmp_p
     assert [path.name for path in found_files(folder)] == ["in.opal.yaml", "out.opal.yaml"]
 
 
-def test_a_link_to_nowhere_a_pipe_and_a_folder_are_told_not_waited_for(tmp_path: Path) -> None:
+def test_a_link_to_nowhere_a_pipe_and_a_folder_are_errors_and_block_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.opal.yaml").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "b.opal.yaml")
     found = [str(problem) for path in found_files(tmp_path) for problem in read_yaml(path, tmp_path).problems]
@@ -1019,7 +1019,7 @@ TOKENS = st.sampled_from(PIECES.split("§"))
 
 @settings(max_examples=400, deadline=None)
 @given(changes=st.lists(st.tuples(st.integers(0, len(GOOD)), st.integers(0, 12), TOKENS), min_size=1, max_size=4))
-def test_whatever_is_done_to_a_file_its_faults_are_told_and_nothing_is_raised(changes: list[tuple[int, int, str]]) -> None:
+def test_a_randomly_changed_file_has_its_mistakes_reported_and_raises_nothing(changes: list[tuple[int, int, str]]) -> None:
     text = GOOD
     for place, gone, new in changes:
         text = text[:place] + new + text[place + gone :]
