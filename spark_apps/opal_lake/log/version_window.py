@@ -6,6 +6,8 @@ from opal_lake.errors import count_text
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Root, Snapshot
 
+LATEST = "latest"  # where changes may begin: after the newest version
+
 
 def is_readable(root: Root, version: int) -> bool:
     """As the newest root has it."""

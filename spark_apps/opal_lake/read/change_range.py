@@ -9,11 +9,11 @@ from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.log.version_window import LATEST
 from opal_lake.spec.ordering import encode_order
 from opal_lake.spec.schema import Atomic
 from opal_lake.storage.verified import missing_error
 
-LATEST = "latest"
 _FORMS = "a version, as 8, a commit time as '2026-01-31T12:00:00Z', or the name of a savepoint"
 
 
@@ -77,7 +77,7 @@ def _first(head: Snapshot, start: object) -> int:
     named = _version(head, start, "start")
     if named is not None:
         return named + 1 if isinstance(start, str) else named
-    moment_us = _moment(start, "start")
+    moment_us = _moment(head, start, "start")
     before = CommitTimes(head).newest_by(moment_us - 1)
     if before is None and head.root.oldest_version > 0:
         oldest = head.root.oldest_version
@@ -92,7 +92,7 @@ def _last(head: Snapshot, end: object) -> int:
     named = _version(head, end, "end")
     if named is not None:
         return named
-    moment_us, times = _moment(end, "end"), CommitTimes(head)
+    moment_us, times = _moment(head, end, "end"), CommitTimes(head)
     version = times.newest_by(moment_us)
     if version is None:
         oldest = head.root.oldest_version
@@ -117,8 +117,10 @@ def _version(head: Snapshot, given: object, name: str) -> int | None:
     return version
 
 
-def _moment(given: object, name: str) -> int:
+def _moment(head: Snapshot, given: object, name: str) -> int:
     try:
         return encode_order(given, Atomic(name="timestamp"), name=name)
     except InvalidInputError as error:
+        if isinstance(given, str) and head.root.business.newest is not None:
+            head.root.business.version_of(given, head.root.savepoints, head.version)  # which says what of it is wrong
         raise InvalidInputError(f"{name}={given!r} is no bound of a range of changes; give {_FORMS}") from error

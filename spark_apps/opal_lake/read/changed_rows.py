@@ -47,6 +47,8 @@ class FeedOptions:
     def __post_init__(self) -> None:
         if self.mode not in CHANGE_MODES:
             raise InvalidInputError(f"mode={self.mode!r} is unknown; use one of {', '.join(CHANGE_MODES)}")
+        if not isinstance(self.compute_updates, bool):
+            raise InvalidInputError(f"compute_updates={self.compute_updates!r}; write True or False")
         if self.axis not in CHANGE_AXES:
             raise InvalidInputError(f"axis={self.axis!r} is unknown; use one of {', '.join(CHANGE_AXES)}")
 

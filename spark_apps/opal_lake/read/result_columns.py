@@ -1,15 +1,18 @@
 """Which columns of the table a result has beside columns of its own."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.spec.schema import Field
 from opal_lake.spec.table_spec import TableSpec, refuse_text
 
 
-def chosen_fields(spec: TableSpec, columns: Sequence[str] | None) -> tuple[Field, ...]:
+def chosen_fields(spec: TableSpec, columns: Sequence[Any] | None) -> tuple[Field, ...]:
     """Those named, or all."""
     refuse_text("columns", columns)
+    if wrong := [name for name in columns or () if not isinstance(name, str)]:
+        raise InvalidInputError(f"columns: {wrong[0]!r} is not the name of a column; give names, as [{spec.schema.names[0]!r}]")
     return spec.schema.fields if columns is None else tuple(spec.schema.field(name) for name in columns)
 
 

@@ -9,7 +9,7 @@ from opal_lake.log.checkpoint import ensure_checkpoint
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_log import CommitLog, Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.log.version_window import is_readable, readable_text, savepoints_text
+from opal_lake.log.version_window import LATEST, is_readable, readable_text, savepoints_text
 from opal_lake.spec.business_snapshots import BusinessSnapshots
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
@@ -20,8 +20,12 @@ def set_savepoint(log: CommitLog, name: str, version: int | None = None, *, move
 
     The same again is no change, as long as the table reads the same. With `move` the name may be another version's, which it leaves.
     """
-    if not _NAME.match(name):
-        raise InvalidInputError(f"a savepoint cannot be called {name!r}; use up to 100 letters, digits, '_', '.' and '-'")
+    if not _NAME.match(str(name)):
+        raise InvalidInputError(f"a savepoint cannot be called {name!r}; use up to 100 of the letters a to z, digits, '_', '.' and '-'")
+    if name == LATEST or str(name).isdigit():
+        raise InvalidInputError(
+            f"a savepoint cannot be called {name!r}, which is a version where changes begin; add a letter, as 'v{name}'"
+        )
     started_us, base = log.clock.now_us(), log.head()
     _refuse_business(base.root.business, name)
     if version is None:

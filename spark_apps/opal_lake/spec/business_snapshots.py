@@ -4,12 +4,14 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import Any
 
 from opal_lake import checked
 from opal_lake.errors import InvalidInputError, NotFoundError
 
 _SHOWN = 5
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,8 @@ class BusinessSnapshots:
                 f"{name!r} is no business snapshot; write a date as 2022-07-15, or up to 100 letters, digits, '_', '.', ':', '+' and '-' "
                 "that are not digits alone"
             )
+        if _DATE.match(name) and not _is_date(name):
+            return f"business snapshot {name} is written as a date, and the calendar has no such day"
         newest = self.newest
         if newest is not None and _form(name) != _form(newest):
             return (
@@ -135,6 +139,13 @@ def first_of(counts: Mapping[str | None, int]) -> str | None:
     for name in names:
         rows[_form(name)] += counts[name]
     return min((name for name in names if _form(name) == rows.most_common(1)[0][0]), default=None)
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 def _form(name: str) -> str:

@@ -30,6 +30,11 @@ class ArrowRows:
         if sorted(set(rows.column_names) - {DELETED}) != sorted(names):
             raise InvalidInputError(f"the rows have the columns {rows.column_names}, the table has {names}; give it exactly these")
         if deleted is None:
+            if spec.deletes is not None and DELETED not in rows.column_names and rows.num_rows:
+                raise InvalidInputError(
+                    f"the table has the delete condition {spec.deletes!r}, which Spark evaluates and an ingest of Arrow rows does not; say "
+                    "with deleted=[...] of each row whether it deletes its key"
+                )
             return rows
         if spec.deletes is None:
             raise InvalidInputError(

@@ -164,7 +164,7 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
     tries = count()
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
-        if not files and run.token is None and run.application is None and not rejected:
+        if not files and (run.token, run.application, run.business_snapshot) == (None, None, None) and not rejected:
             return None
         notes = [*run.notes, *_notes_of_business(run, head, is_inline=rule_outputs is not None)]
         placed = assign_groups(files, head)

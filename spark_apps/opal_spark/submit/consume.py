@@ -13,7 +13,7 @@ from opal_lake.engine.results import keep_result, read_result
 from opal_lake.errors import FunctionError, InvalidInputError, NotFoundError, OpalError
 from opal_lake.job.job import JobResult
 from opal_lake.log.commit_times import CommitTimes
-from opal_lake.read.change_range import LATEST
+from opal_lake.log.version_window import LATEST
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, INSERT, FeedOptions
 from opal_spark.table import OpalTable
 

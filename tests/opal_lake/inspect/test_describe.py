@@ -33,11 +33,11 @@ def new_table(**layout: object) -> Table:
 def table() -> Table:
     """Ten rows, three of them updated and one deleted, five more pending."""
     table = new_table(deletes="name = ''", properties={"segment_rows": 6})
-    table.ingest(rows(range(10), 1), token="first")
+    table.ingest(rows(range(10), 1), [False] * 10, token="first")
     table.metagen()
     table.ingest(rows(range(4), 2), [False, False, False, True])
     table.metagen()
-    table.ingest(rows(range(20, 25), 3))
+    table.ingest(rows(range(20, 25), 3), [False] * 5)
     return table
 
 

@@ -226,3 +226,7 @@ def test_a_late_row_changes_the_history_and_not_the_current_view(storage: Storag
     assert [(row["_change_type"], row["price"], row["valid_until"]) for row in in_sum] == [("insert", 50, None), ("insert", 30, 4)]
     with pytest.raises(InvalidInputError, match="axis='time' is unknown; use one of commit, event_time"):
         table.changes(1, axis="time")
+    with pytest.raises(InvalidInputError, match="compute_updates='false'; write True or False"):
+        table.changes(1, compute_updates="false")  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(InvalidInputError, match="columns: 1 is not the name of a column"):
+        table.changes(1, columns=[1])  # type: ignore[list-item]  # wrong on purpose

@@ -211,7 +211,7 @@ def test_every_metagen_leaves_held_rows_also_one_of_another_process() -> None:
 def test_a_day_without_rows_counts_and_finishes_the_one_before() -> None:
     table = create()
     table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot=FRIDAY)
-    table.ingest(arrow([]), token="empty", business_snapshot=SATURDAY)
+    table.ingest(arrow([]), business_snapshot=SATURDAY)
     table.metagen()
     assert cities(table, business_snapshot=FRIDAY) == cities(table, business_snapshot=SATURDAY) == {"A": "Beijing"}
 
@@ -230,6 +230,22 @@ def test_late_rows_are_refused_or_put_aside_with_the_other_bad_rows() -> None:
     assert cities(table, business_snapshot=FRIDAY) == {"A": "Beijing"}
     assert cities(table, business_snapshot=SATURDAY) == {"A": "Wuhan", "C": "Xian"}
     assert cities(table) == {"A": "Wuhan", "C": "Xian", "D": "Xian"}
+
+
+def test_changes_say_what_is_wrong_with_a_business_snapshot() -> None:
+    table = create(drift="1h")
+    table.ingest(arrow([("A", 1, "Beijing", FRIDAY), ("A", 2, "Wuhan", SATURDAY)]), metadata="inline", business_snapshot_column="day")
+    with pytest.raises(NotFoundError, match=f"the rows of business snapshot {SATURDAY} are held back until {FRIDAY} is finished"):
+        table.changes(SATURDAY)
+    with pytest.raises(NotFoundError, match=f"there is no business snapshot '{SUNDAY}'; readable are {FRIDAY} .open."):
+        table.changes(1, SUNDAY)
+
+
+@pytest.mark.parametrize("day", ["2022-02-30", "2022-13-01", "2022-99-99"])
+def test_a_day_that_the_calendar_does_not_have_is_refused(day: str) -> None:
+    table = create()
+    with pytest.raises(InvalidInputError, match=f"business snapshot {day} is written as a date, and the calendar has no such day"):
+        table.ingest(arrow([]), business_snapshot=day)
 
 
 BAD_NAMES = ["", "2022/07/15", "-2022", "20220715", "a" * 101, "2022-07-15\n", 7]

@@ -148,3 +148,13 @@ def test_a_checkpoint_that_cannot_be_written_fails_no_commit() -> None:
     watched = replace(table, log=replace(table.log, on_derived_failure=errors.append))
     assert watched.ingest(*rows([("b", 1, 1)])).version == 2 * upserts + 1
     assert [type(error) for error in errors] == [FormatError]
+
+
+def test_rows_that_nobody_evaluated_the_delete_condition_for_are_refused() -> None:
+    table = create(MemoryStorage())
+    given, deleted = rows([("ax", 1, 10), ("bow", 1, None)])
+    with pytest.raises(InvalidInputError, match=r"delete condition 'price IS NULL', which Spark evaluates .*; say with deleted=\[...\]"):
+        table.ingest(given)
+    assert table.snapshot_at().version == 0
+    table.ingest(given, deleted, metadata="inline")
+    assert content(table) == [("ax", 1, 10)]
