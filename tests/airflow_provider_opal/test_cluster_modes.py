@@ -330,7 +330,7 @@ def test_wrong_input_is_final_in_yarn_too(commands: Commands, yarn: Cluster) -> 
     yarn.reports = [yarn_report("FINISHED", "FAILED", "User application exited with status 2")]
     commands.spark_submit(SUBMITTED_TO_YARN)
     task = metagen(**PACKED)
-    with pytest.raises(AirflowFailException, match="trying again unchanged fails again"):
+    with pytest.raises(AirflowFailException, match="the same command fails again"):
         task.execute(context(task))
 
 
@@ -435,7 +435,7 @@ def test_the_exit_code_of_a_pod_decides_whether_to_try_again(code: int, final: b
 def test_the_exit_code_is_read_from_spark_submit_where_it_waits_for_the_pod(commands: Commands, kubernetes: Cluster) -> None:
     commands.spark_submit(SUBMITTED_TO_K8S, "\t exit code: 2", status=2)
     task = metagen(**PACKED)
-    with pytest.raises(AirflowFailException, match="trying again unchanged fails again"):
+    with pytest.raises(AirflowFailException, match="the same command fails again"):
         task.execute(context(task))
 
 

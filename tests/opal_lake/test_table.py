@@ -73,8 +73,8 @@ def test_rows_without_a_key_are_refused_whatever_the_tasks() -> None:
     batch = rows([("a", 1, 1), ("b", 2, 2)])[0]
     batch = batch.set_column(0, "sku", [["a", None]])
     with pytest.raises(InvalidInputError, match="1 row"):
-        table.ingest(batch, metadata="inline")
-    result = table.ingest(batch, metadata="inline", on_bad_rows="quarantine")
+        table.ingest(batch, [False, False], metadata="inline")
+    result = table.ingest(batch, [False, False], metadata="inline", on_bad_rows="quarantine")
     assert (result.counts["rows"], result.counts["rejected"]) == (1, 1)
     assert content(table) == [("a", 1, 1)]
 

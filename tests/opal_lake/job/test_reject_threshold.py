@@ -14,9 +14,10 @@ from opal_lake.table import Table
 from tests.opal_lake.shop import SCHEMA, create
 
 
-def some_bad(bad: int, rows: int) -> pa.Table:
+def some_bad(bad: int, rows: int) -> tuple[pa.Table, list[bool]]:
+    """Rows without a key are bad; none deletes."""
     keys = [None] * bad + [f"k{number}" for number in range(rows - bad)]
-    return pa.table({"sku": keys, "at": list(range(rows)), "price": [1] * rows}, schema=SCHEMA)
+    return pa.table({"sku": keys, "at": list(range(rows)), "price": [1] * rows}, schema=SCHEMA), [False] * rows
 
 
 def put_aside(said: str) -> list[dict[str, str]]:
@@ -33,7 +34,7 @@ def table(tmp_path: Path) -> Table:
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
 @pytest.mark.parametrize("threshold, bad", [(3, 3), ("3", 3), ("15%", 3), ("15.5 %", 3), ("0%", 0), (0, 0), ("100%", 20), (None, 20)])
 def test_up_to_the_threshold_rows_are_put_aside(table: Table, threshold: int | str | None, bad: int, metadata: str) -> None:
-    result = table.ingest(some_bad(bad, 20), on_bad_rows="quarantine", reject_threshold=threshold, metadata=metadata)
+    result = table.ingest(*some_bad(bad, 20), on_bad_rows="quarantine", reject_threshold=threshold, metadata=metadata)
     assert (result.counts["rejected"], result.counts["rows"]) == (bad, 20 - bad)
 
 
@@ -44,7 +45,7 @@ def test_above_it_nothing_is_committed_and_the_error_says_how_many_and_which(
 ) -> None:
     before = table.snapshot_at().version
     with pytest.raises(InvalidInputError) as failed:
-        table.ingest(some_bad(4, 20), on_bad_rows="quarantine", reject_threshold=threshold, metadata=metadata)
+        table.ingest(*some_bad(4, 20), on_bad_rows="quarantine", reject_threshold=threshold, metadata=metadata)
     message = str(failed.value)
     assert (
         f"4 of 20 rows (20%) cannot go into the table, and reject_threshold='{threshold}' allows {most}, so nothing was ingested" in message
@@ -57,12 +58,12 @@ def test_above_it_nothing_is_committed_and_the_error_says_how_many_and_which(
 @pytest.mark.parametrize("threshold", [True, -1, 1.5, "", "5 rows", "101%", "-1%", "%", "٣", "5%%"])
 def test_what_is_no_threshold_is_refused_before_anything_is_read(table: Table, threshold: int) -> None:
     with pytest.raises(InvalidInputError, match="write a number of rows, as 100, or a share of them, as '5%'"):
-        table.ingest(some_bad(0, 1), on_bad_rows="quarantine", reject_threshold=threshold)
+        table.ingest(*some_bad(0, 1), on_bad_rows="quarantine", reject_threshold=threshold)
 
 
 def test_a_threshold_without_a_quarantine_is_refused(table: Table) -> None:
     with pytest.raises(InvalidInputError, match="add on_bad_rows='quarantine'"):
-        table.ingest(some_bad(0, 1), reject_threshold=3)
+        table.ingest(*some_bad(0, 1), reject_threshold=3)
 
 
 def test_a_share_is_taken_exactly() -> None:
@@ -72,5 +73,5 @@ def test_a_share_is_taken_exactly() -> None:
 
 
 def test_the_notes_say_where_the_rows_are_that_were_put_aside(table: Table) -> None:
-    result = table.ingest(some_bad(2, 3), on_bad_rows="quarantine")
+    result = table.ingest(*some_bad(2, 3), on_bad_rows="quarantine")
     assert [row["reason"] for row in put_aside(result.notes[-1])] == ["key column 'sku' is null"] * 2
