@@ -118,9 +118,9 @@ class Table(OpenTable):
     ) -> JobResult:
         """Append rows, pending until a MetaGen, or visible at once when their metadata are made inline.
 
-        `deleted` marks the rows that delete their key. With `on_bad_rows="quarantine"` more than `reject_threshold` bad rows, as 100 or
-        "5%", fail it. `refuse_empty` makes rows that are none an error. `business_snapshot`, as "2022-07-15", says which one the rows are
-        of; `business_snapshot_column` names a column that says it, and there is a commit for each.
+        `deleted` marks the rows that delete their key; a table with a delete condition needs it. With `on_bad_rows="quarantine"` more than
+        `reject_threshold` bad rows, as 100 or "5%", fail it. `refuse_empty` makes rows that are none an error. `business_snapshot`, as
+        "2022-07-15", says which one the rows are of; `business_snapshot_column` names a column that says it, with a commit for each.
         """
         options = IngestOptions(**given_fields(IngestOptions, locals()))
         return ingest_arrow(self, ArrowRows(rows=rows, deleted=deleted), options, business_snapshot_column)
