@@ -18,7 +18,8 @@ class RestoreOperator(UpkeepOperator):
     """A new version that shows what a `version` showed, the last one up to a `timestamp`, or the one of a `savepoint`.
 
     The table's assets are its outlets, as those of a MetaGen: consumers by version hear of it, and with `rows="changes"` get what it took
-    back and what it brought again. With `dry_run` the result counts what would change, no event is emitted, and no Spark is needed.
+    back and what it brought again. With `business_snapshots` it also takes back those that began or were finished since. With `dry_run`
+    the result counts what would change, no event is emitted, and no Spark is needed.
     """
 
     declared = Restore
@@ -31,6 +32,7 @@ class RestoreOperator(UpkeepOperator):
         version: int | str | None = None,
         timestamp: str | None = None,
         savepoint: str | None = None,
+        business_snapshots: bool = False,
         dry_run: bool = False,
         **kwargs: Any,
     ) -> None:

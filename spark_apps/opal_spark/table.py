@@ -16,6 +16,7 @@ from opal_lake.inspect.check import CheckOptions, Finding
 from opal_lake.inspect.describe import describe, file_rows, history_rows, segment_rows
 from opal_lake.job.job import JobResult
 from opal_lake.job.operations.declared import given_fields
+from opal_lake.job.operations.table import Restore
 from opal_lake.job.operations.upkeep import Compact
 from opal_lake.job.source import BATCH_MB, Files, Jdbc
 from opal_lake.read.change_range import version_range
@@ -265,21 +266,22 @@ class OpalTable:
         version: int | None = None,
         timestamp: object = None,
         savepoint: str | None = None,
+        business_snapshots: bool = False,
         dry_run: bool = False,
         token: str | None = None,
     ) -> JobResult:
-        """A new version that shows what an older one showed; what was pending then is pending again. A dry run counts what would change."""
-        return self.table.restore(version=version, timestamp=timestamp, savepoint=savepoint, dry_run=dry_run, token=token)
+        """A new version that shows what an older one showed, and waits for a metagen with what was pending then. A dry run counts changes.
+
+        With `business_snapshots` those that began or were finished since are taken back, too.
+        """
+        return self.table.restore(**Restore.among(locals()), token=token)
 
     def repair_clock(self, *, dry_run: bool = False) -> JobResult:
         """Correct commit times that are wrong because a writer's clock was ahead. A dry run returns the corrected times."""
         return self.table.repair_clock(dry_run=dry_run)
 
     def rebuild_key_store(self, *, token: str | None = None) -> JobResult:
-        """Build the key store again from the data files, after runs were lost or damaged.
-
-        After a failure the same call does what is left. Pending rows stay pending. Others may write meanwhile.
-        """
+        """Build the key store again from the data files, after runs of it were lost; after a failure the same call does what is left."""
         return self._on_spark.rebuild_key_store(token=token)
 
     def compact(

@@ -18,6 +18,7 @@ from opal_lake.cli.render import (
     time_text,
 )
 from opal_lake.errors import count_text
+from opal_lake.spec.business_snapshots import finished_text
 
 if TYPE_CHECKING:
     from opal_lake.inspect.check import Checked
@@ -55,11 +56,10 @@ def _size_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _business_facts(business: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Nothing for a table without any."""
-    finished = business["finished"]
-    names = [f"{len(finished):,} finished ({finished[0]} to {finished[-1]})"] if finished else []
+    names = [f"finished {finished_text(business['finished'])}"] if business["finished"] else []
     names += [f"{business['open']} is open"] if business["open"] else []
     names += [f"{', '.join(business['held'])} held back"] if business["held"] else []
-    return [("business snapshots", ", ".join(names))] if names else []
+    return [("business snapshots", "; ".join(names))] if names else []
 
 
 def _readable(description: Mapping[str, Any]) -> str:

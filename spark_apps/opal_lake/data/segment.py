@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opal_lake.checked import count, crc
+from opal_lake.checked import count, counts, crc, hash_word, word
 from opal_lake.data.bounds import Bounds
 from opal_lake.errors import FormatError
 from opal_lake.layout import PathKind, own_path
@@ -121,3 +121,51 @@ def side_to_json(side: SideFile) -> list[Any]:
 
 def side_from_json(data: Sequence[Any]) -> SideFile:
     return SideFile(path=own_path(PathKind.SIDE, data[0]), size=count(data[1]), crc32=crc(data[2]))
+
+
+def log_to_json(log: LogFile) -> dict[str, Any]:
+    return {
+        "path": log.path,
+        "size": log.size,
+        "crc32": log.crc32,
+        "events": log.events,
+        "groups": list(log.groups),
+        "until": [log.least_until, log.greatest_until],
+        "version": log.version,
+    }
+
+
+def log_from_json(data: Mapping[str, Any]) -> LogFile:
+    return LogFile(
+        path=own_path(PathKind.LOG, data["path"]),
+        size=count(data["size"]),
+        crc32=crc(data["crc32"]),
+        events=check_rows(count(data["events"]), count(data["size"])),
+        groups=counts(data["groups"]),
+        least_until=word(data["until"][0]),
+        greatest_until=word(data["until"][1]),
+        version=word(data["version"]),
+    )
+
+
+def run_to_json(run: RunFile) -> dict[str, Any]:
+    return {
+        "path": run.path,
+        "size": run.size,
+        "crc32": run.crc32,
+        "entries": run.entries,
+        "hashes": [run.hash_low, run.hash_high],
+    }
+
+
+def run_from_json(data: Mapping[str, Any]) -> RunFile:
+    if count(data["entries"]) * BYTES_AN_ENTRY > count(data["size"]):
+        raise ValueError(f"{data['entries']:,} entries are said to be in {data['size']:,} bytes")
+    return RunFile(
+        path=own_path(PathKind.RUN, data["path"]),
+        size=count(data["size"]),
+        crc32=crc(data["crc32"]),
+        entries=data["entries"],
+        hash_low=hash_word(data["hashes"][0]),
+        hash_high=hash_word(data["hashes"][1]),
+    )

@@ -10,7 +10,6 @@ from opal_lake import checked
 from opal_lake.data.bounds import bounds_from_json, bounds_to_json
 from opal_lake.data.reported import check_files, check_ingested
 from opal_lake.data.segment import (
-    BYTES_AN_ENTRY,
     Cluster,
     DataFile,
     LogFile,
@@ -18,6 +17,10 @@ from opal_lake.data.segment import (
     Segment,
     SideFile,
     check_rows,
+    log_from_json,
+    log_to_json,
+    run_from_json,
+    run_to_json,
     segment_from_json,
     segment_to_json,
     side_from_json,
@@ -27,10 +30,12 @@ from opal_lake.decoding import decoding
 from opal_lake.errors import FormatError
 from opal_lake.job.job import checked_result
 from opal_lake.layout import PathKind, own_path
+from opal_lake.spec.business_snapshots import BusinessSnapshots, business_from_json, business_to_json
 from opal_lake.spec.table_spec import TableSpec, spec_from_json, spec_to_json
 
 FORMAT_VERSION = 1
 NEWER_FORMAT = 2  # of a commit that restores, or is of a business snapshot: who knows only 1 must not read past it
+NEWEST_FORMAT = 3  # of a restore that takes business snapshots back
 MAX_FILES_IN_COMMIT = 256  # more are listed in a side file
 _OPEN, _BODY, _CLOSE = b'{"crc32":"', b'","commit":', b"}\n"
 
@@ -64,7 +69,10 @@ class CorrectedTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """The older version, what `side` lists of the files, segments, logs and runs that came back and went, and their sums from now on."""
+    """The older version, what `side` lists of the files, segments, logs and runs that came back and went, and their sums from now on.
+
+    `business` are the business snapshots from now on; None if they stay as they are.
+    """
 
     version: int
     side: SideFile
@@ -73,6 +81,7 @@ class Restored:
     pending: int
     events: int
     incomplete_ingests: tuple[int, ...] = ()
+    business: BusinessSnapshots | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +162,7 @@ def unseal(data: bytes, path: str) -> Any:
 
 def encode_commit(commit: Commit) -> bytes:
     body = {
-        "format": NEWER_FORMAT if _is_newer(commit) else FORMAT_VERSION,
+        "format": _format_of(commit),
         "version": commit.version,
         "table_id": commit.table_id,
         "write_id": commit.write_id,
@@ -174,14 +183,18 @@ def encode_commit(commit: Commit) -> bytes:
     return seal(canonical_json(body))
 
 
-def _is_newer(commit: Commit) -> bool:
-    return commit.actions.restored is not None or commit.business_snapshot is not None or commit.actions.finished is not None
+def _format_of(commit: Commit) -> int:
+    restored = commit.actions.restored
+    if restored is not None and restored.business is not None:
+        return NEWEST_FORMAT
+    is_newer = restored is not None or commit.business_snapshot is not None or commit.actions.finished is not None
+    return NEWER_FORMAT if is_newer else FORMAT_VERSION
 
 
 def decode_commit(data: bytes, path: str) -> Commit:
     body = unseal(data, path)
-    if body.get("format") not in (FORMAT_VERSION, NEWER_FORMAT):
-        raise FormatError(f"{path} has format {body.get('format')!r}, this version reads {NEWER_FORMAT}; upgrade airflow-provider-opal")
+    if body.get("format") not in (FORMAT_VERSION, NEWER_FORMAT, NEWEST_FORMAT):
+        raise FormatError(f"{path} has format {body.get('format')!r}, this version reads {NEWEST_FORMAT}; upgrade airflow-provider-opal")
     with decoding(path, "a commit"):
         return _commit_from_json(body)
 
@@ -271,12 +284,17 @@ def _times_from_json(data: Any) -> CorrectedTimes:
 
 def restored_to_json(restored: Restored) -> dict[str, Any]:
     thinned = {"thinned": list(restored.incomplete_ingests)} if restored.incomplete_ingests else {}
-    return thinned | {
-        "version": restored.version,
-        "side": side_to_json(restored.side),
-        "groups": [list(pair) for pair in sorted(restored.groups.items())],
-        "totals": [restored.rows, restored.pending, restored.events],
-    }
+    business = {} if restored.business is None else {"business_snapshots": business_to_json(restored.business)}
+    return (
+        thinned
+        | business
+        | {
+            "version": restored.version,
+            "side": side_to_json(restored.side),
+            "groups": [list(pair) for pair in sorted(restored.groups.items())],
+            "totals": [restored.rows, restored.pending, restored.events],
+        }
+    )
 
 
 def restored_from_json(data: Mapping[str, Any]) -> Restored:
@@ -289,6 +307,7 @@ def restored_from_json(data: Mapping[str, Any]) -> Restored:
         pending=pending,
         events=events,
         incomplete_ingests=checked.counts(data.get("thinned", ())),
+        business=business_from_json(data["business_snapshots"]) if "business_snapshots" in data else None,
     )
 
 
@@ -350,51 +369,3 @@ def file_from_json(data: Mapping[str, Any]) -> DataFile:
     if not file.segments or not 0 < file.footer_bytes <= file.size:
         raise ValueError(f"{file.path} has no segment, or a footer of {file.footer_bytes} of its {file.size} bytes")
     return file
-
-
-def log_to_json(log: LogFile) -> dict[str, Any]:
-    return {
-        "path": log.path,
-        "size": log.size,
-        "crc32": log.crc32,
-        "events": log.events,
-        "groups": list(log.groups),
-        "until": [log.least_until, log.greatest_until],
-        "version": log.version,
-    }
-
-
-def log_from_json(data: Mapping[str, Any]) -> LogFile:
-    return LogFile(
-        path=own_path(PathKind.LOG, data["path"]),
-        size=checked.count(data["size"]),
-        crc32=checked.crc(data["crc32"]),
-        events=check_rows(checked.count(data["events"]), checked.count(data["size"])),
-        groups=checked.counts(data["groups"]),
-        least_until=checked.word(data["until"][0]),
-        greatest_until=checked.word(data["until"][1]),
-        version=checked.word(data["version"]),
-    )
-
-
-def run_to_json(run: RunFile) -> dict[str, Any]:
-    return {
-        "path": run.path,
-        "size": run.size,
-        "crc32": run.crc32,
-        "entries": run.entries,
-        "hashes": [run.hash_low, run.hash_high],
-    }
-
-
-def run_from_json(data: Mapping[str, Any]) -> RunFile:
-    if checked.count(data["entries"]) * BYTES_AN_ENTRY > checked.count(data["size"]):
-        raise ValueError(f"{data['entries']:,} entries are said to be in {data['size']:,} bytes")
-    return RunFile(
-        path=own_path(PathKind.RUN, data["path"]),
-        size=checked.count(data["size"]),
-        crc32=checked.crc(data["crc32"]),
-        entries=data["entries"],
-        hash_low=checked.hash_word(data["hashes"][0]),
-        hash_high=checked.hash_word(data["hashes"][1]),
-    )

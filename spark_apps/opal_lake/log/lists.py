@@ -6,10 +6,22 @@ from threading import Lock
 from typing import Any
 
 from opal_lake import checked
-from opal_lake.data.segment import DataFile, LogFile, RunFile, Segment, SideFile, segment_from_json, segment_to_json
+from opal_lake.data.segment import (
+    DataFile,
+    LogFile,
+    RunFile,
+    Segment,
+    SideFile,
+    log_from_json,
+    log_to_json,
+    run_from_json,
+    run_to_json,
+    segment_from_json,
+    segment_to_json,
+)
 from opal_lake.events.bitmap import BitmapBase
 from opal_lake.layout import PathKind, own_path
-from opal_lake.log.commit import Commit, Rewrite, file_from_json, file_to_json, log_from_json, log_to_json, run_from_json, run_to_json
+from opal_lake.log.commit import Commit, Rewrite, file_from_json, file_to_json
 from opal_lake.log.sections import GONE, decode_section, is_gone
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified

@@ -113,6 +113,9 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
 
 def business_after(business: BusinessSnapshots, commit: Commit) -> BusinessSnapshots:
     """What business snapshots there are after a commit."""
+    restored = commit.actions.restored
+    if restored is not None and restored.business is not None:
+        return restored.business
     known = business.release(commit.actions.released) if commit.actions.released else business
     if commit.actions.finished is not None:
         return known.finish(commit.actions.finished)

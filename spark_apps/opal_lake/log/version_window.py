@@ -2,9 +2,9 @@
 
 from collections.abc import Container, Iterable, Mapping
 
-from opal_lake.errors import count_text
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Root, Snapshot
+from opal_lake.spec.business_snapshots import finished_text
 
 LATEST = "latest"  # where changes may begin: after the newest version
 
@@ -22,7 +22,7 @@ def readable_text(root: Root) -> str:
     return (
         f"{root.oldest_version} to {root.version}"
         + (f", and savepoints {savepoints_text(named)}" if named else "")
-        + (f", and {count_text(len(days), 'business snapshot')}, {days[0]} to {days[-1]}" if days else "")
+        + (f", and business snapshots {finished_text(days)}" if days else "")
     )
 
 

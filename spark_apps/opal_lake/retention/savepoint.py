@@ -52,9 +52,12 @@ def set_savepoint(log: CommitLog, name: str, version: int | None = None, *, move
 
 
 def _refuse_business(business: BusinessSnapshots, name: str) -> None:
-    """A finished business snapshot is a savepoint of its name."""
-    if name == business.open or name in business.held or name in business.finished:
-        raise InvalidInputError(f"{name} is a business snapshot of this table, whose savepoint has this name; choose another one")
+    """A finished business snapshot is a savepoint of its name, and one to come will be."""
+    if business.is_named_like(name):
+        raise InvalidInputError(
+            f"a savepoint of this table cannot be called {name!r}: business snapshots are, as {business.newest}, and each becomes a "
+            f"savepoint of its name; add a word, as 'before-{name}'"
+        )
 
 
 def savepoint_version(head: Snapshot, name: str) -> int:

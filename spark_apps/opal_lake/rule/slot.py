@@ -9,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from opal_lake import layout
-from opal_lake.data.segment import LogFile, RunFile
+from opal_lake.data.segment import LogFile, RunFile, log_from_json, log_to_json, run_from_json, run_to_json
 from opal_lake.events.segment_log import Events, write_events
 from opal_lake.ids import SEQUENCE_BITS
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.entries import Entries, concat_entries, greatest_of_equal, sorted_entries
 from opal_lake.key_store.merge import hash_range
 from opal_lake.key_store.run import encode_run
-from opal_lake.log.commit import log_from_json, log_to_json, run_from_json, run_to_json
 from opal_lake.rule.metagen import Ruling, apply_rule
 from opal_lake.storage.protocol import Storage
 

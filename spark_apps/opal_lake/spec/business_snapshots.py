@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any
@@ -48,6 +48,10 @@ class BusinessSnapshots:
     def held_numbers(self) -> frozenset[int]:
         """The ingests whose rows no MetaGen may take up yet."""
         return frozenset(number for held in self.held.values() for number in held.numbers)
+
+    def is_named_like(self, name: str) -> bool:
+        """Whether a business snapshot of the table could have this name."""
+        return self.newest is not None and _form(name) == _form(self.newest)
 
     def is_held(self, name: str) -> bool:
         """Whether rows of it are held back, if they came now."""
@@ -97,10 +101,9 @@ class BusinessSnapshots:
             )
         if _DATE.match(name) and not _is_date(name):
             return f"business snapshot {name} is written as a date, and the calendar has no such day"
-        newest = self.newest
-        if newest is not None and _form(name) != _form(newest):
+        if self.newest is not None and not self.is_named_like(name):
             return (
-                f"business snapshot {name} is not written as {newest} is, but names are ordered as texts; write all in one form, as "
+                f"business snapshot {name} is not written as {self.newest} is, but names are ordered as texts; write all in one form, as "
                 f"2022-07-15, with leading zeros"
             )
         if self.newest_finished is not None and name <= self.newest_finished:
@@ -127,9 +130,14 @@ class BusinessSnapshots:
         raise NotFoundError(f"there is no business snapshot {name!r}; {self._known_text()}")
 
     def _known_text(self) -> str:
-        finished = [f"... ({len(self.finished)} in all)"] if len(self.finished) > _SHOWN else []
-        known = [*finished, *self.finished[-_SHOWN:], *([] if self.open is None else [f"{self.open} (open)"])]
+        known = [*([finished_text(self.finished)] if self.finished else []), *([] if self.open is None else [f"{self.open} (open)"])]
         return f"readable are {', '.join(known)}" if known else "none has begun: name one with ingest(business_snapshot=...)"
+
+
+def finished_text(names: Sequence[str]) -> str:
+    """The last ones, and how many there are: `... (120 in all), 2022-07-18, 2022-07-19`. There may be holes between any two."""
+    more = [f"... ({len(names):,} in all)"] if len(names) > _SHOWN else []
+    return ", ".join([*more, *names[-_SHOWN:]])
 
 
 def first_of(counts: Mapping[str | None, int]) -> str | None:

@@ -30,6 +30,7 @@ class BusinessModel:
     held: dict[str, HeldRows] = field(default_factory=dict)
     open: str | None = None
     finished: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    newest_finished: str | None = None
 
     def content(self) -> dict[str, str]:
         """The value of each key."""
@@ -39,7 +40,7 @@ class BusinessModel:
         return {key: row[3] for key, row in best.items()}
 
     def check(self, name: str) -> None:
-        if (self.finished and name <= max(self.finished)) or (self.open is not None and name < self.open):
+        if (self.newest_finished is not None and name <= self.newest_finished) or (self.open is not None and name < self.open):
             raise RefusedError(name)
 
     def ingest(self, rows: Sequence[PutRow], name: str | None, now_us: int, *, is_inline: bool) -> None:
@@ -83,6 +84,7 @@ class BusinessModel:
     def _finish(self) -> None:
         assert self.open is not None
         self.finished[self.open] = self.content()
+        self.newest_finished = self.open
         self.open = min(self.held, default=None)
         if self.open is not None:
             self.pending += self.held.pop(self.open).rows

@@ -1,7 +1,8 @@
 """Restore: a new version that shows what an older one showed (FORMAT, restore). It writes metadata only."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -9,6 +10,7 @@ from opal_lake.data.segment import SideFile
 from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import InvalidInputError, NotFoundError, count_text
 from opal_lake.job.job import JobResult
+from opal_lake.log.checkpoint import ensure_checkpoint
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Actions, Commit, Restored
 from opal_lake.log.commit_log import CommitLog, Draft, Proposal
@@ -17,37 +19,70 @@ from opal_lake.log.sections import write_side
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable, readable_text
 from opal_lake.read.visible_rows import count_rows, difference
+from opal_lake.spec.business_snapshots import BusinessSnapshots
 
 OPERATION = "restore"
 
 
-def restore(log: CommitLog, state: Snapshot, *, dry_run: bool = False, token: str | None = None) -> JobResult:
-    """Show again what a state showed. Properties, savepoints, tokens and the floor stay as they are."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierDays:
+    """The business snapshots of an older state, with what that means for the savepoints of finished ones."""
+
+    business: BusinessSnapshots
+    savepoints: Mapping[str, int]
+    released: tuple[str, ...]
+
+
+def restore(
+    log: CommitLog, state: Snapshot, *, business_snapshots: bool = False, dry_run: bool = False, token: str | None = None
+) -> JobResult:
+    """Show again what a state showed. Properties, savepoints, tokens and the floor stay as they are.
+
+    Business snapshots stay, too, unless they are to be those of that state.
+    """
     started_us, base = log.clock.now_us(), log.head()
     if not dry_run and (earlier := find_result(log, base, OPERATION, token)) is not None:
         return earlier
-    if _shows_the_same(base, state):
+    if _shows_the_same(base, state) and not (business_snapshots and _changes_days(base, state)):
         note = f"the newest version shows what version {state.version} showed"
         result = JobResult(operation=OPERATION, table=log.storage.uri, token=token, notes=(note,))
         return result if dry_run else keep_result(log.storage, result)
     _check_possible(base, state)
     if dry_run:
-        return _result(base, state)
+        return _result(base, state, _earlier_days(base, state) if business_snapshots else None)
     number, attempts = claim_number(log.storage, base.root, OPERATION, log.clock), count()
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft:
         """Each lost race compares the state with another head."""
         _check_possible(head, state)
         restored = _plan(state, write_side(log.storage, number, next(attempts), _changed_lines(head, state), lambda line: line))
-        return Draft(
-            actions=Actions(restored=restored, forgotten=True), result=_result(head, state), changes_view=head.root.viewed > state.version
-        )
+        actions, days = Actions(restored=restored, forgotten=True), _earlier_days(head, state) if business_snapshots else None
+        if days is not None:
+            for version in days.savepoints.values():
+                ensure_checkpoint(log.storage, log.at(version, head))  # readable without the log below
+            restored = replace(restored, business=days.business)
+            actions = replace(actions, restored=restored, savepoints=days.savepoints, released=days.released)
+        return Draft(actions=actions, result=_result(head, state, days), changes_view=head.root.viewed > state.version)
 
     return log.commit(base, Proposal(operation=OPERATION, number=number, build=build, started_us=started_us, token=token))
 
 
 def _shows_the_same(head: Snapshot, state: Snapshot) -> bool:
     return head.root.viewed <= state.version and head.pending == state.pending
+
+
+def _changes_days(head: Snapshot, state: Snapshot) -> bool:
+    days = _earlier_days(head, state)
+    return days.business != head.root.business or bool(days.savepoints)
+
+
+def _earlier_days(head: Snapshot, state: Snapshot) -> EarlierDays:
+    """A finished business snapshot of the state is one again as long as its version can be read."""
+    business, kept, now = state.root.business, state.root.savepoints, head.root.savepoints
+    finished = tuple(name for name in business.finished if is_readable(head.root, kept[name]))
+    savepoints = {name: kept[name] for name in finished if now.get(name) != kept[name]}
+    released = {*head.root.business.finished} - {*finished} | savepoints.keys() & now.keys()
+    return EarlierDays(business=replace(business, finished=finished), savepoints=savepoints, released=tuple(sorted(released)))
 
 
 def _plan(state: Snapshot, side: SideFile) -> Restored:
@@ -88,7 +123,7 @@ def _items(snapshot: Snapshot, name: str) -> dict[Any, Any]:
     return {item: item for item in items} if name == "pending" else items
 
 
-def _result(head: Snapshot, state: Snapshot) -> JobResult:
+def _result(head: Snapshot, state: Snapshot, days: EarlierDays | None) -> JobResult:
     changed = difference(head, state)
     lost, again = head.pending - state.pending - state.segments.keys(), state.pending
     notes = [f"version {state.version} is what reads return again"]
@@ -98,5 +133,13 @@ def _result(head: Snapshot, state: Snapshot) -> JobResult:
     if again:
         rows = sum(state.segments[number].rows for number in again)
         notes.append(f"{count_text(rows, 'row')} that waited for a metagen in version {state.version} wait again; the next one shows them")
+    notes += [] if days is None else [*_day_notes(head, state, days.business)]
     counts = {"rows_restored": count_rows(changed.come), "rows_removed": count_rows(changed.gone)}
     return JobResult(operation=OPERATION, table=head.storage.uri, counts=counts, notes=tuple(notes))
+
+
+def _day_notes(head: Snapshot, state: Snapshot, then: BusinessSnapshots) -> Iterator[str]:
+    held = f", {', '.join(sorted(then.held))} held back" if then.held else ""
+    yield f"business snapshots are those of version {state.version} again: {then.open or 'none'} is open{held}"
+    if gone := [name for name in head.root.business.finished if name not in then.finished]:
+        yield f"no longer finished: {', '.join(gone)}; their savepoints are released"

@@ -244,13 +244,27 @@ def changes(args: argparse.Namespace) -> None:
 
 def _show_rows(args: argparse.Namespace, declared: type[Shown]) -> None:
     args.columns = column_names(args.columns)
-    results = _run(args, [JobSpec(operation=operation_of(args, declared), table=args.table)])
+    operation = operation_of(args, declared)
+    _check_versions(args, operation)
+    results = _run(args, [JobSpec(operation=operation, table=args.table)])
     if args.to is not None:
         _show(args, results)
     elif args.json:
         print(json.dumps(results[0].examples, indent=2, ensure_ascii=False))
     else:
         _print(rows_page(results[0], Style.of(sys.stdout), output_width(sys.stdout)))
+
+
+def _check_versions(args: argparse.Namespace, operation: Operation) -> None:
+    """That the table has what is asked for: Spark, which takes seconds to start, would say so no better."""
+    from opal_lake.read.change_range import version_range
+    from opal_lake.table import Table
+
+    table = Table.open(args.table, store_options(args))
+    if isinstance(operation, Changes):
+        version_range(table.log, operation.start, operation.end)
+    if isinstance(operation, Read):
+        table.snapshot_at(operation.version, operation.timestamp, operation.business_snapshot)
 
 
 def _run_one(args: argparse.Namespace, operation: Operation) -> None:

@@ -91,7 +91,7 @@ def test_a_business_snapshot_is_finished_and_shown(tmp_path: Path, capsys: pytes
     table.set_properties({"drift": "2h"})
     table.ingest(*rows([("ax", 2, 20)]), business_snapshot="2022-07-16")
     assert main(["describe", uri]) == OK
-    assert "2022-07-15 is open, 2022-07-16 held back" in capsys.readouterr().out
+    assert "2022-07-15 is open; 2022-07-16 held back" in capsys.readouterr().out
     assert main(["finish-snapshot", uri, "2022-07-16"]) == INPUT
     assert "'2022-07-16' is not the open business snapshot, 2022-07-15 is" in capsys.readouterr().err
     assert main(["finish-snapshot", uri, "2022-07-15"]) == OK
@@ -101,7 +101,7 @@ def test_a_business_snapshot_is_finished_and_shown(tmp_path: Path, capsys: pytes
     assert main(["history", uri]) == OK
     assert re.search(r"finish_business_snapshot .*2022-07-15", capsys.readouterr().out)
     assert main(["describe", uri]) == OK
-    assert "1 finished (2022-07-15 to 2022-07-15), 2022-07-16 is open" in capsys.readouterr().out
+    assert "finished 2022-07-15; 2022-07-16 is open" in capsys.readouterr().out
 
 
 def test_restore_says_what_would_change_and_does_it(uri: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,11 +17,13 @@ import pytest
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.duration import parse_duration
 from opal_lake.errors import CommitUnknownError, ConflictError, InvalidInputError, NotFoundError, OpalError, StorageError
 from opal_lake.inspect.check import check_table
 from opal_lake.inspect.describe import describe, history_rows
+from opal_lake.log.version_window import is_readable
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage
 from opal_lake.storage.memory import MemoryStorage
@@ -178,7 +180,7 @@ def test_a_finished_business_snapshot_outlives_retention_and_a_released_one_does
         table.ingest(arrow([(*row, day)]), metadata="inline", business_snapshot=day)
     table.retain(window="0s", grace="0s")
     assert cities(table, business_snapshot=FRIDAY) == {"A": "Beijing"}
-    with pytest.raises(NotFoundError, match=f"and 2 business snapshots, {FRIDAY} to {SATURDAY}"):
+    with pytest.raises(NotFoundError, match=f"and business snapshots {FRIDAY}, {SATURDAY}"):
         table.read(version=0)
     table.release(FRIDAY)
     with pytest.raises(NotFoundError, match=f"there is no business snapshot '{FRIDAY}'; readable are {SATURDAY}, {SUNDAY} .open."):
@@ -187,6 +189,98 @@ def test_a_finished_business_snapshot_outlives_retention_and_a_released_one_does
         table.ingest(arrow([("A", 4, "Nowhere", FRIDAY)]), business_snapshot=FRIDAY)
     assert cities(table, business_snapshot=SATURDAY) == {"A": "Wuhan"}
     assert check_table(table) == []
+
+
+@pytest.mark.parametrize("drift", ["0s", "2h"])
+@pytest.mark.parametrize("metadata", ["batch", "inline"])
+def test_a_restore_takes_a_stray_business_snapshot_back(drift: str, metadata: str) -> None:
+    """Without a drift time a row of a far day finishes the open one; with one it is held back, and would do so later."""
+    table = create(drift=drift)
+    for day, row in {FRIDAY: ("A", 1, "Beijing"), SATURDAY: ("A", 2, "Wuhan")}.items():
+        table.ingest(arrow([(*row, day)]), metadata=metadata, business_snapshot=day)
+        pass_time(table, 3)
+        table.metagen()
+    before = table.snapshot_at().version
+    business = describe(table)["business_snapshots"]
+    assert business == {"finished": [FRIDAY], "open": SATURDAY, "held": []}
+    table.ingest(arrow([("B", 3, "Nowhere", "2999-01-01")]), metadata=metadata, business_snapshot="2999-01-01")
+    if metadata == "batch" and drift == "0s":
+        table.metagen()
+    next_day = arrow([("A", 4, "Xian", SUNDAY)])
+    if drift == "0s":
+        refused(table, f"{SUNDAY} is (before|not after)", lambda: table.ingest(next_day, business_snapshot=SUNDAY))
+    planned = table.restore(version=before, business_snapshots=True, dry_run=True)
+    assert f"business snapshots are those of version {before} again: {SATURDAY} is open" in planned.notes
+    result = table.restore(version=before, business_snapshots=True)
+    released = [note for note in result.notes if "no longer finished" in note]
+    assert released == ([f"no longer finished: {SATURDAY}; their savepoints are released"] if drift == "0s" else [])
+    assert planned.notes == result.notes
+    assert describe(table)["business_snapshots"] == business
+    assert cities(table) == {"A": "Wuhan"}
+    table.ingest(next_day, metadata=metadata, business_snapshot=SUNDAY)
+    pass_time(table, 3)
+    table.metagen()
+    assert describe(table)["business_snapshots"] == {"finished": [FRIDAY, SATURDAY], "open": SUNDAY, "held": []}
+    assert cities(table, business_snapshot=SATURDAY) == {"A": "Wuhan"}
+    assert cities(table) == {"A": "Xian"}
+    assert check_table(table) == []
+
+
+def test_a_stray_business_snapshot_without_rows_is_taken_back_too() -> None:
+    table = create()
+    table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot=FRIDAY)
+    table.ingest(arrow([]), metadata="inline", business_snapshot="2999-01-01")
+    assert describe(table)["business_snapshots"]["open"] == "2999-01-01"
+    assert table.restore(version=1).version is None, "it shows the same"
+    assert describe(table)["business_snapshots"]["open"] == "2999-01-01"
+    done = table.restore(version=1, business_snapshots=True)
+    assert done.version is not None
+    assert not table.log.read_commit(done.version).changes_view
+    assert describe(table)["business_snapshots"] == {"finished": [], "open": FRIDAY, "held": []}
+    assert table.restore(version=1, business_snapshots=True).version is None, "there is nothing left to take back"
+    assert check_table(table) == []
+
+
+def test_what_a_restore_took_back_another_one_brings_again() -> None:
+    table = create()
+    for day, city in {FRIDAY: "Beijing", SATURDAY: "Wuhan", SUNDAY: "Xian"}.items():
+        table.ingest(arrow([("A", 1, city, day)]), metadata="inline", business_snapshot=day)
+    last, business = table.snapshot_at().version, table.snapshot_at().root.business
+    table.restore(version=1, business_snapshots=True)
+    assert describe(table)["business_snapshots"] == {"finished": [], "open": FRIDAY, "held": []}
+    assert not table.snapshot_at().root.savepoints
+    table.restore(version=last, business_snapshots=True)
+    assert table.snapshot_at().root.business == business
+    table.retain(window="0s", grace="0s")
+    shown = {day: cities(table, business_snapshot=day)["A"] for day in (FRIDAY, SATURDAY, SUNDAY)}
+    assert shown == {FRIDAY: "Beijing", SATURDAY: "Wuhan", SUNDAY: "Xian"}
+    assert check_table(table) == []
+
+
+def test_a_finished_business_snapshot_whose_version_is_gone_does_not_come_back() -> None:
+    table = create()
+    for day, city in {FRIDAY: "Beijing", SATURDAY: "Wuhan"}.items():
+        table.ingest(arrow([("A", 1, city, day)]), metadata="inline", business_snapshot=day)
+    kept = table.snapshot_at().version
+    table.savepoint("kept", kept)
+    table.ingest(arrow([("A", 1, "Xian", SUNDAY)]), metadata="inline", business_snapshot=SUNDAY)
+    table.release(FRIDAY)
+    table.retain(window="0s", grace="0s")
+    table.restore(savepoint="kept", business_snapshots=True)
+    assert describe(table)["business_snapshots"] == {"finished": [], "open": SATURDAY, "held": []}
+    refused(table, f"{FRIDAY} is not after {FRIDAY}, which is finished", lambda: table.ingest(arrow([]), business_snapshot=FRIDAY))
+    assert check_table(table) == []
+
+
+def test_who_does_not_know_that_business_snapshots_are_taken_back_stops_there() -> None:
+    table = create()
+    table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot=FRIDAY)
+    table.ingest(arrow([("A", 1, "Beijing", SATURDAY)]), metadata="inline", business_snapshot=SATURDAY)
+    done = table.restore(version=1, business_snapshots=True)
+    assert done.version is not None
+    data = table.storage.get(layout.commit_path(done.version))
+    assert b'"format":3' in data
+    assert b'"business_snapshots":{"open":"2022-07-15"}' in data
 
 
 def test_every_metagen_leaves_held_rows_also_one_of_another_process() -> None:
@@ -291,9 +385,13 @@ def test_bad_input_says_what_would_work_and_writes_nothing() -> None:
     refused(table, "column 'at' is long, but a business snapshot is a date", lambda: table.ingest(rows, business_snapshot_column="at"))
     refused(table, "give one of them", lambda: table.read(version=1, business_snapshot=SATURDAY))
     refused(table, f"'{SUNDAY}'; readable are {SATURDAY} .open.", lambda: table.read(business_snapshot=SUNDAY), NotFoundError)
-    refused(table, "choose another one", lambda: table.savepoint(SATURDAY))
-    table.savepoint(SUNDAY)
-    refused(table, f"{SUNDAY} would become a savepoint .* release it", lambda: table.ingest(rows, business_snapshot=SUNDAY))
+    for name in (FRIDAY, SATURDAY, SUNDAY, "2999-01-01"):
+        refused(table, f"cannot be called '{name}': .* add a word, as 'before-{name}'", lambda name=name: table.savepoint(name))
+    table.savepoint(f"before-{SUNDAY}")
+    older = create()
+    older.savepoint(SUNDAY)
+    older.ingest(rows, business_snapshot=SATURDAY)
+    refused(older, f"{SUNDAY} would become a savepoint .* release it", lambda: older.ingest(rows, business_snapshot=SUNDAY))
     refused(table, "none has begun", lambda: create().read(business_snapshot=SUNDAY), NotFoundError)
     with_null = rows.set_column(3, "day", pa.array([None], pa.string()))
     refused(table, "business snapshot column 'day' is null", lambda: table.ingest(with_null, business_snapshot_column="day"))
@@ -468,7 +566,7 @@ DAYS = [f"2022-07-{day}" for day in range(15, 20)]
 HISTORIES = 8
 SEED = int(os.environ.get("OPAL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 Step = tuple[str, int, list[tuple[int, int, int]]]
-WRITES, REST = ("batch", "inline", "by column", "inline by column", "plain"), ("finish", "reopen", "compact", "retain")
+WRITES, REST = ("batch", "inline", "by column", "inline by column", "plain"), ("finish", "reopen", "compact", "retain", "restore")
 VERBS = (*WRITES, "metagen", "metagen", "wait", "wait", *REST)
 DICE = st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 4))
 STEPS = st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 4), st.lists(DICE, max_size=4)), min_size=3, max_size=16)
@@ -479,6 +577,7 @@ def play(steps: list[Step], drift: str) -> None:
     storage, clock = MemoryStorage(), ManualClock(step_us=1000)
     table = create_on(storage, create(drift=drift).snapshot_at().spec, clock, CountingIds())
     model = BusinessModel(drift_us=parse_duration(drift, name="drift"))
+    moments = {0: (model, {})}
     days = 0
     for number, (verb, die, dice) in enumerate(steps):
         days = min(len(DAYS) - 1, days + (die == 4))  # days go by, and what comes is of about now
@@ -487,6 +586,10 @@ def play(steps: list[Step], drift: str) -> None:
             ("kxz"[key], delta, f"{number}.{position}", DAYS[(days + day) % len(DAYS)]) for position, (key, delta, day) in enumerate(dice)
         ]
         version = table.snapshot_at().version
+        if verb == "restore":
+            model = restore_both(table, model, moments, die)
+            compare(table, model)
+            continue
         try:
             expected = deepcopy(model)
             do_to_model(expected, verb, name, rows, clock.at_us)
@@ -500,8 +603,23 @@ def play(steps: list[Step], drift: str) -> None:
         if verb == "reopen":
             table = table_on(storage, clock, CountingIds(prefix=f"writer-{number}"))
         compare(table, model)
+        moments[table.snapshot_at().version] = (model, dict(table.snapshot_at().root.savepoints))
     assert check_table(table) == []
     assert commits_hold_one_each(table)
+
+
+def restore_both(table: Table, model: BusinessModel, moments: dict[int, tuple[BusinessModel, dict[str, int]]], die: int) -> BusinessModel:
+    """To one of the versions that can be read, with its business snapshots. A finished one comes back unless its version is gone."""
+    root = table.snapshot_at().root
+    versions = [version for version in moments if is_readable(root, version)]
+    if not versions:
+        return model
+    version = versions[die % len(versions)]
+    earlier, savepoints = moments[version]
+    table.restore(version=version, business_snapshots=True)
+    finished = {name: content for name, content in earlier.finished.items() if is_readable(root, savepoints[name])}
+    newest = max(earlier.finished, default=None)
+    return replace(deepcopy(earlier), arrived=model.arrived, finished=finished, newest_finished=newest)
 
 
 def do_to_model(model: BusinessModel, verb: str, name: str, rows: list[Row], now_us: int) -> None:

@@ -1,6 +1,7 @@
 """What a restore says against the version that it restored (I26)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from opal_lake import layout
 from opal_lake.inspect.check.finding import Findings
@@ -23,6 +24,7 @@ def check_restores(log: CommitLog, commits: Sequence[Commit], kept: Root | None,
                 older = log.at(restored.version)
                 _compare_lists(log.at(commit.version), older, path, findings)
                 _compare_sums(restored, older.root, path, findings)
+                _compare_business(restored, older.root, path, findings)
 
 
 def _compare_lists(state: Snapshot, older: Snapshot, path: str, findings: Findings) -> None:
@@ -37,3 +39,11 @@ def _compare_sums(restored: Restored, root: Root, path: str, findings: Findings)
         here = getattr(restored, name)
         message = f"its {name} is {here!r}, of version {root.version} {there!r}; restore the log from a backup"
         findings.expect(here == there, "I26", path, message)
+
+
+def _compare_business(restored: Restored, root: Root, path: str, findings: Findings) -> None:
+    """Finished ones may be fewer: those whose version could be read no longer."""
+    if (business := restored.business) is not None:
+        right = business == replace(root.business, finished=business.finished) and {*business.finished} <= {*root.business.finished}
+        message = f"its business snapshots are not those of version {root.version}; restore the log from a backup"
+        findings.expect(right, "I26", path, message)

@@ -108,6 +108,7 @@ class Restore(Operation):
     version: Annotated[Version | None, Help("what this version showed", "N")] = None
     timestamp: Annotated[str | None, Help("what had been committed up to this time, as 2026-01-31T12:00:00+00:00", "TIME")] = None
     savepoint: Annotated[str | None, Help("what the version of this savepoint showed", "NAME")] = None
+    business_snapshots: Annotated[bool, Help("also take back business snapshots that began or were finished since")] = False
     dry_run: Annotated[bool, Help("change nothing, and count what would")] = False
 
     @classmethod
