@@ -5,7 +5,7 @@ they need one.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,10 +140,16 @@ def plan_lists(snapshot: Snapshot) -> dict[str, ListPlan]:
 
 
 def _plan_list(snapshot: Snapshot, name: str, *, is_touched: bool) -> ListPlan:
-    """A part that lies in the root is written again in any case; one in a file once what is new is large beside it."""
+    """A part that lies in the root is written again in any case; one in a file once what is new is large beside it.
+
+    A restore brings back what had gone. When that goes once more, a part could not tell it from what came and went since the part below,
+    which has it still: so after a restore the list begins anew.
+    """
     kept, kind = list(snapshot.sections.get(name, ())), LISTS[name]
     if kept and not is_touched:
         return ListPlan(kept=tuple(kept))
+    if name in RESTORED_LISTS and any(commit.actions.restored is not None for commit in snapshot.commits):
+        return ListPlan(kept=(), lines={key: canonical_json(kind.to_json(key, value)) for key, value in list_items(snapshot, name).items()})
     lines: Lines = {}
     for key, value in snapshot.changes(name):
         add_line(lines, key, None if value is None else canonical_json(kind.to_json(key, value)))
@@ -154,6 +160,12 @@ def _plan_list(snapshot: Snapshot, name: str, *, is_touched: bool) -> ListPlan:
         if name == "tokens":
             lines = dict([*lines.items()][-snapshot.spec.integer("token_keep") :])
     return ListPlan(kept=tuple(kept), lines=lines)
+
+
+def list_items(snapshot: Snapshot, name: str) -> dict[Hashable, Any]:
+    """One of the lists that a restore sets back, by what names its items."""
+    items = getattr(snapshot, name)
+    return {item: item for item in items} if name == "pending" else items
 
 
 def _merges(part: Part, new: int) -> bool:

@@ -10,7 +10,7 @@ from opal_lake.data.segment import SideFile
 from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import InvalidInputError, NotFoundError, count_text
 from opal_lake.job.job import JobResult
-from opal_lake.log.checkpoint import ensure_checkpoint
+from opal_lake.log.checkpoint import ensure_checkpoint, list_items
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Actions, Commit, Restored
 from opal_lake.log.commit_log import CommitLog, Draft, Proposal
@@ -113,14 +113,9 @@ def _check_possible(head: Snapshot, state: Snapshot) -> None:
 def _changed_lines(head: Snapshot, state: Snapshot) -> Iterator[list[Any]]:
     """What the lists of the head lack, and what they have too much."""
     for name in RESTORED_LISTS:
-        new, old = (_items(snapshot, name) for snapshot in (head, state))
+        new, old = (list_items(snapshot, name) for snapshot in (head, state))
         yield from (restored_line(name, key, None) for key in new.keys() - old.keys())
         yield from (restored_line(name, key, value) for key, value in old.items() if new.get(key) != value)
-
-
-def _items(snapshot: Snapshot, name: str) -> dict[Any, Any]:
-    items = getattr(snapshot, name)
-    return {item: item for item in items} if name == "pending" else items
 
 
 def _result(head: Snapshot, state: Snapshot, days: EarlierDays | None) -> JobResult:

@@ -211,6 +211,19 @@ def test_reads_need_no_log_behind_the_checkpoint_of_a_restore(table: Table) -> N
     assert (checkpoint.version, checkpoint.root.epoch) == (5, 1)
 
 
+def test_what_came_back_and_went_again_is_gone(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists in parts: what a restore takes away lies in a part far below that of the restore, also when it does so once more."""
+    monkeypatch.setattr(sections, "INLINE_BYTES", 0)
+    table = create(storage, checkpoint_commits=1, fold_files=0)
+    batches = [[(f"sku {number:02}", 1, number)] for number in range(24)]
+    for batch in batches:
+        table.ingest(*rows(batch), metadata="inline")
+    for version in (22, 24, 22, 24, 23, 24, 22):
+        table.restore(version=version)
+        assert content(reopen(storage)) == latest(batches[:version])
+    assert check_table(table) == []
+
+
 def test_who_knows_no_restore_stops_there(table: Table) -> None:
     """As a reader of the format before it would."""
     table.restore(version=2)
