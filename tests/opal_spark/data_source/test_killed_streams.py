@@ -3,6 +3,7 @@
 OPAL_KILLS says how often it is killed.
 """
 
+import itertools
 import os
 import random
 import signal
@@ -44,9 +45,13 @@ def stream(table: Table, target: Table, folder: Path, *more: str) -> "subprocess
 
 
 def kill_at_random(process: "subprocess.Popen[str]", dice: random.Random) -> None:
-    """Sometimes while it starts, otherwise some time after the start of its first micro-batch."""
+    """Sometimes while it starts, otherwise some time after the start of one of its first micro-batches.
+
+    On a slow machine the first would be all that ever runs, and never ends.
+    """
     assert process.stdout is not None
-    begun = threading.Thread(target=process.stdout.readline, daemon=True)
+    lines = itertools.islice(process.stdout, dice.randint(1, 3))
+    begun = threading.Thread(target=lambda: [*lines], daemon=True)
     begun.start()
     begun.join(dice.uniform(1, 10) if dice.random() < 0.2 else START_SECONDS)
     time.sleep(dice.uniform(0, 4))
