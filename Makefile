@@ -41,7 +41,7 @@ JOBS ?= 2
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-table test test-quick quick-tests test-slow test-all check format docs bench bench-check bench-churn bench-commits bench-memory bench-parse bench-peers bench-requests bench-rule soak crash scale lock clean slow-airflow slow-tables
+.PHONY: help venv demo demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs bench bench-check bench-churn bench-commits bench-memory bench-parse bench-peers bench-requests bench-rule soak crash scale lock clean slow-airflow slow-tables
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -102,6 +102,20 @@ test-quick: $(VENV)/.classes  ## the quick tests on another Python: PYTHON=/usr/
 	@$(VENV)/bin/uv pip install --quiet --no-config --python $(OTHER)/bin/python --require-hashes -r $(LOCK)
 	@$(VENV)/bin/uv pip install --quiet --no-config --python $(OTHER)/bin/python --no-deps --no-build-isolation -e .
 	@$(MAKE) --no-print-directory VENV=$(OTHER) quick-tests
+
+# What depends on Spark's own version most, in an environment of the lock but for Spark; of the hashes those of the lock only.
+NEXT_SPARK ?= 4.2.0
+NEXT = .venv-spark-$(NEXT_SPARK)
+test-next-spark: venv  ## streams, format("opal") and the feed on another Spark: NEXT_SPARK=4.2.0
+	@$(VENV)/bin/uv venv --quiet --no-config --allow-existing --python "$(PY)" $(NEXT)
+	@sed -E -e '/^ *--hash=/d' -e 's/ \\$$//' -e 's/^(pyspark|pyspark-client)==[^ ]*/\1==$(NEXT_SPARK)/' $(LOCK) > $(NEXT)/requirements.txt
+	@$(VENV)/bin/uv pip install --quiet --no-config --python $(NEXT)/bin/python -r $(NEXT)/requirements.txt
+	@$(VENV)/bin/uv pip install --quiet --no-config --python $(NEXT)/bin/python --no-deps --no-build-isolation -e .
+	@$(MAKE) --no-print-directory VENV=$(NEXT) next-spark-tests
+
+next-spark-tests:
+	@$(ENVIRONMENT) "$(PY)" -c 'import pyspark; print("Spark", pyspark.__version__)' && \
+		$(PYTEST) tests/opal_spark/data_source tests/opal_spark/read $(ARGS)
 
 quick-tests:
 	@$(ENVIRONMENT) "$(PY)" --version && $(PYTEST) -m "not slow and not spark" $(ARGS) && "$(PY)" -m opal_spark.cli.demo >/dev/null
@@ -166,5 +180,5 @@ lock: venv  ## renew .ci/requirements.lock from pyproject.toml; UPGRADE=1 takes 
 		--annotation-style=line --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --output-file $(LOCK)
 
 clean:  ## remove .venv, caches and what builds and Spark leave behind
-	rm -rf $(VENV) .venv-3.* build dist site .hypothesis .*_cache artifacts derby.log metastore_db spark-warehouse
+	rm -rf $(VENV) .venv-3.* .venv-spark-* build dist site .hypothesis .*_cache artifacts derby.log metastore_db spark-warehouse
 	find docs spark_apps tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -29,21 +29,17 @@ from opal_lake.spec.schema import Field
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage import open_storage
 from opal_lake.table import table_on
+from opal_spark.data_source.available_now import SupportsTriggerAvailableNow, is_unlimited, read_limit
 from opal_spark.data_source.offset import NOT_BEGUN, SNAPSHOT, StreamOffset, offset_from_json
 from opal_spark.data_source.options import StreamOptions
 from opal_spark.data_source.stream_parts import FilesPartition, VersionsPartition, by_size, by_versions
 from opal_spark.engine.tasks import forget_archives
 from opal_spark.read.requested_schema import refuse_nulls, requested_fields
 
-try:
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow  # type: ignore[import-not-found,unused-ignore]  # since 4.2
-except ImportError:
-    SupportsTriggerAvailableNow = object
-
 Offset = dict[str, Any]
 
 
-class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc,unused-ignore]  # see above
+class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # a class since 4.2
     """Offsets and partitions in a process of the driver's, `read` in the tasks."""
 
     def __init__(self, path: str, storage: Mapping[str, str], options: StreamOptions, schema: StructType) -> None:
@@ -65,10 +61,19 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
     def latestOffset(self, start: Offset | None = None, limit: object = None) -> Offset:  # noqa: N802  # Spark's name
         """At most `maxVersionsPerTrigger` versions further; the same one, if no version since has changed what a read returns."""
         last, head = start or self.last, self.target or self.log.head()
-        self.last = self._first(head) if last is None or last == NOT_BEGUN else self._next(last, head)
+        most = None if is_unlimited(limit) else self.options.most_versions
+        self.last = self._first(head, most) if last is None or last == NOT_BEGUN else self._next(last, head, most)
         return self.last
 
-    def _first(self, head: Snapshot) -> Offset:
+    def getDefaultReadLimit(self) -> object:  # noqa: N802  # Spark's name
+        return read_limit(self.options.most_versions)
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802  # Spark's name
+        """For the progress of the query: how far it could be."""
+        head = self.log.head()
+        return None if self.last is None or self.last == NOT_BEGUN else self._offset(head, head.root.viewed).to_json()
+
+    def _first(self, head: Snapshot, most: int | None) -> Offset:
         if self.options.start is None:
             return self._offset(head, head.version, SNAPSHOT).to_json()
         versions = version_range(self.log, self.options.start)
@@ -79,17 +84,13 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
                 f"{self.log.storage.uri}: option startingTimestamp={self.options.start} is after the newest version {head.version}, of "
                 f"{newest}; give an earlier time, or startingVersion=latest"
             )
-        return self._offset(head, self._end(after, head), after).to_json()
+        return self._offset(head, _end(after, head, most), after).to_json()
 
-    def _next(self, last: Offset, head: Snapshot) -> Offset:
+    def _next(self, last: Offset, head: Snapshot, most: int | None) -> Offset:
         offset = offset_from_json(last)
         offset.check(head.root, self.log.storage.uri)
-        end = self._end(offset.version, head)
+        end = _end(offset.version, head, most)
         return last if end == offset.version else self._offset(head, end).to_json()
-
-    def _end(self, after: int, head: Snapshot) -> int:
-        most = self.options.most_versions
-        return max(after, head.root.viewed if most is None else min(head.root.viewed, after + most))
 
     def _offset(self, head: Snapshot, version: int, begun: int | str | None = None) -> StreamOffset:
         known = {} if self.last is None or self.last == NOT_BEGUN else offset_from_json(self.last).fields
@@ -156,3 +157,7 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             refuse_nulls(rows, self.schema)
             yield from rows.to_batches()
         forget_archives()
+
+
+def _end(after: int, head: Snapshot, most: int | None) -> int:
+    return max(after, head.root.viewed if most is None else min(head.root.viewed, after + most))

@@ -28,6 +28,7 @@ from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 from opal_spark import run_available
 from opal_spark.data_source import stream_parts
+from opal_spark.data_source.available_now import since_4_2
 from opal_spark.data_source.source import OpalDataSource
 from opal_spark.data_source.stream import OpalStreamReader
 
@@ -292,6 +293,30 @@ def test_what_is_available_now_comes_and_the_query_ends(spark: SparkSession, tmp
     assert stream.ids() == [[1, 2, 3], [3, 3, 4], [1, 5]]
     assert stream.changes() == expected(table, 1)
     assert_in_order(stream, table)
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(since_4_2 is None, reason="Spark 4.1 puts everything so far into one micro-batch (make test-next-spark)")
+def test_spark_itself_limits_micro_batches_and_ends_with_what_was_there(spark: SparkSession, tmp_path: Path) -> None:
+    table = new_table(tmp_path / "t")
+    for key in (1, 2, 3, 4, 5):
+        upsert(table, (key, key, "x"))
+    stream = on_spark(spark, tmp_path)(table, startingVersion=1, maxVersionsPerTrigger=2, **FEED)
+    assert isinstance(stream, SparkStream)
+
+    def keep(rows: DataFrame, batch: int) -> None:
+        upsert(table, (9, 9 + batch, "later"))
+        stream._keep(rows, batch)
+
+    query = stream.writer().foreachBatch(keep).trigger(availableNow=True).start()
+    assert query.awaitTermination(300)
+    assert stream.ids() == [[1, 2], [3, 4], [5]]
+    assert query.lastProgress is not None
+    assert json.loads(query.lastProgress["sources"][0]["latestOffset"])["version"] > 5
+    once = on_spark(spark, tmp_path)(table, startingVersion=1, maxVersionsPerTrigger=2, **FEED)
+    assert isinstance(once, SparkStream)
+    assert once.writer().trigger(once=True).start().awaitTermination(300)
+    assert once.changes() == expected(table, 1), "Trigger.Once reads all there is"
 
 
 def test_a_stream_begins_at_its_start(tmp_path: Path, new_stream: NewStream) -> None:
