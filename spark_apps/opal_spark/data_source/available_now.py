@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 try:
-    from pyspark.sql.streaming import datasource as since_4_2  # type: ignore[attr-defined,unused-ignore]
+    from pyspark.sql.streaming import datasource as since_4_2  # type: ignore[attr-defined,unused-ignore]  # 4.1 has none
 except ImportError:
     since_4_2 = None
 

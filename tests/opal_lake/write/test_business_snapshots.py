@@ -23,7 +23,9 @@ from opal_lake.duration import parse_duration
 from opal_lake.errors import CommitUnknownError, ConflictError, InvalidInputError, NotFoundError, OpalError, StorageError
 from opal_lake.inspect.check import check_table
 from opal_lake.inspect.describe import describe, history_rows
+from opal_lake.log.commit import encode_commit
 from opal_lake.log.version_window import is_readable
+from opal_lake.spec.business_snapshots import BusinessSnapshots
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage
 from opal_lake.storage.memory import MemoryStorage
@@ -270,6 +272,20 @@ def test_a_finished_business_snapshot_whose_version_is_gone_does_not_come_back()
     assert describe(table)["business_snapshots"] == {"finished": [], "open": SATURDAY, "held": []}
     refused(table, f"{FRIDAY} is not after {FRIDAY}, which is finished", lambda: table.ingest(arrow([]), business_snapshot=FRIDAY))
     assert check_table(table) == []
+
+
+def test_check_finds_business_snapshots_that_the_restored_version_did_not_have() -> None:
+    table = create()
+    for day in (FRIDAY, SATURDAY):
+        table.ingest(arrow([("A", 1, "Beijing", day)]), metadata="inline", business_snapshot=day)
+    version = table.restore(version=1, business_snapshots=True).version
+    assert version is not None
+    commit, path = table.log.read_commit(version), layout.commit_path(version)
+    assert commit.actions.restored is not None
+    forged = replace(commit.actions.restored, business=BusinessSnapshots(open=SUNDAY))
+    table.storage.delete([path])
+    table.storage.put_if_absent(path, encode_commit(replace(commit, actions=replace(commit.actions, restored=forged))))
+    assert any(finding.invariant == "I26" and "its business snapshots are not" in finding.message for finding in check_table(table))
 
 
 def test_who_does_not_know_that_business_snapshots_are_taken_back_stops_there() -> None:

@@ -133,6 +133,20 @@ def test_a_process_of_its_own_is_quiet_and_keeps_standard_output_for_json(table:
     assert all(line.startswith("read: ") for line in done.stderr.splitlines())
 
 
+@pytest.mark.parametrize(
+    "words, error",
+    [
+        (["changes", "--start", "99"], "has no version 99 yet"),
+        (["changes", "--start", "3", "--end", "2"], "ends before it begins"),
+        (["read", "--version", "99"], "version 99"),
+    ],
+)
+def test_versions_are_looked_at_before_spark_starts(table: str, metadata: Path, words: list[str], error: str) -> None:
+    done = opal(metadata, words[0], table, *words[1:], "--conf", "spark.driver.memory=nonsense")
+    assert done.returncode == INPUT
+    assert error in done.stderr
+
+
 def test_a_spark_that_does_not_start_leaves_its_log(table: str, metadata: Path, tmp_path: Path) -> None:
     done = opal(metadata, "read", table, "--conf", "spark.driver.memory=nonsense", TMPDIR=str(tmp_path))
     assert done.returncode == RETRY

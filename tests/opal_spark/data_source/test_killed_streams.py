@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from tests.opal_spark.data_source.test_stream import SCHEMA, expected, new_table
 ROOT = Path(__file__).parents[3]
 KILLS = int(os.environ.get("OPAL_KILLS", "2"))
 START_SECONDS, COPY_SECONDS = 300, 600
+TOO_SLOW = "Python worker failed to connect back"  # within 10 s, for which Spark has no setting: on a loaded machine a crash like others
 
 
 def stream(table: Table, target: Table, folder: Path, *more: str) -> "subprocess.Popen[str]":
@@ -44,7 +45,7 @@ def stream(table: Table, target: Table, folder: Path, *more: str) -> "subprocess
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
 
 
-def kill_at_random(process: "subprocess.Popen[str]", dice: random.Random) -> None:
+def kill_at_random(process: "subprocess.Popen[str]", folder: Path, dice: random.Random) -> None:
     """Sometimes while it starts, otherwise some time after the start of one of its first micro-batches.
 
     On a slow machine the first would be all that ever runs, and never ends.
@@ -55,10 +56,29 @@ def kill_at_random(process: "subprocess.Popen[str]", dice: random.Random) -> Non
     begun.start()
     begun.join(dice.uniform(1, 10) if dice.random() < 0.2 else START_SECONDS)
     time.sleep(dice.uniform(0, 4))
-    assert process.poll() is None, "it failed before it was killed"
-    os.killpg(process.pid, signal.SIGKILL)
+    assert process.poll() is None or was_too_slow(folder), "it failed before it was killed"
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     begun.join()
+
+
+def was_too_slow(folder: Path) -> bool:
+    """Whether that is what the last stream of the folder failed of."""
+    errors = folder / "errors.txt"
+    is_so = TOO_SLOW in errors.read_text()
+    errors.unlink()
+    return is_so
+
+
+def finish(table: Table, target: Table, folder: Path) -> None:
+    while True:
+        finished = stream(table, target, folder, "finish")
+        output = finished.communicate(timeout=COPY_SECONDS)[0]
+        if finished.returncode == 0:
+            return
+        errors = (folder / "errors.txt").read_text()[-4000:]
+        assert was_too_slow(folder), (output, errors)
 
 
 @contextmanager
@@ -95,10 +115,9 @@ def test_a_stream_that_is_killed_has_every_change_once_and_in_order(tmp_path: Pa
     target = Table.create(str(tmp_path / "target"), columns, layout)
     with commits_meanwhile(table, dice):
         for _ in range(KILLS):
-            kill_at_random(stream(table, target, tmp_path), dice)
-    finished = stream(table, target, tmp_path, "finish")
-    output = finished.communicate(timeout=COPY_SECONDS)[0]
-    assert finished.returncode == 0, (output, (tmp_path / "errors.txt").read_text()[-4000:])
+            kill_at_random(stream(table, target, tmp_path), tmp_path, dice)
+            print(f"killed; the target has {target.snapshot_at().version} versions", flush=True)
+    finish(table, target, tmp_path)
     copied = [(row["version"], row["id"], row["kind"], row["city"]) for row in target.read().to_pylist()]
     changes = expected(table, 0)
     assert sorted(copied) == changes
