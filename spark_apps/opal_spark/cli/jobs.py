@@ -11,7 +11,7 @@ from opal_lake.cli.command import WORK, Verb, Verbs, add_columns, add_command, c
 from opal_lake.cli.flags import add_flags, add_token, operation_of
 from opal_lake.cli.progress import ProgressLine
 from opal_lake.cli.render import Style, output_width
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import InvalidInputError, OpalError
 from opal_lake.job.job import JobResult, JobSpec
 from opal_lake.job.operations.declared import Operation
 from opal_lake.job.operations.rows import Changes, MetaGen, Read, RebuildKeyStore, Shown
@@ -256,11 +256,17 @@ def _show_rows(args: argparse.Namespace, declared: type[Shown]) -> None:
 
 
 def _check_versions(args: argparse.Namespace, operation: Operation) -> None:
-    """That the table has what is asked for: Spark, which takes seconds to start, would say so no better."""
+    """That the table has what is asked for: Spark, which takes seconds to start, would say so no better.
+
+    A table that cannot be opened here is left to Spark, whose own settings may reach its store.
+    """
     from opal_lake.read.change_range import version_range
     from opal_lake.table import Table
 
-    table = Table.open(args.table, store_options(args))
+    try:
+        table = Table.open(args.table, store_options(args))
+    except OpalError:
+        return
     if isinstance(operation, Changes):
         version_range(table.log, operation.start, operation.end)
     if isinstance(operation, Read):
