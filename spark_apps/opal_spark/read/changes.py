@@ -4,7 +4,7 @@ A window over the changed rows alone says which belong to one update, or to one 
 arrays of its size: they end where a row has been judged, in generated code, for a copy of them with each row would cost more than all else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 
@@ -75,9 +75,16 @@ def _changed_rows(spark: SparkSession, plan: ChangePlan) -> DataFrame:
     if not parts:
         schema = spark_schema(plan.spec, physical=True).add(VERSION, "long").add(AFTER, "boolean").add(COMMIT_TIMESTAMP, "timestamp")
         return spark.createDataFrame([], schema).select(*logical, COMMIT_TIMESTAMP)
-    moments = pa.array(plan.times_us.values(), pa.timestamp("us", "UTC"))
-    times = pa.table({_KEY: pa.array(plan.times_us, pa.int64()), COMMIT_TIMESTAMP: moments})
-    return reduce(DataFrame.union, parts).join(F.broadcast(spark.createDataFrame(times)), F.expr(f"{VERSION} = {_KEY}")).drop(_KEY)
+    return _with_times(spark, reduce(DataFrame.union, parts), plan.times_us)
+
+
+def _with_times(spark: SparkSession, rows: DataFrame, times_us: Mapping[int, int]) -> DataFrame:
+    """When each version was committed: of one as a literal, which saves a job."""
+    if len(times_us) == 1:
+        return rows.withColumn(COMMIT_TIMESTAMP, F.expr(f"timestamp_micros({next(iter(times_us.values()))}L)"))
+    moments = pa.array(times_us.values(), pa.timestamp("us", "UTC"))
+    times = pa.table({_KEY: pa.array(times_us, pa.int64()), COMMIT_TIMESTAMP: moments})
+    return rows.join(F.broadcast(spark.createDataFrame(times)), F.expr(f"{VERSION} = {_KEY}")).drop(_KEY)
 
 
 def _of_group(spark: SparkSession, span: ChangeSpan, group: int) -> DataFrame:
