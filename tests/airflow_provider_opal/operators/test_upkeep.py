@@ -240,7 +240,7 @@ def test_a_dry_run_of_a_restore_counts_changes_and_triggers_no_consumer(commands
 def test_a_restore_triggers_the_consumers_of_its_table() -> None:
     task = RestoreOperator(task_id="restore", table="shop.users", savepoint="good")
     assert [asset.uri for asset in task.outlets] == ["opal://opal_default/shop.users", "opal://opal_default/shop.users/versions"]
-    assert task.arguments == {"savepoint": "good", "dry_run": False}
+    assert task.arguments == {"savepoint": "good", "business_snapshots": False, "dry_run": False}
 
 
 @pytest.mark.parametrize("version, changes", [(1, True), (2, False)])
