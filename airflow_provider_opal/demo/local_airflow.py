@@ -72,10 +72,10 @@ class LocalAirflow:
                     self._token = _request("POST", f"{self.url}/auth/token", login, {})["access_token"]
                 return _request(method, f"{self.url}/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
             except urllib.error.HTTPError as error:
-                said = error.read().decode(errors="replace")[:2000]
-                rolled_back = error.code >= 500 and (method == "GET" or _DATABASE_ERROR in said)
+                answer = error.read().decode(errors="replace")[:2000]
+                rolled_back = error.code >= 500 and (method == "GET" or _DATABASE_ERROR in answer)
                 if attempt == TRIES or not (error.code == 401 or rolled_back):
-                    raise ApiError(f"{method} {path}: {error.code} {said}") from error
+                    raise ApiError(f"{method} {path}: {error.code} {answer}") from error
                 if error.code == 401:
                     self._token = ""
                 else:

@@ -1,1 +1,1 @@
-"""Tasks on tables; each submits one packaged Spark app."""
+"""Tasks on tables. Each submits one packaged Spark app; `spark` is what they share: token, submit, result."""

@@ -321,5 +321,5 @@ def _remember(context: "Context", process: Mapping[str, Any]) -> None:
 def _last_error(hook: Any) -> str:
     """The last error of the app, without the Spark log before it."""
     lines = list(getattr(hook, "_last_submit_log_lines", ()))
-    starts = [place for place, line in enumerate(lines) if line.startswith("opal: ")]
+    starts = [number for number, line in enumerate(lines) if line.startswith("opal: ")]
     return "\n".join(lines[starts[-1] :]) if starts else ""

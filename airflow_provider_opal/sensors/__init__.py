@@ -1,1 +1,1 @@
-"""Waiting for tables."""
+"""Tasks that wait for new versions of a table."""

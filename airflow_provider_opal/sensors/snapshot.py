@@ -1,4 +1,7 @@
-"""SnapshotTriggerSensor: waits until a table has versions that a consumer has not seen, and says which."""
+"""SnapshotTriggerSensor: waits until a table has versions that a consumer has not seen, and says which.
+
+Only versions that changed the view count: `OpalHook.versions_after`.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta

@@ -1,1 +1,1 @@
-"""DAGs from few words: in Python, and in YAML."""
+"""Makes the DAGs of a table from a short declaration, in Python (`pipeline`) or in YAML."""

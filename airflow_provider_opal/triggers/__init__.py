@@ -1,1 +1,1 @@
-"""Waiting for tables without a worker."""
+"""The same wait in the triggerer, without a worker."""

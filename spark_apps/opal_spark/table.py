@@ -1,7 +1,7 @@
 """The public face: OpalTable."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -24,7 +24,8 @@ from opal_lake.read.changed_rows import FeedOptions
 from opal_lake.spec.table_spec import TableLayout, plan_spec, refuse_another_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
-from opal_lake.write.bootstrap import BootstrapPlan
+from opal_lake.write.bootstrap import refuse_overlap, source_table
+from opal_lake.write.bootstrap_job import bootstrap
 from opal_lake.write.ingest_job import IngestOptions
 from opal_lake.write.set_properties import Changes
 from opal_spark.engine.columns import arrow_of_spark
@@ -35,8 +36,7 @@ from opal_spark.inspect.check import check
 from opal_spark.read.changes import changes
 from opal_spark.read.history_view import history_of_keys, history_view
 from opal_spark.read.reader import View, explain_read, read
-from opal_spark.sources.tables import plan_source
-from opal_spark.write.bootstrap import Bootstrap, refuse_overlap, source_table
+from opal_spark.write.bootstrap import SparkSource
 from opal_spark.write.ingest import Sink, SourceOf, ingest_source
 
 
@@ -358,18 +358,17 @@ class OpalTable:
         source_at = source_table(source, format, source_version)
         refuse_overlap(source_at, uri)
         layout = TableLayout(**given_fields(TableLayout, locals()))
-        plan: BootstrapPlan | None = None
+        reader = SparkSource(spark=spark, source=source_at, schema=schema, batch_bytes=batch_mb << 20)
         try:
             opened = cls.for_path(spark, uri, options=options)
         except NotFoundError:
             use_this_python(spark)
-            plan = plan_source(spark, source_at, schema, batch_mb << 20)
+            plan = reader.plan()
+            reader = replace(reader, known=plan)
             opened = cls._made(spark, uri, schema or StructType.fromJson(dict(plan.schema)), layout, options)
         made = opened.table.snapshot_at().spec
         refuse_another_spec(opened.table.uri, made, None if schema is None else arrow_of_spark(schema), layout)
-        return Bootstrap(spark=spark, table=opened.table, source=source_at, on_bad_rows=on_bad_rows).run(
-            lambda: plan or plan_source(spark, source_at, schema, batch_mb << 20)
-        )
+        return bootstrap(on_spark(spark, opened.table), reader, on_bad_rows)
 
     @classmethod
     def _made(cls, spark: SparkSession, uri: str, schema: StructType, layout: TableLayout, options: Mapping[str, str] | None) -> Self:

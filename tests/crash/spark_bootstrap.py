@@ -94,17 +94,18 @@ def _judge(location: Place, model: Model, where: str, tally: Tally) -> None:
 def main(uri: str, source: str, hard_links: str) -> None:
     from pyspark.sql import SparkSession
 
+    from opal_lake.write.bootstrap_job import bootstrap
+    from opal_spark.engine.executor import on_spark
     from opal_spark.engine.java import ensure_java
-    from opal_spark.sources.tables import plan_source
-    from opal_spark.write.bootstrap import Bootstrap
+    from opal_spark.write.bootstrap import SparkSource
 
     ensure_java()
     settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.ui.showConsoleProgress": "false"}
     spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     table = table_on(open_storage(uri, {"hard_links": hard_links}))
-    source_table = SourceTable(location=source, format="parquet")
+    reader = SparkSource(spark=spark, source=SourceTable(location=source, format="parquet"), batch_bytes=1)
     print("begun", flush=True)
-    Bootstrap(spark=spark, table=table, source=source_table).run(lambda: plan_source(spark, source_table, None, 1))
+    bootstrap(on_spark(spark, table), reader)
     spark.stop()
 
 

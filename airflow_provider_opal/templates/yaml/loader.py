@@ -20,17 +20,17 @@ from airflow_provider_opal.templates.yaml.text.problem import Problem, shown
 SILENT = "_OPAL_YAML_LOADER_SILENT"  # set while `opal dag lint` looks at the Python files of a folder
 
 
-def load_yaml_dags(place: str | os.PathLike[str]) -> list[DAG]:
-    """The DAGs of a folder, or of the folder that a file lies in; all are registered with Airflow.
+def load_yaml_dags(path: str | os.PathLike[str]) -> list[DAG]:
+    """Make the DAGs of all YAML files in a folder and below it, and register them with Airflow. Of a file, such as `__file__`, its folder.
 
-    A worker that needs one DAG gets its pipeline only.
+    A worker that runs a task of one DAG gets only the pipeline of this DAG.
     """
     if os.environ.get(SILENT):
         return []
-    folder = Path(os.path.abspath(place))
+    folder = Path(os.path.abspath(path))
     folder = folder.parent if folder.is_file() else folder
     only_id = get_parsing_context().dag_id
-    files = distinct(read_yaml(path, folder) for path in found_files(folder))
+    files = distinct(read_yaml(yaml_path, folder) for yaml_path in found_files(folder))
     if only_id is not None:
         return _pipeline_dags(files, only_id)
     made, broken = [], []

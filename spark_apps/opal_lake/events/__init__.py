@@ -1,1 +1,1 @@
-"""Which rows still count: UNTIL events in segment logs, and the bitmaps that sum them up."""
+"""Which rows are visible: UNTIL events in segment logs, and the bitmaps that sum them up."""

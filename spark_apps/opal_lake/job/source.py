@@ -1,4 +1,7 @@
-"""Where rows come from: files or a JDBC database, as a JobSpec carries it. JSON there and back, and never a secret in it."""
+"""Where rows come from: files or a JDBC database, as a JobSpec carries it, as JSON and without secrets.
+
+How Spark reads each format: `opal_spark.sources.read`.
+"""
 
 import re
 from collections.abc import Collection, Mapping, Sequence

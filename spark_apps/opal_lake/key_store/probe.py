@@ -65,7 +65,7 @@ def _places(stored: Words, words: Words) -> Places:
 
 
 def _past_equals(stored: Words, first: Places) -> Places:
-    """Where the words end that are equal to the one at each place: mostly there is only that one."""
+    """Of each word, where the words equal to it end. Mostly no other is equal."""
     past = first + 1
     more = np.flatnonzero(_met(stored[first], stored, past))
     past[more] = np.searchsorted(stored, stored[first[more]], "right")

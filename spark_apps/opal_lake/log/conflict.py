@@ -1,4 +1,7 @@
-"""Who must yield when two jobs saw the same head: the one that commits second (FORMAT, conflicts)."""
+"""What a job has to do when another one has committed first: nothing, redo a part, or fail (FORMAT, conflicts).
+
+The redo of a MetaGen or an inline ingest is `opal_lake.rule.outputs.redo`.
+"""
 
 from collections.abc import Iterable
 from enum import Enum

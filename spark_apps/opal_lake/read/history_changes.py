@@ -115,9 +115,9 @@ def _differing(old: Intervals, new: Intervals) -> tuple[npt.NDArray[np.intp], np
     return np.flatnonzero(left[0]), np.flatnonzero(left[1])
 
 
-def _same_ends(one: Intervals, other: Intervals) -> npt.NDArray[np.bool_]:
-    ends = (one.has_end == other.has_end) & (one.deleted == other.deleted)
-    return np.asarray(ends & (~one.has_end | (one.until == other.until)), np.bool_)
+def _same_ends(first: Intervals, second: Intervals) -> npt.NDArray[np.bool_]:
+    ends = (first.has_end == second.has_end) & (first.deleted == second.deleted)
+    return np.asarray(ends & (~first.has_end | (first.until == second.until)), np.bool_)
 
 
 def _changed_ends(ids: Hashes, times: Intervals) -> npt.NDArray[np.bool_]:
@@ -133,7 +133,7 @@ def _changed_ends(ids: Hashes, times: Intervals) -> npt.NDArray[np.bool_]:
 
 def _rows_of(sides: Sequence[_Side], number: npt.NDArray[np.intp], times: Intervals, fields: Sequence[Field], spec: TableSpec) -> pa.Table:
     """The physical columns, each row from the state that it is told of."""
-    chosen = [(side, np.flatnonzero(number == place)) for place, side in enumerate(sides)]
+    chosen = [(side, np.flatnonzero(number == index)) for index, side in enumerate(sides)]
     chosen = [(side, positions) for side, positions in chosen if len(positions)]
     parts = [rows_of_entries(side.snapshot, times.rows.take(positions), fields) for side, positions in chosen]
     empty = physical_schema(spec).empty_table().select([*dict.fromkeys(field.physical for field in fields)])

@@ -105,8 +105,9 @@ class Intervals:
 
 def concat_intervals(parts: Sequence[Intervals]) -> Intervals:
     """Of at least one part, in their order."""
-    arrays = {part.name: np.concatenate([getattr(one, part.name) for one in parts]) for part in dataclass_fields(Intervals)[1:]}
-    return Intervals(rows=concat_entries([one.rows for one in parts]), **arrays)
+    names = [member.name for member in dataclass_fields(Intervals)[1:]]
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return Intervals(rows=concat_entries([part.rows for part in parts]), **arrays)
 
 
 def _taken(part: Any, rows: npt.NDArray[Any]) -> Any:

@@ -1,5 +1,6 @@
-"""What goes, and what must stay: files that no readable version, savepoint or running job needs are deleted, nothing else.
+"""Deletes the files that no readable version, no savepoint and no running job needs.
 
-`retention` is the job and says when a version expires, `live_files` finds what is needed, `garbage` says what goes and why, `log_digest`
-keeps a run from reading the whole log again, `missing_file` tells what retention took from what was lost.
+`retention` is the job, and decides when a version expires. `live_files` finds the files that are needed, `garbage` lists the others, each
+with its reason. `log_digest` saves a run from reading the whole log again. `missing_file` tells whether retention deleted a file, or it was
+lost. `business_snapshot` finishes business snapshots, `savepoint` keeps versions, `clock_repair` corrects commit times.
 """

@@ -1,1 +1,4 @@
-"""Rows, logs and runs moved into other files without a change of what they say: bins of files, tasks, and the commit that swaps them."""
+"""Moves rows, segment logs and key-store runs into new files, without a change of content.
+
+`rewrite_plan` chooses the files of each bin, `rewrite_task` rewrites a bin, and `rewrite_job` commits the new files instead of the old.
+"""

@@ -1,4 +1,5 @@
 """THE rule: which row ends which.
 
-`metagen` applies it to tables of rows, `slot` to a task's range of the key hash, `outputs` adds up what all tasks made, for the commit.
+`metagen` applies it to tables of rows, and `slot` to a task's range of the key hash. `outputs` adds up what all tasks made, for the commit,
+and redoes what the commit of another job has changed meanwhile.
 """

@@ -1,1 +1,1 @@
-"""What a table is: its columns, keys, the columns that order its rows, properties and delete condition, and how a key becomes a hash."""
+"""The definition of a table: columns, keys, ordering columns, properties and delete condition; and the hash of a key."""

@@ -1,4 +1,4 @@
-"""Where a table lives: one protocol, and a store for each kind of place."""
+"""Stores of a table's files: one protocol, with a store each for local files, S3 and memory."""
 
 from opal_lake.storage.open import open_storage
 from opal_lake.storage.protocol import Storage, StoredObject

@@ -47,7 +47,7 @@ class BusinessModel:
         """`now_us` is when it is committed."""
         if name is not None:
             self.check(name)
-        came: list[Arrived] = [(key, delta, self.arrived + place, value) for place, (key, delta, value) in enumerate(rows)]
+        came: list[Arrived] = [(key, delta, self.arrived + index, value) for index, (key, delta, value) in enumerate(rows)]
         self.arrived += len(came)
         if name is None or self.open in (None, name):
             self.open = name or self.open

@@ -75,9 +75,9 @@ def intervals(rows: Iterable[ModelRow], version: int | None = None) -> list[tupl
         own = [row for row in members if row.key == key]
         moments = sorted({row.delta for row in own})
         valid = [next(iter(visible(own, version, moment)), None) for moment in moments]
-        for place, row in enumerate(valid):
-            if row is not None and (place == 0 or valid[place - 1] is not row):
-                after = next((later for later in range(place, len(valid)) if valid[later] is not row), None)
+        for index, row in enumerate(valid):
+            if row is not None and (index == 0 or valid[index - 1] is not row):
+                after = next((later for later in range(index, len(valid)) if valid[later] is not row), None)
                 shown.append((row, row.delta, None if after is None else moments[after], after is not None and valid[after] is None))
     return shown
 

@@ -132,16 +132,16 @@ class Replay(Play):
         """The feed of a range of versions: what each did, and what all did in sum."""
         feed = self.table.changes(start, end).to_pylist()
         expected = changes(lambda version: visible(self.rows_at(version)), start, end)
-        told = [(row["_commit_version"], row["_change_type"], row[SERIAL]) for row in feed]
-        assert sorted(told) == sorted((version, kind, row.values[SERIAL]) for version, kind, row in expected)
-        assert [version for version, _, _ in told] == sorted(version for version, _, _ in told)
+        actual = [(row["_commit_version"], row["_change_type"], row[SERIAL]) for row in feed]
+        assert sorted(actual) == sorted((version, kind, row.values[SERIAL]) for version, kind, row in expected)
+        assert [version for version, _, _ in actual] == sorted(version for version, _, _ in actual)
         values = {row.values[SERIAL]: dict(row.values) for _, _, row in expected}
-        assert [{name: row[name] for name in self.shape.columns} for row in feed] == [values[serial] for _, _, serial in told]
+        assert [{name: row[name] for name in self.shape.columns} for row in feed] == [values[serial] for _, _, serial in actual]
         assert self.table.changes(start, end, mode="dropCarryovers").to_pylist() == feed
         split = {"update_preimage": "delete", "update_postimage": "insert"}
         apart = self.table.changes(start, end, compute_updates=False, columns=[SERIAL]).to_pylist()
         assert [(row["_commit_version"], row["_change_type"], row[SERIAL]) for row in apart] == [
-            (version, split.get(kind, kind), serial) for version, kind, serial in told
+            (version, split.get(kind, kind), serial) for version, kind, serial in actual
         ]
         net_feed = self.table.changes(start, end, mode="netChanges", columns=[SERIAL]).to_pylist()
         net_expected = net_changes(lambda version: visible(self.rows_at(version)), start, end)
@@ -151,14 +151,14 @@ class Replay(Play):
 
     def compare_history_changes(self, start: int, end: int) -> None:
         """The feed of the history: what each version did to the time in which rows were valid, and what all did in sum."""
-        told = self._told_of_history(start, end, "none")
-        expected = [told for version in range(max(start, 1), end + 1) for told in self._history_changes(version, version)]
-        assert sorted(told, key=repr) == sorted(expected, key=repr)
-        assert [row[0] for row in told] == sorted(row[0] for row in told)
-        in_sum = [row[1:] for row in self._told_of_history(start, end, "netChanges")]
+        actual = self._feed_of_history(start, end, "none")
+        expected = [change for version in range(max(start, 1), end + 1) for change in self._history_changes(version, version)]
+        assert sorted(actual, key=repr) == sorted(expected, key=repr)
+        assert [row[0] for row in actual] == sorted(row[0] for row in actual)
+        in_sum = [row[1:] for row in self._feed_of_history(start, end, "netChanges")]
         assert sorted(in_sum, key=repr) == sorted((row[1:] for row in self._history_changes(start, end)), key=repr)
 
-    def _told_of_history(self, start: int, end: int, mode: str) -> list[tuple[Any, ...]]:
+    def _feed_of_history(self, start: int, end: int, mode: str) -> list[tuple[Any, ...]]:
         names = ("_commit_version", "_change_type", SERIAL, "valid_from", "valid_until", "deleted")
         feed = self.table.changes(start, end, mode=mode, axis="event_time").to_pylist()
         assert all(row["is_current"] == (row["valid_until"] is None) for row in feed)
@@ -177,4 +177,4 @@ class Replay(Play):
 
     def _intervals(self, version: int, floor: int | None) -> Iterable[tuple[ModelRow, Any, Any, bool]]:
         shown = intervals(self.rows_at(version))
-        return [one for one in shown if floor is None or one[2] is None or self.order_word(one[2]) > floor]
+        return [interval for interval in shown if floor is None or interval[2] is None or self.order_word(interval[2]) > floor]

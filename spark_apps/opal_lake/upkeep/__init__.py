@@ -1,1 +1,1 @@
-"""Keeping a table fast: compaction, Z-order, the key store made anew, and what is due of these (`maintenance`)."""
+"""Keeps a table fast: compaction, Z-order, and the rebuild of the key store. `maintenance` decides which of these is due, and runs it."""

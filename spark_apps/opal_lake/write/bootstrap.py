@@ -1,9 +1,11 @@
-"""Taking a table of another kind over, in batches of files: what the first try fixed, and what is done (FORMAT, layout).
+"""What a bootstrap stores: the plan that its first attempt fixed, and what is done (FORMAT, layout). `bootstrap_job` runs it.
 
-The list of files is fixed once for a source, so that a source that changes meanwhile cannot mix. Each batch is an ingest with a token made
-of its files; its record is kept beside the plan, since tokens are forgotten some day.
+The list of files is fixed once for a source, so that a source that changes meanwhile cannot mix old and new rows. Each batch is an ingest
+with a token made of its files. Its record lies beside the plan, because a table forgets old tokens.
 """
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -76,6 +78,41 @@ class BootstrapPlan:
 
     def rows(self, batch: int) -> int:
         return sum(file.rows for file in self.batches[batch])
+
+
+def source_table(location: str, format: str, version: int | None) -> SourceTable:
+    """With the absolute path of a local source, so that the same source has one name."""
+    is_path = format != "iceberg" or "/" in location
+    whole = os.path.abspath(location) if is_path and "://" not in location else location
+    return SourceTable(location=whole, format=format, version=version)
+
+
+def refuse_overlap(source: SourceTable, uri: str) -> None:
+    """A table that lies within its source would be read as a part of it."""
+    ours, theirs = (real_location(location) + "/" for location in (uri, source.location))
+    if ours.startswith(theirs) or theirs.startswith(ours):
+        raise InvalidInputError(
+            f"the table {uri} and its source {source.location} must not contain one another; choose another place for the table"
+        )
+
+
+def real_location(location: str) -> str:
+    """A form for comparisons: a local path without symbolic links, S3 by one scheme."""
+    scheme, _, rest = location.rpartition("://")
+    if scheme in ("", "file"):
+        return os.path.realpath(rest)
+    return f"s3://{rest.rstrip('/')}" if scheme.startswith("s3") else location.rstrip("/")
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether a file is the folder itself, or in it."""
+    whole, root = plain_path(path), plain_path(folder)
+    return (whole == root or whole.startswith(root + "/")) and ".." not in whole.split("/")
+
+
+def plain_path(path: str) -> str:
+    """A path as Spark names a file, in a form for comparisons: Spark writes file:/a, file:///a and /a."""
+    return re.sub(r"^file:/*", "/", re.sub(r"^s3://", "s3a://", path)).rstrip("/")
 
 
 def cut_batches(files: Sequence[SourceFile], source: SourceTable, batch_bytes: int) -> tuple[tuple[SourceFile, ...], ...]:

@@ -130,10 +130,10 @@ def _rows_of(rows: SplitRows, part: Part, _: TableSpec) -> Rows:
 
 
 def _check_column(spec: TableSpec, column: str) -> None:
-    found = spec.schema.field(column)
-    if found.name != column:
-        raise InvalidInputError(f"business_snapshot_column={column!r} is {found.name!r} in this table; write it so")
-    kind = found.type
+    member = spec.schema.field(column)
+    if member.name != column:
+        raise InvalidInputError(f"business_snapshot_column={column!r} is {member.name!r} in this table; write it so")
+    kind = member.type
     if not isinstance(kind, Atomic) or kind.name not in _COLUMN_TYPES:
         shown = kind.name if isinstance(kind, Atomic) else "nested"
         raise InvalidInputError(f"column {column!r} is {shown}, but a business snapshot is a date or a text; name a column that holds one")

@@ -1,20 +1,18 @@
 """An ingest from the claim of its number to the commit: rows to segments, and inline the rule applied to them in the same tasks."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
-
-import pyarrow as pa
 
 from opal_lake import layout
 from opal_lake.data.group import plan_groups
 from opal_lake.data.rejects import EXAMPLES, fewer_reasons
 from opal_lake.data.reported import check_ingested
 from opal_lake.data.segment import DataFile, SideFile
-from opal_lake.engine.executor import Attempt, Rows
+from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import ConflictError, FormatError, InvalidInputError, NoRowsError, count_text
 from opal_lake.job.job import JobResult, check_visible
@@ -28,12 +26,10 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.retention.business_snapshot import finish_before, waits
 from opal_lake.rewrite.fold_files import fold_if_due
 from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
-from opal_lake.rule.slot import Slot, SlotWriter
 from opal_lake.spec.table_spec import TableSpec
-from opal_lake.storage.protocol import Storage
 from opal_lake.storage.spark_path import spark_path
-from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_rows
-from opal_lake.write.inline import InlineOutput, inline_rows
+from opal_lake.write.ingest_task import IngestOutput, write_partition
+from opal_lake.write.inline import write_slot
 
 SourceRows = Callable[[TableSpec], Rows]  # a source's rows with the table's columns, for the executor; called once there is work to do
 
@@ -117,7 +113,7 @@ def start_ingest(table: OpenTable, options: IngestOptions) -> IngestRun | JobRes
 
 def write_segments(table: OpenTable, rows: Rows, run: IngestRun) -> list[IngestOutput]:
     """A task for each partition of the rows."""
-    task = partial(_write, storage=table.storage, spec=run.base.spec, number=run.number, quarantine=run.quarantine)
+    task = partial(write_partition, storage=table.storage, spec=run.base.spec, number=run.number, quarantine=run.quarantine)
     return table.executor.by_partition(rows, run.base, task)
 
 
@@ -125,27 +121,10 @@ def write_inline(table: OpenTable, rows: Rows, run: IngestRun) -> tuple[list[Ing
     """A task for each range of the key hash."""
     writer = slot_writer(run.base, run.number, table.cache)
     slots = table.executor.slots(writer.merged_entries, rows)
-    task = partial(_write_slot, spec=run.base.spec, writer=writer, slots=slots, quarantine=run.quarantine)
+    task = partial(write_slot, spec=run.base.spec, writer=writer, slots=slots, quarantine=run.quarantine)
     written = table.executor.by_key_hash(rows, run.base, slots, task)
     outputs = tuple(output.rule_output for output in written)
     return [output.ingested for output in written], JobOutputs(writer=writer, outputs=outputs, slots=slots)
-
-
-def _write(
-    batches: Iterable[pa.RecordBatch], attempt: Attempt, *, storage: Storage, spec: TableSpec, number: int, quarantine: bool
-) -> IngestOutput:
-    with attempt.puts(storage) as store:
-        task = IngestTask(storage=store, spec=spec, number=number, task=attempt.part, attempt=attempt.name, quarantine=quarantine)
-        return ingest_rows(batches, task)
-
-
-def _write_slot(
-    batches: Iterable[pa.RecordBatch], attempt: Attempt, *, spec: TableSpec, writer: SlotWriter, slots: int, quarantine: bool
-) -> InlineOutput:
-    slot = Slot(number=attempt.part, count=slots, stem=layout.job_file_name(writer.number, attempt.part, attempt.name))
-    with attempt.puts(writer.storage) as store:
-        task = IngestTask(storage=store, spec=spec, number=writer.number, task=slot.number, attempt=attempt.name, quarantine=quarantine)
-        return inline_rows(batches, task, replace(writer, storage=store), slot)
 
 
 def check_on_bad_rows(on_bad_rows: str) -> bool:

@@ -14,6 +14,7 @@ from opal_lake.data.columns import physical_schema, to_physical
 from opal_lake.data.data_file import encode_file
 from opal_lake.data.rejects import Rejects, split_bad_rows, values_of
 from opal_lake.data.segment import DataFile
+from opal_lake.engine.executor import Attempt, Batches
 from opal_lake.errors import InvalidInputError
 from opal_lake.ids import segment_id
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT
@@ -46,6 +47,15 @@ class IngestOutput:
     files: tuple[DataFile, ...] = ()
     rejected: Mapping[str, int] = field(default_factory=dict)
     examples: tuple[Mapping[str, Any], ...] = ()
+
+
+def write_partition(
+    batches: Batches, attempt: Attempt, *, storage: Storage, spec: TableSpec, number: int, quarantine: bool
+) -> IngestOutput:
+    """The whole task: the rows of one partition of the source."""
+    with attempt.puts(storage) as store:
+        task = IngestTask(storage=store, spec=spec, number=number, task=attempt.part, attempt=attempt.name, quarantine=quarantine)
+        return ingest_rows(batches, task)
 
 
 def ingest_rows(batches: Iterable[pa.RecordBatch], task: IngestTask, on_segment: OnSegment = lambda rows, physical: None) -> IngestOutput:

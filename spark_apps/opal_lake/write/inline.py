@@ -1,15 +1,17 @@
 """One task of an ingest that applies the rule as it writes: rows of one range of the key hash in, segments, a log and a run out."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from opal_lake.engine.executor import HASH
+from opal_lake import layout
+from opal_lake.engine.executor import HASH, Attempt, Batches
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries
 from opal_lake.rule.metagen import entries_of_rows
 from opal_lake.rule.slot import Slot, SlotOutput, SlotWriter, process_slot
 from opal_lake.spec.key_hash import hashes_from_bytes
+from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_rows
 
 
@@ -19,6 +21,14 @@ class InlineOutput:
 
     ingested: IngestOutput
     rule_output: SlotOutput
+
+
+def write_slot(batches: Batches, attempt: Attempt, *, spec: TableSpec, writer: SlotWriter, slots: int, quarantine: bool) -> InlineOutput:
+    """The whole task."""
+    slot = Slot(number=attempt.part, count=slots, stem=layout.job_file_name(writer.number, attempt.part, attempt.name))
+    with attempt.puts(writer.storage) as store:
+        task = IngestTask(storage=store, spec=spec, number=writer.number, task=slot.number, attempt=attempt.name, quarantine=quarantine)
+        return inline_rows(batches, task, replace(writer, storage=store), slot)
 
 
 def inline_rows(batches: Iterable[pa.RecordBatch], task: IngestTask, writer: SlotWriter, part: Slot) -> InlineOutput:

@@ -5,21 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from opal_lake import layout
 from opal_lake.data.segment import DataFile
-from opal_lake.engine.executor import Attempt
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import FormatError
 from opal_lake.job.job import JobResult
-from opal_lake.key_store.entries import Entries
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog, Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.retention.business_snapshot import finish_what_is_over, held_notes, is_over, segments_due
 from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
-from opal_lake.rule.slot import Slot, SlotOutput, SlotWriter, process_slot
+from opal_lake.write.metagen_task import process_entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +71,9 @@ def apply_to_pending(table: OpenTable, plan: MetaGenPlan) -> JobOutputs:
     """The tasks of a plan, one for each range of the key hash."""
     writer = slot_writer(plan.base, plan.number, table.cache)
     slots = table.executor.slots(plan.rows + writer.merged_entries)
-    task = partial(_process, writer=writer, slots=slots)
+    task = partial(process_entries, writer=writer, slots=slots)
     outputs = table.executor.stored_by_key_hash(plan.base, plan.files, slots, task)
     return JobOutputs(writer=writer, outputs=tuple(outputs), slots=slots)
-
-
-def _process(new: Entries, attempt: Attempt, *, writer: SlotWriter, slots: int) -> SlotOutput:
-    slot = Slot(number=attempt.part, count=slots, stem=layout.job_file_name(writer.number, attempt.part, attempt.name))
-    with attempt.puts(writer.storage) as storage:
-        return process_slot(new, replace(writer, storage=storage), slot)
 
 
 def commit_metagen(log: CommitLog, plan: MetaGenPlan, rule_outputs: JobOutputs, token: str | None) -> JobResult:

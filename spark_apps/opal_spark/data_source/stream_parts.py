@@ -59,7 +59,7 @@ def _with_marks(rows: pa.Table, version: int, time_us: int) -> pa.Table:
 
 
 def by_size(reads: Sequence[FileRead]) -> list[tuple[FileRead, ...]]:
-    """Small files together, for one task."""
+    """Which files one task reads: a large one, or several small ones."""
     bins: list[list[FileRead]] = []
     room = 0
     for read in reads:
@@ -72,7 +72,7 @@ def by_size(reads: Sequence[FileRead]) -> list[tuple[FileRead, ...]]:
 
 
 def by_versions(commits: Sequence[Commit]) -> list[tuple[int, int]]:
-    """Versions one after the other that change little together, for one task; none that changes nothing."""
+    """Which ranges of versions one task reads: of small changes several versions. Versions that change nothing are left out."""
     spans: list[tuple[int, int]] = []
     room = 0
     for commit in commits:
@@ -88,7 +88,7 @@ def by_versions(commits: Sequence[Commit]) -> list[tuple[int, int]]:
 
 
 def _changes_about(commit: Commit) -> int:
-    """How many rows it began, as its result counts them, and ended, as its logs say."""
+    """About how many rows it made visible, as its result counts them, and hid, as its logs say."""
     counts = commit.result.get("counts", {})
-    told = sum(int(counts.get(name, 0)) for name in ("rows", "rows_restored", "rows_removed"))
-    return told + sum(log.events for log in commit.actions.add_logs if log.version < 0)
+    begun = sum(int(counts.get(name, 0)) for name in ("rows", "rows_restored", "rows_removed"))
+    return begun + sum(log.events for log in commit.actions.add_logs if log.version < 0)

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake.data.segment import DataFile
-from opal_lake.engine.executor import HASH, Batches
+from opal_lake.engine.executor import HASH, Attempt, Batches, EntryTask, T
 from opal_lake.key_store.entries import Entries, no_entries
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
@@ -69,6 +69,11 @@ def _hashed_rows(spark: SparkSession, base: Snapshot, files: Sequence[DataFile])
     ordering = {field.physical for field in (spec.delta, *spec.tie_break)}
     columns = [name for name in rule_columns(spec) if name not in keys or name in ordering]
     return rows.select(key_hash(keys, types, spec.file_format).alias(HASH), *columns)
+
+
+def on_entries(batches: Batches, attempt: Attempt, *, task: EntryTask[T], spec: TableSpec, chosen: frozenset[int] | None) -> list[T]:
+    """A task over stored rows. It returns nothing for a slot that was not chosen: its partition is empty."""
+    return [task(entries_of_batches(batches, spec), attempt)] if chosen is None or attempt.part in chosen else []
 
 
 def entries_of_batches(batches: Batches, spec: TableSpec) -> Entries:

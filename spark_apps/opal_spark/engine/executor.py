@@ -8,11 +8,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from opal_lake.data.segment import DataFile
-from opal_lake.engine.executor import HASH, Attempt, Batches, EntryTask, Ordering, Stage, T, Task, W
+from opal_lake.engine.executor import HASH, EntryTask, Ordering, Stage, T, Task, W
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
-from opal_spark.engine.by_key import entries_of_batches, guess_slots, plan_slots, source_by_key, stored_by_key
+from opal_spark.engine.by_key import guess_slots, on_entries, plan_slots, source_by_key, stored_by_key
 from opal_spark.engine.session import parallelism, rough_rows
 from opal_spark.engine.tasks import FIXED_WIDTH_ROWS, collect_outputs, rows_a_batch, run_stages, run_works
 from opal_spark.engine.verify import verify_files
@@ -45,7 +44,7 @@ class SparkExecutor:
         verify_files(self.spark, base, files)
         rows = stored_by_key(self.spark, base, files, slots, only)
         chosen = None if only is None else frozenset(only)
-        collected = collect_outputs(rows, partial(_on_entries, task=task, spec=base.spec, chosen=chosen), FIXED_WIDTH_ROWS)
+        collected = collect_outputs(rows, partial(on_entries, task=task, spec=base.spec, chosen=chosen), FIXED_WIDTH_ROWS)
         return [result for results in collected for result in results]
 
     def in_order(self, ordering: Ordering, task: Task[T]) -> list[list[T]]:
@@ -59,8 +58,3 @@ class SparkExecutor:
 def on_spark(spark: SparkSession, table: Table) -> Table:
     """The table with its tasks on Spark."""
     return replace(table, executor=SparkExecutor(spark=spark))
-
-
-def _on_entries(batches: Batches, attempt: Attempt, *, task: EntryTask[T], spec: TableSpec, chosen: frozenset[int] | None) -> list[T]:
-    """None for a slot that was not chosen: its partition is empty."""
-    return [task(entries_of_batches(batches, spec), attempt)] if chosen is None or attempt.part in chosen else []

@@ -1,4 +1,5 @@
-"""Reads on Spark: dead files not at all, groups with hidden rows by a join with packed words and a native bit test, others plain.
+"""Reads on Spark. Files without visible rows are not opened, files of groups without hidden rows are plain scans, and in the others each
+row is filtered by the bit of its bitmap (`words`).
 
 The words come by a broadcast join on `_opal_segment`, one broadcast a group. Within a group the files without hidden rows go the same way,
 with no words: a union of both would break Spark's code generation, which costs all rows three times what the bit test costs them.

@@ -23,7 +23,7 @@ def assigned_columns(rows: DataFrame, spec: TableSpec) -> list[Column | str]:
     """The table's columns in the table's order."""
     own = fields_given(rows.schema, spec)
     logical = spark_schema(spec, physical=False)
-    return [_assigned(given, logical[place]) for place, given in enumerate(own)]
+    return [_assigned(given, logical[index]) for index, given in enumerate(own)]
 
 
 def fields_given(schema: StructType, spec: TableSpec) -> list[StructField]:

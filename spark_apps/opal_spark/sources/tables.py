@@ -13,7 +13,7 @@ from pyspark.sql.types import StructField, StructType
 
 from opal_lake.errors import InvalidInputError, NotFoundError, OpalError
 from opal_lake.job.source import DELTA_CONF, PACKAGES, Files
-from opal_lake.write.bootstrap import BootstrapPlan, SourceFile, SourceTable, cut_batches
+from opal_lake.write.bootstrap import BootstrapPlan, SourceFile, SourceTable, cut_batches, plain_path
 from opal_spark.engine.failures import first_words
 from opal_spark.engine.session import few_listing_tasks
 from opal_spark.sources.paths import one_file, open_files
@@ -149,26 +149,20 @@ def _check_unchanged(spark: SparkSession, files: Sequence[SourceFile]) -> None:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         raise InvalidInputError(f"files of the source are gone since the bootstrap began ({first_words(error)}); {_WAY_OUT}") from error
-    stamps = {_plain(row.path): (row.length, row.stamp) for row in now}
+    stamps = {plain_path(row.path): (row.length, row.stamp) for row in now}
     for file in files:
-        if stamps.get(_plain(file.path)) != (file.size, file.stamp_ms):
+        if stamps.get(plain_path(file.path)) != (file.size, file.stamp_ms):
             raise InvalidInputError(f"{file.path} was changed since the bootstrap began; {_WAY_OUT}")
 
 
 _WAY_OUT = "put back what was there, or bootstrap a new table"
 
 
-def is_below(path: str, folder: str) -> bool:
-    """Whether a file is the folder itself, or in it."""
-    whole, root = _plain(path), _plain(folder)
-    return (whole == root or whole.startswith(root + "/")) and ".." not in whole.split("/")
-
-
 def _folders(source: SourceTable, files: Sequence[SourceFile]) -> tuple[str, ...]:
     """The partition columns in the paths below the source, as `day=2026-11-01`."""
     if source.format in PACKAGES or not files:
         return ()
-    parts = _plain(files[0].path).partition(_plain(source.location) + "/")[2].split("/")[:-1]
+    parts = plain_path(files[0].path).partition(plain_path(source.location) + "/")[2].split("/")[:-1]
     return tuple(unquote(part.partition("=")[0]) for part in parts if "=" in part)
 
 
@@ -197,8 +191,3 @@ def _literal(path: str) -> str:
 
 def _hadoop(path: str) -> str:
     return re.sub(r"^s3://", "s3a://", path)
-
-
-def _plain(path: str) -> str:
-    """A form for comparisons: Spark writes file:/a, file:///a and /a."""
-    return re.sub(r"^file:/*", "/", _hadoop(path)).rstrip("/")

@@ -1,1 +1,1 @@
-"""Jobs by spark-submit: the apps, what they share, and how a job's arguments become a call."""
+"""Jobs by spark-submit: the apps, the code that they share, and the call that each operation's arguments become (`operations`)."""

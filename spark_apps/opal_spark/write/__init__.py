@@ -1,1 +1,4 @@
-"""The jobs of `opal_lake` that write, carried out by Spark's tasks."""
+"""The sources of writes: a DataFrame, files, a database, a stream's micro-batches, or the table of a bootstrap.
+
+`opal_lake.write` runs the operations, over `opal_spark.engine.executor`.
+"""

@@ -23,12 +23,15 @@ from opal_lake.storage import open_storage
 from opal_lake.table import table_on
 from opal_lake.testing.failing_store import Crash
 from opal_lake.write import bootstrap as core
+from opal_lake.write.bootstrap import source_table
+from opal_lake.write.bootstrap_job import bootstrap
 from opal_spark import OpalTable
+from opal_spark.engine.executor import on_spark
 from opal_spark.engine.java import ensure_java
 from opal_spark.sources.tables import plan_source
 from opal_spark.submit import operations
 from opal_spark.submit.app import perform
-from opal_spark.write.bootstrap import Bootstrap, source_table
+from opal_spark.write.bootstrap import SparkSource
 from tests.fixtures_cli import SOURCES, metadata, opal_commands
 from tests.opal_spark.test_crashes_spark import DriverStore
 
@@ -173,8 +176,7 @@ def test_a_rerun_after_any_failure_of_the_driver(spark: SparkSession, tmp_path: 
     schema = spark.createDataFrame([], DDL).schema
 
     def run(storage: Any) -> JobResult:
-        job = Bootstrap(spark=spark, table=table_on(storage), source=origin)
-        return job.run(lambda: plan_source(spark, origin, None, 1 << 30))
+        return bootstrap(on_spark(spark, table_on(storage)), SparkSource(spark=spark, source=origin, batch_bytes=1 << 30))
 
     def fresh(name: str) -> Any:
         OpalTable.create(spark, str(tmp_path / name), schema, **LAYOUT, properties={"token_keep": 1, "checkpoint_commits": 3})

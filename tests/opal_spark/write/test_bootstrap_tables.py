@@ -21,8 +21,11 @@ from pyspark.sql import functions as F
 from opal_lake.write import bootstrap as core
 from opal_lake.errors import InvalidInputError
 from opal_spark import OpalTable
-from opal_spark.write.bootstrap import Bootstrap, source_table
+from opal_lake.write.bootstrap import source_table
+from opal_lake.write.bootstrap_job import ingest_batch
+from opal_spark.engine.executor import on_spark
 from opal_spark.sources.tables import batch_rows, plan_source
+from opal_spark.write.bootstrap import SparkSource
 
 folder = Path(sys.argv[1])
 spark = SparkSession.builder.getOrCreate()
@@ -63,10 +66,9 @@ assert sorted(row for batch in range(len(plan.batches)) for row in shown(batch_r
 source = source_table(old, "delta", None)
 schema = there.schema
 table = OpalTable.create(spark, str(folder / "new"), schema, **LAYOUT).table
-job = Bootstrap(spark=spark, table=table, source=source)
 core.fix_plan(table.storage, source.name, plan)
 for batch in range(2):
-    job._ingest(plan, batch)
+    ingest_batch(on_spark(spark, table), SparkSource(spark=spark, source=source), plan, batch)
 frame(range(0, 200), 9, "later").write.format("delta").mode("append").save(old)
 spark.sql(f"DELETE FROM delta.`{old}` WHERE id < 30")
 result = OpalTable.bootstrap(spark, str(folder / "new"), old, format="delta", **LAYOUT)
@@ -116,7 +118,7 @@ for version, place in (("2", "path"), ("3", "name")):
     new = str(folder / f"new{version}")
     table = OpalTable.create(spark, new, there.schema, **LAYOUT).table
     core.fix_plan(table.storage, source.name, plan)
-    Bootstrap(spark=spark, table=table, source=source)._ingest(plan, 0)
+    ingest_batch(on_spark(spark, table), SparkSource(spark=spark, source=source), plan, 0)
     frame(range(200), 9, "later").writeTo(name).append()
     spark.sql(f"DELETE FROM {name} WHERE id < 30")
     result = OpalTable.bootstrap(spark, new, old, format="iceberg", **LAYOUT)

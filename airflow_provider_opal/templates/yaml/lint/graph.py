@@ -108,7 +108,7 @@ def _circles(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
         circle = None if number in reported else _way_back(number, wakes)
         if circle:
             reported |= set(circle)
-            names = " -> ".join(pipelines[one].dag_id for one in [*circle, number])
+            names = " -> ".join(pipelines[member].dag_id for member in [*circle, number])
             yield pipeline.problem(f"pipelines trigger each other in a cycle: {names}; give one of them a schedule of its own", "schedule")
 
 

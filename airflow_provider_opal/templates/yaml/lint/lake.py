@@ -40,7 +40,7 @@ def connections() -> Iterator[None]:
 
 def resolved(pipelines: list[Pipeline]) -> list[Pipeline]:
     """The same with the tables' whole addresses, where their connections are known: two connections may lead to one lake."""
-    return [replace(one, writes=_addresses(one.writes), waits=_addresses(one.waits)) for one in pipelines]
+    return [replace(pipeline, writes=_addresses(pipeline.writes), waits=_addresses(pipeline.waits)) for pipeline in pipelines]
 
 
 def _addresses(tables: tuple[TableOf, ...]) -> tuple[TableOf, ...]:

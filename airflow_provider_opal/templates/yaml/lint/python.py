@@ -83,7 +83,7 @@ def asset_uris(condition: Any) -> list[str]:
         return []
     inner = getattr(condition, "objects", None)
     if inner is not None:
-        return sorted({uri for one in inner for uri in asset_uris(one)})
+        return sorted({uri for part in inner for uri in asset_uris(part)})
     return [condition.uri] if hasattr(condition, "uri") else []
 
 

@@ -136,11 +136,11 @@ def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 def known_names(model: type[BaseModel], loc: Keys) -> list[str]:
     """The keys that are allowed at a location."""
-    return [name for one in _reached(model, loc) for name in _fields(one)]
+    return [name for reached in _reached(model, loc) for name in _fields(reached)]
 
 
 def _reached(start: Any, loc: Keys) -> list[type[BaseModel]]:
-    """The models that a way of pydantic's leads to."""
+    """The models at a location as pydantic names it."""
     kinds: list[Any] = [start]
     for part in loc:
         if str(part).startswith("("):
@@ -167,7 +167,7 @@ def _parts(kind: Any) -> list[Any]:
 
 
 def _models(kind: Any) -> list[type[BaseModel]]:
-    return [one for one in [kind, *_direct(kind)] if isinstance(one, type) and issubclass(one, BaseModel)]
+    return [part for part in [kind, *_direct(kind)] if isinstance(part, type) and issubclass(part, BaseModel)]
 
 
 def _direct(kind: Any) -> list[Any]:

@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.declared import Declared, Operation, declaration
 from opal_lake.job.operations.values import METADATA, ON_BAD_ROWS, Changes, Columns, Help, MegaBytes, Properties, Version, one_of
-from opal_lake.job.reject_threshold import parse_threshold
 from opal_lake.job.source import BATCH_MB, SOURCE_TABLE_FORMATS
 
 COLUMN_ROLES = ("keys", "delta", "tie_break", "partition_by")  # what a column may be for a table
@@ -72,7 +71,9 @@ class Ingest(Operation):
         """The threshold is a number of rows or a share of them, and needs a place for bad rows. One thing says the business snapshot."""
         if given["business_snapshot"] is not None and given["business_snapshot_column"] is not None:
             raise InvalidInputError("business_snapshot and business_snapshot_column exclude each other; give one of them")
-        if not is_open(given["reject_threshold"]) and not is_open(given["on_bad_rows"]):
+        if given["reject_threshold"] is not None and not is_open(given["reject_threshold"]) and not is_open(given["on_bad_rows"]):
+            from opal_lake.job.reject_threshold import parse_threshold  # here: it would be a twentieth of what a DAG file pays
+
             parse_threshold(given["reject_threshold"], given["on_bad_rows"])
 
 

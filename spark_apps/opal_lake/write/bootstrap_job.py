@@ -1,0 +1,93 @@
+"""A bootstrap from its plan to its result: each batch of the source's files is an ingest, and one MetaGen makes all rows visible.
+
+An attempt skips what earlier attempts have done.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from opal_lake.engine.executor import Rows
+from opal_lake.engine.open_table import OpenTable
+from opal_lake.errors import FormatError
+from opal_lake.job.job import JobResult
+from opal_lake.job.source import PACKAGES
+from opal_lake.spec.table_spec import TableSpec
+from opal_lake.write.bootstrap import (
+    OPERATION,
+    BootstrapPlan,
+    SourceTable,
+    done_batches,
+    fix_plan,
+    is_below,
+    keep_batch,
+    keep_result,
+    read_plan,
+    read_result,
+    real_location,
+)
+from opal_lake.write.ingest_job import IngestOptions, check_on_bad_rows, ingest
+from opal_lake.write.metagen_job import metagen
+
+
+class SourceReader(Protocol):
+    """Reads a source of another format."""
+
+    @property
+    def source(self) -> SourceTable: ...
+
+    def plan(self) -> BootstrapPlan:
+        """List the source's files now. Only the first attempt calls it."""
+        ...
+
+    def rows(self, plan: BootstrapPlan, batch: int, spec: TableSpec) -> Rows:
+        """The rows of a batch with the table's columns, for the executor; an error if its files have changed since they were listed."""
+        ...
+
+
+def bootstrap(table: OpenTable, reader: SourceReader, on_bad_rows: str = "fail") -> JobResult:
+    """Do what is left; if nothing is, return the result of the attempt that finished it."""
+    check_on_bad_rows(on_bad_rows)
+    storage, name = table.storage, reader.source.name
+    if (earlier := read_result(storage, name)) is not None:
+        return earlier
+    plan = read_plan(storage, name) or fix_plan(storage, name, reader.plan())
+    _check_source(table, plan, reader.source)
+    results = done_batches(storage, name)
+    counts: Counter[str] = Counter(batches_done=0, batches_skipped=0)
+    notes: list[str] = []
+    for batch in range(len(plan.batches)):
+        result = results.get(batch) or ingest_batch(table, reader, plan, batch, on_bad_rows)
+        counts["batches_skipped" if batch in results or result.repeated else "batches_done"] += 1
+        counts.update({part: result.counts.get(part, 0) for part in ("rows", "files", "bytes", "rejected")})
+        notes += result.notes
+    version = table.log.head().version
+    if plan.batches:
+        processed = metagen(table, plan.metagen_token)
+        version, notes = processed.version or version, [*notes, *processed.notes]
+    done = JobResult(operation=OPERATION, table=table.uri, version=version, counts=dict(counts), notes=tuple(dict.fromkeys(notes)))
+    keep_result(storage, name, done)
+    return done
+
+
+def ingest_batch(table: OpenTable, reader: SourceReader, plan: BootstrapPlan, batch: int, on_bad_rows: str = "fail") -> JobResult:
+    """Ingest a batch, and record that it is done."""
+    options = IngestOptions(token=plan.token(batch), on_bad_rows=on_bad_rows, expected_rows=plan.rows(batch))
+    result = ingest(table, partial(reader.rows, plan, batch), options)
+    keep_batch(table.storage, reader.source.name, batch, replace(result, repeated=False))
+    return result
+
+
+def _check_source(table: OpenTable, plan: BootstrapPlan, ours: SourceTable) -> None:
+    """The plan lies in the table's folder, where others may write: it may name files of this source only."""
+    theirs = plan.source
+    is_same = (real_location(theirs.location), theirs.format) == (real_location(ours.location), ours.format)
+    if not is_same or ours.version not in (None, theirs.version):
+        raise FormatError(f"{table.uri}: the plan of this bootstrap is for {theirs.location}, not for {ours.location}; trust nothing in it")
+    if ours.format in PACKAGES:
+        return  # its files are looked for among those of the source
+    for file in (file for batch in plan.batches for file in batch):
+        if not is_below(file.path, ours.location):
+            shown = f"{file.path!r}, which is not below {ours.location}"
+            raise FormatError(f"{table.uri}: the plan of this bootstrap names {shown}; trust nothing in it")

@@ -1,0 +1,18 @@
+"""MetaGen, the part of each task: pending rows of one range of the key hash in, a segment log and a key-store run out.
+
+It stands apart from `metagen_job` so that a worker loads only what a task needs.
+"""
+
+from dataclasses import replace
+
+from opal_lake import layout
+from opal_lake.engine.executor import Attempt
+from opal_lake.key_store.entries import Entries
+from opal_lake.rule.slot import Slot, SlotOutput, SlotWriter, process_slot
+
+
+def process_entries(new: Entries, attempt: Attempt, *, writer: SlotWriter, slots: int) -> SlotOutput:
+    """The whole task."""
+    slot = Slot(number=attempt.part, count=slots, stem=layout.job_file_name(writer.number, attempt.part, attempt.name))
+    with attempt.puts(writer.storage) as storage:
+        return process_slot(new, replace(writer, storage=storage), slot)
