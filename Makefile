@@ -52,6 +52,7 @@ help:  ## this list
 
 venv: $(VENV)/.installed  ## make or renew .venv; every target below does it by itself
 
+# pip brings uv alone, and uv the rest: it downloads and unpacks many at once, and leaves compiling to the first import.
 # An environment whose Python is gone, or that was made in another folder, is made again.
 ifneq ($(shell "$(PY)" -c 'print(open("$(VENV)/.locked").read().strip())' 2>/dev/null),$(CURDIR))
 .PHONY: $(VENV)/.locked
@@ -65,7 +66,8 @@ $(VENV)/.locked: $(LOCK)
 		echo "$(PYTHON) has no venv or ensurepip; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "making $(VENV) (1.5 GB, a few minutes)"
 	"$(PYTHON)" -m venv --clear $(VENV)
-	"$(PY)" -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
+	"$(PY)" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r <(sed -n '/^uv==/,/[^\\]$$/p' $(LOCK))
+	$(VENV)/bin/uv pip install --quiet --no-config --python "$(PY)" --require-hashes -r $(LOCK)
 	@echo "$(CURDIR)" > $@
 
 # hatchling comes from the lock, so that the build needs no second, unlocked download.
