@@ -7,6 +7,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
+# Hundreds of processes of the tests import the same modules: each is compiled once, also where the environment says otherwise.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The first Python that is new enough; `make PYTHON=/path/to/python ...` chooses another.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -20,6 +22,8 @@ CLASSES := $(CURDIR)/$(VENV)/spark.jsa
 # Spark finds its Java and its workers' Python here, also where a test or a script starts a session of its own.
 ENVIRONMENT = export PYSPARK_PYTHON="$(PY)" PYSPARK_DRIVER_PYTHON="$(PY)" JAVA_HOME && JAVA_HOME="$$("$(PY)" -m opal_spark.engine.java)" && \
 	if [[ -f "$(CLASSES)" ]]; then export SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS:-} -XX:SharedArchiveFile=$(CLASSES) -Xlog:disable -Xlog:all=error:stderr"; fi &&
+# For tests. Their JVMs run for seconds: to compile code as well as possible takes more of a core than it brings, a third more in all.
+TESTING = $(ENVIRONMENT) export SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS:-} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC" &&
 
 BENCH_ROWS ?= 10000000
 # Passed to bench and bench-peers as they are: make bench-peers BENCH_ARGS="--only upsert,scan --systems opal-inline,delta"
@@ -48,6 +52,7 @@ help:  ## this list
 
 venv: $(VENV)/.installed  ## make or renew .venv; every target below does it by itself
 
+# pip brings uv alone, and uv the rest: it downloads and unpacks many at once, and leaves compiling to the first import.
 # An environment whose Python is gone, or that was made in another folder, is made again.
 ifneq ($(shell "$(PY)" -c 'print(open("$(VENV)/.locked").read().strip())' 2>/dev/null),$(CURDIR))
 .PHONY: $(VENV)/.locked
@@ -61,7 +66,8 @@ $(VENV)/.locked: $(LOCK)
 		echo "$(PYTHON) has no venv or ensurepip; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "making $(VENV) (1.5 GB, a few minutes)"
 	"$(PYTHON)" -m venv --clear $(VENV)
-	"$(PY)" -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
+	"$(PY)" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r <(sed -n '/^uv==/,/[^\\]$$/p' $(LOCK))
+	$(VENV)/bin/uv pip install --quiet --no-config --python "$(PY)" --require-hashes -r $(LOCK)
 	@echo "$(CURDIR)" > $@
 
 # hatchling comes from the lock, so that the build needs no second, unlocked download.
@@ -93,7 +99,7 @@ docs: venv  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 "$(PY)" -m mkdocs build --quiet --strict --site-dir site
 
 test: $(VENV)/.classes  ## every test but the slow ones
-	@$(ENVIRONMENT) $(PYTEST) -m "not slow" $(ARGS)
+	@$(TESTING) $(PYTEST) -m "not slow" $(ARGS)
 
 # The tests that start no Spark, and the story of a table, which does, in an environment beside .venv.
 OTHER = .venv-$(shell "$(PYTHON)" -c 'import platform; print(platform.python_version())')
@@ -118,16 +124,16 @@ next-spark-tests:
 		$(PYTEST) tests/opal_spark/data_source tests/opal_spark/read $(ARGS)
 
 quick-tests:
-	@$(ENVIRONMENT) "$(PY)" --version && $(PYTEST) -m "not slow and not spark" $(ARGS) && "$(PY)" -m opal_spark.cli.demo >/dev/null
+	@$(TESTING) "$(PY)" --version && $(PYTEST) -m "not slow and not spark" $(ARGS) && "$(PY)" -m opal_spark.cli.demo >/dev/null
 
 # Beside the histories, in two processes: those that start an Airflow, which two at once would only wait for each other, and the others.
 test-slow: $(VENV)/.classes  ## the longer suites: HISTORIES (2000) random histories, crashes, races, S3, time zones
-	@$(ENVIRONMENT) export OPAL_SEED="$${OPAL_SEED:-$$RANDOM$$RANDOM}" && echo "OPAL_SEED=$$OPAL_SEED" && \
+	@$(TESTING) export OPAL_SEED="$${OPAL_SEED:-$$RANDOM$$RANDOM}" && echo "OPAL_SEED=$$OPAL_SEED" && \
 		OPAL_HISTORIES=$(HISTORIES) $(PYTEST) tests/opal_lake/test_histories.py $(ARGS)
 	@$(MAKE) --no-print-directory --jobs=$(if $(filter 0,$(JOBS)),1,$(JOBS)) --output-sync=line slow-airflow slow-tables
 
 slow-airflow slow-tables: $(VENV)/.classes
-	@$(ENVIRONMENT) "$(PY)" -m pytest -m slow --durations=15 \
+	@$(TESTING) "$(PY)" -m pytest -m slow --durations=15 \
 		$(if $(filter slow-airflow,$@),tests/airflow_provider_opal,--ignore=tests/airflow_provider_opal) $(ARGS)
 
 test-all: test test-slow  ## every test

@@ -39,17 +39,18 @@ def is_of_files(name: str) -> bool:
 def beside_share(items: list[pytest.Item], share: int, seed: str) -> list[pytest.Item]:
     """Of each slow test's cases those that this run leaves out: it keeps one in `share`, others at each seed.
 
-    So every kind of test is in every run, and every case in one of a few. Tests that are chained go by the file: each of those starts an
-    Airflow of its own.
+    So most kinds of test are in every run, those with a single case in every second one, and every case is in one of `share`. Tests that
+    start an Airflow count as cases of one kind, which go by the file: each file starts one of its own.
     """
     families: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
         if item.get_closest_marker("slow"):
-            chained = item.get_closest_marker("chained")
-            family, case = ("chained", str(item.path)) if chained else (item.nodeid.partition("[")[0], item.nodeid)
+            airflow = item.nodeid.startswith("tests/airflow_provider_opal/")
+            family, case = ("airflow", str(item.path)) if airflow else (item.nodeid.partition("[")[0], item.nodeid)
             families[family][case].append(item)
     left_out = []
     for name, cases in families.items():
-        first = int(hashlib.sha256(f"{seed} {name}".encode()).hexdigest(), 16) % min(share, len(cases))
+        turns = min(share, max(len(cases), 2))
+        first = int(hashlib.sha256(f"{seed} {name}".encode()).hexdigest(), 16) % turns
         left_out += [item for number, case in enumerate(cases.values()) if number % share != first for item in case]
     return left_out
