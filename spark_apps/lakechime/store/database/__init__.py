@@ -1,0 +1,1 @@
+"""What two databases have in common: transactions, errors, and rows as one parameter."""
