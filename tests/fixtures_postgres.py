@@ -29,6 +29,24 @@ class Postgres:
     def url(self) -> str:
         return f"jdbc:postgresql://127.0.0.1:{self.port}/postgres"
 
+    def address(self, database: str = "postgres") -> str:
+        """Of a database, as SQLAlchemy reads it."""
+        return f"postgresql+psycopg2://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    def new_database(self) -> str:
+        """The address of an empty database of its own."""
+        import psycopg2
+
+        name = f"test_{secrets.token_hex(6)}"
+        connection = psycopg2.connect(host="127.0.0.1", port=self.port, user=USER, password=self.password, dbname="postgres")
+        connection.autocommit = True  # no transaction makes a database
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(f"CREATE DATABASE {name}")
+        finally:
+            connection.close()
+        return self.address(name)
+
     def execute(self, *statements: str) -> None:
         import psycopg2
 

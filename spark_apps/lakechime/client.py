@@ -7,7 +7,7 @@ from typing import Self
 
 from lakechime.answers import Filter, Found, Interest, Outbox, Page, Registered, Store, TableName, TableState, Watermark, table_name
 from lakechime.errors import InvalidEventError
-from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, JsonValue, check_name, checked_partition, checked_tags
+from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, JsonValue, check_name, check_number, checked_partition, checked_tags
 
 MAX_LIMIT = 10_000
 _WEB = ("http://", "https://")
@@ -60,8 +60,11 @@ class LakeChime:
         limit: int = 1000,
     ) -> Page:
         """Events with after < seq <= until, ascending by seq."""
-        if not 1 <= limit <= MAX_LIMIT:
+        if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
             raise InvalidEventError(f"limit={limit} is outside of 1 to {MAX_LIMIT:,}; ask page by page")
+        check_number("after", after)
+        if until is not None:
+            check_number("until", until)
         return self._store.events(_filter(tables, partition, tags), after=after, until=until, limit=limit)
 
     def events_between(
@@ -75,7 +78,7 @@ class LakeChime:
         tags: Mapping[str, str] | None = None,
     ) -> list[Registered]:
         """Events with start_ts <= event_ts < end_ts. No later event gets a time in this range, as far as it lies in the past."""
-        if start_ts > end_ts:
+        if check_number("start_ts", start_ts) > check_number("end_ts", end_ts):
             raise InvalidEventError(f"start_ts={start_ts} is after end_ts={end_ts}; turn them round")
         return self._store.events_between(_filter([(cluster, table)], partition, tags), start_ts, end_ts)
 
@@ -104,9 +107,12 @@ class LakeChime:
 
     def put_watermark(self, consumer: str, key: str, value: JsonValue, *, expected: int | None) -> Watermark:
         """Set it, if its revision is still the one that was read (None: there is none yet); else ConflictError."""
+        if expected is not None:
+            check_number("expected", expected)
         return self._store.put_watermark(check_name("consumer", consumer), _key(key), value, expected=expected)
 
     def delete_watermark(self, consumer: str, key: str, *, expected: int) -> None:
+        check_number("expected", expected)
         self._store.delete_watermark(check_name("consumer", consumer), _key(key), expected=expected)
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool = True) -> int:
@@ -114,6 +120,7 @@ class LakeChime:
 
         What a consumer's watermark `events` has not passed stays too, unless `keep_unseen` is False.
         """
+        check_number("older_than_ms", older_than_ms)
         return self._store.expire(older_than_ms, keep_unseen=keep_unseen)
 
     def check(self) -> str:
@@ -147,5 +154,6 @@ def _filter(tables: Sequence[TableName], partition: Sequence[JsonValue] | None, 
 def _checked(interest: Interest) -> Interest:
     if not interest.tables:
         raise InvalidEventError("an interest names no table; name one at least")
+    check_number("after", interest.after)
     meant = _filter(interest.tables, interest.partition, interest.tags)
     return Interest(tables=meant.tables, partition=meant.partition, tags=meant.tags, after=interest.after)

@@ -84,7 +84,8 @@ class DataChangeEvent:
                 f"snapshot {_shown(self.snapshot_id)} of {self.table} names itself as prev_snapshot_id; name the one before it"
             )
         for name in ("snapshot_ts", "event_ts", "seq"):
-            _check_number(name, getattr(self, name))
+            if (number := getattr(self, name)) is not None:
+                check_number(name, number)
         object.__setattr__(self, "tags", checked_tags(self.tags))
 
     def __hash__(self) -> int:
@@ -204,10 +205,12 @@ def _check_snapshot(name: str, value: Any) -> None:
         )
 
 
-def _check_number(name: str, value: Any) -> None:
-    if value is not None and (type(value) is not int or not 0 <= value <= _MAX_LONG):
-        unit = "" if name == "seq" else ", in milliseconds since 1970"
+def check_number(name: str, value: Any) -> int:
+    """A seq, a revision, or a time in milliseconds."""
+    if type(value) is not int or not 0 <= value <= _MAX_LONG:
+        unit = ", in milliseconds since 1970" if name.endswith(("_ts", "_ms")) else ""
         raise InvalidEventError(f"{name}={_shown(value)} is no whole number from 0 on{unit}")
+    return value
 
 
 def _member(kind: Any, name: str, value: Any) -> Any:

@@ -1,10 +1,13 @@
-"""Every test of caches runs with every form of near runs, and with every store where that may matter."""
+"""Every test of caches runs with every form of near runs, and with every store where that may matter. Tests of LakeChime's client run over
+every database that keeps events."""
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from lakechime import LakeChime
 from opal_lake.key_store import run as run_module
 from opal_lake.key_store.cache import near_runs
 from opal_lake.key_store.cache.near_runs import BACKENDS
@@ -41,3 +44,17 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def _few_blocks_stay_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every probe copies its run into the cache if there is room, so that tests choose cached or remote by the size of the cache."""
     monkeypatch.setattr(near_runs, "FEW_BLOCKS", -1)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def chime_address(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """What `LakeChime.open` takes: of an empty store of the test's own. Another way to reach one is another parameter here."""
+    if request.param == "postgres":
+        return {"url": request.getfixturevalue("postgres").new_database()}
+    return {"url": f"sqlite:///{tmp_path}/lakechime.db"}
+
+
+@pytest.fixture
+def chime(chime_address: dict[str, str]) -> Iterator[LakeChime]:
+    with LakeChime.open(**chime_address) as client:
+        yield client
