@@ -1,5 +1,6 @@
 """Every test of caches runs with every form of near runs, and with every store where that may matter. Tests of LakeChime's client run over
-every database that keeps events."""
+every database that keeps events.
+"""
 
 import uuid
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """What every client of LakeChime does, whatever lies behind it.
 
-The suite runs over each address that the fixture `chime_address` (conftest.py) gives. A service over a database is one more parameter there:
+The suite runs over each address that the fixture `chime_address` (conftest.py) gives. A service over a database is one more parameter:
 start it over `request.getfixturevalue(...)`'s database and return its URL and a token. `chime` is the client of the test, and
 `LakeChime.open(**chime_address)` makes others of the same store.
 """
