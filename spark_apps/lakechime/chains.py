@@ -11,8 +11,9 @@ from typing import Literal
 
 from lakechime.errors import ChainError, InvalidEventError
 from lakechime.event import DataChangeEvent
+from lakechime.tags import AGAIN, LOST, RESTORED
 
-RESTORED_TAGS = ("opal.restored_version", "restored_snapshot_id")  # a producer that knows of a restore tells it by one of these
+RESTORED_TAGS = ("opal.restored_version", RESTORED)  # a producer that knows of a restore tells it by one of these
 
 
 class ProblemKind(StrEnum):
@@ -56,6 +57,7 @@ class _Links:
     """Snapshots in the order of their first events, and the one before each."""
 
     before: dict[str, str | None] = field(default_factory=dict)
+    again: dict[str, str | None] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, kind: ProblemKind, snapshots: Iterable[str], text: str) -> None:
@@ -97,15 +99,22 @@ def _link(links: _Links, event: DataChangeEvent) -> None:
         links.add(ProblemKind.NO_SNAPSHOT, (), f"an event (seq {event.seq}) names no snapshot")
         return
     if snapshot in links.before:
-        _check_again(links, snapshot, before)
+        _check_again(links, event, snapshot)
         return
     _check_restore(links, event, snapshot)
-    links.before[snapshot] = before
+    if LOST in event.tags:
+        links.add(ProblemKind.GAP, (snapshot,), f"snapshots {event.tags[LOST]} expired before anybody registered them")
+    links.before[snapshot], links.again[snapshot] = before, event.tags.get(AGAIN)
 
 
-def _check_again(links: _Links, snapshot: str, before: str | None) -> None:
-    first = links.before[snapshot]
-    if first != before:
+def _check_again(links: _Links, event: DataChangeEvent, snapshot: str) -> None:
+    """Another event of a snapshot that is there already: of another partition, or, as its producer says, of another course of the table."""
+    first, before = links.before[snapshot], event.prev_snapshot_id
+    if event.tags.get(AGAIN) != links.again[snapshot] and not any(tag in event.tags for tag in RESTORED_TAGS):
+        links.add(ProblemKind.RECREATED, (snapshot,), f"snapshot {snapshot} comes again, so the table was made again")
+    elif any(tag in event.tags for tag in RESTORED_TAGS):
+        _check_restore(links, event, snapshot)
+    elif first != before:
         links.add(
             ProblemKind.CONTRADICTION, (snapshot,), f"snapshot {snapshot} comes after {first} by one event and after {before} by another"
         )

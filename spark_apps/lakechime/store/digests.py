@@ -6,15 +6,20 @@ import json
 from collections.abc import Mapping, Sequence
 
 from lakechime.event import DataChangeEvent, JsonValue, partition_text
+from lakechime.tags import AGAIN
 
 _BYTES = 16
 
 
 def dedup_key(event: DataChangeEvent) -> str:
-    """The same snapshot and partition of a table is the same event. Without a snapshot (Hive) everything that the producer says counts."""
+    """The same snapshot and partition of a table is the same event, unless the producer says that the id comes again.
+
+    Without a snapshot (Hive) everything that the producer says counts.
+    """
     partition = None if event.partition is None else partition_text(event.partition)
     if event.snapshot_id is not None:
-        return _digest("snapshot", event.cluster, event.table, event.snapshot_id, partition)
+        again = [event.tags[AGAIN]] if AGAIN in event.tags else []
+        return _digest("snapshot", event.cluster, event.table, event.snapshot_id, partition, *again)
     return _digest("event", event.cluster, event.table, partition, event.snapshot_ts, str(event.operation_type), sorted(event.tags.items()))
 
 
