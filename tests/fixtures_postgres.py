@@ -8,6 +8,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ USER = "opal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Postgres:
-    """A running server."""
+    """A running server, from the programs in `folder`, with its data in `home`."""
 
     port: int
     password: str
+    folder: Path
+    home: Path
 
     @property
     def url(self) -> str:
@@ -47,6 +50,17 @@ class Postgres:
             connection.close()
         return self.address(name)
 
+    def start(self) -> None:
+        settings = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={self.home} -c fsync=off"
+        _run([*self._control(), "--log", str(self.home / "log"), "--options", settings, "start"], _account())
+
+    def stop(self, mode: str = "immediate") -> None:
+        """At once and without a word to anybody, unless the mode says otherwise."""
+        _run([*self._control(), "--mode", mode, "stop"], _account())
+
+    def _control(self) -> list[str]:
+        return [str(self.folder / "pg_ctl"), "--pgdata", str(self.home / "data"), "--silent", "--wait"]
+
     def execute(self, *statements: str) -> None:
         import psycopg2
 
@@ -67,8 +81,20 @@ def postgres() -> Iterator[Postgres]:
         if os.environ.get("OPAL_REQUIRE_POSTGRES") == "1":
             pytest.fail(message + ", and OPAL_REQUIRE_POSTGRES=1")
         pytest.skip(message)
-    with tempfile.TemporaryDirectory(prefix="opal-postgres-", dir="/tmp") as data:
-        yield from _server(folder, Path(data))
+    with postgres_server(folder) as server:
+        yield server
+
+
+@contextmanager
+def postgres_server(folder: Path) -> Iterator[Postgres]:
+    """A server of its own, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="opal-postgres-", dir="/tmp") as home:
+        server = _made(folder, Path(home))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
 
 
 def postgres_folder() -> Path | None:
@@ -79,23 +105,16 @@ def postgres_folder() -> Path | None:
     return next((path for path in folders if (path / "initdb").exists() and (path / "pg_ctl").exists()), None)
 
 
-def _server(folder: Path, home: Path) -> Iterator[Postgres]:
-    server = Postgres(port=_free_port(), password=secrets.token_hex(16))
-    data, password_file = home / "data", home / "password"
+def _made(folder: Path, home: Path) -> Postgres:
+    server = Postgres(port=_free_port(), password=secrets.token_hex(16), folder=folder, home=home)
+    password_file, account = home / "password", _account()
     password_file.write_text(server.password, encoding="utf-8")
-    account = _account()
     for path in (home, password_file):
         if account is not None:
             os.chown(path, account.pw_uid, account.pw_gid)
     login = ["--username", USER, "--pwfile", str(password_file), "--auth", "scram-sha-256"]
-    _run([str(folder / "initdb"), "--pgdata", str(data), *login, "--locale", "C", "--encoding", "UTF8", "--no-sync"], account)
-    settings = f"-p {server.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={home} -c fsync=off"
-    control = [str(folder / "pg_ctl"), "--pgdata", str(data), "--silent", "--wait"]
-    _run([*control, "--log", str(home / "log"), "--options", settings, "start"], account)
-    try:
-        yield server
-    finally:
-        _run([*control, "--mode", "immediate", "stop"], account)
+    _run([str(folder / "initdb"), "--pgdata", str(home / "data"), *login, "--locale", "C", "--encoding", "UTF8", "--no-sync"], account)
+    return server
 
 
 def _free_port() -> int:
