@@ -36,6 +36,30 @@ def sync_opal(client: LakeChime, table: Table | str, name: str | None = None, *,
     return sync(client, OpalSource(log=opened.log, target=Target(table=name or event_table(head), cluster=cluster), head=head))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpalPlace:
+    """An Opal table by where it lies: opened at each look. Without a name it is the table's own."""
+
+    path: str
+    name: str | None = None
+    cluster: str = DEFAULT_CLUSTER
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def target(self) -> Target:
+        return Target(table=self.name or event_table(self._log.head()), cluster=self.cluster)
+
+    @property
+    def _log(self) -> CommitLog:
+        return table_on(open_storage(self.path, self.options)).log
+
+    def steps(self, position: Position | None) -> Iterator[Step]:
+        log = self._log
+        head = log.head()
+        target = Target(table=self.name or event_table(head), cluster=self.cluster)
+        return OpalSource(log=log, target=target, head=head).steps(position)
+
+
 def event_table(head: Snapshot) -> str:
     """The name under which a table's events are registered where nobody gives another."""
     return str(head.spec.properties.get(NAME_PROPERTY) or place_of(head.storage.uri))

@@ -6,7 +6,7 @@ both or none, and of several that look at once the slower ones begin again from 
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -68,8 +68,11 @@ class Synced:
         return {**{name: getattr(self, name) for name in names}, "notes": list(self.notes)}
 
 
-def sync(client: LakeChime, source: Source) -> Synced:
-    """Register what a table's log holds and is not registered yet. With nothing new this is one request."""
+def sync(client: LakeChime, source: Source, *, stop: Callable[[], bool] = lambda: False) -> Synced:
+    """Register what a table's log holds and is not registered yet. With nothing new this is one request.
+
+    It ends early, with what it has registered, once `stop` says so.
+    """
     target = source.target
     synced = Synced(table=target.table, cluster=target.cluster)
     for _ in range(_LOST_RACES):
@@ -77,7 +80,7 @@ def sync(client: LakeChime, source: Source) -> Synced:
         position, depth = (None, None) if state is None else (state.position, state.depth)
         if position is not None and not isinstance(position, Mapping):
             raise InvalidEventError(f"the position of {target.table} is {position!r}, which no producer here wrote; upgrade this one")
-        register = _Registering(client=client, target=target, position=position, depth=depth, synced=synced)
+        register = _Registering(client=client, target=target, position=position, depth=depth, synced=synced, stop=stop)
         try:
             return register.all_of(source.steps(position))
         except ConflictError:
@@ -94,6 +97,7 @@ class _Registering:
     position: JsonValue
     depth: int | None
     synced: Synced
+    stop: Callable[[], bool]
 
     def all_of(self, steps: Iterator[Step]) -> Synced:
         """Several small snapshots go in one transaction."""
@@ -103,6 +107,8 @@ class _Registering:
             if sum(len(step.events) for step in waiting) >= EVENTS_AT_ONCE or len(waiting) >= EVENTS_AT_ONCE:
                 self._register(waiting)
                 waiting = []
+                if self.stop():
+                    return self.synced
         if waiting:
             self._register(waiting)
         return self.synced
