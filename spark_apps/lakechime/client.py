@@ -1,7 +1,6 @@
 """The one client of LakeChime: the same methods over a database and over the service."""
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from types import TracebackType
 from typing import Self
 
@@ -29,7 +28,9 @@ class LakeChime:
         Tables that are not there are made, and older ones are upgraded, unless `migrate` is False.
         """
         if url.startswith(_WEB):
-            return cls(import_module("lakechime.remote.http").HttpStore.open(url, token=token))
+            from lakechime.remote.http import HttpStore
+
+            return cls(HttpStore.open(url, token=token))
         if token is not None:
             raise InvalidEventError("a token is for the service (http://...); a database takes its password in the URL")
         from lakechime.store.sql_store import SqlStore
@@ -99,7 +100,7 @@ class LakeChime:
         return self._store.table_state(check_name("cluster", cluster), check_name("table", table))
 
     def watermark(self, consumer: str, key: str = "") -> Watermark | None:
-        return self._store.watermark(check_name("consumer", consumer), _key(key))
+        return self._store.watermark(check_name("consumer", consumer), checked_key(key))
 
     def watermarks(self, consumer: str) -> dict[str, Watermark]:
         """By key."""
@@ -109,11 +110,11 @@ class LakeChime:
         """Set it, if its revision is still the one that was read (None: there is none yet); else ConflictError."""
         if expected is not None:
             check_number("expected", expected)
-        return self._store.put_watermark(check_name("consumer", consumer), _key(key), value, expected=expected)
+        return self._store.put_watermark(check_name("consumer", consumer), checked_key(key), value, expected=expected)
 
     def delete_watermark(self, consumer: str, key: str, *, expected: int) -> None:
         check_number("expected", expected)
-        self._store.delete_watermark(check_name("consumer", consumer), _key(key), expected=expected)
+        self._store.delete_watermark(check_name("consumer", consumer), checked_key(key), expected=expected)
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool = True) -> int:
         """Delete events registered before this time, and say how many. The newest of each table stays.
@@ -137,7 +138,8 @@ class LakeChime:
         self.close()
 
 
-def _key(key: str) -> str:
+def checked_key(key: str) -> str:
+    """Of a watermark; a consumer that has one only may leave it empty."""
     return key if key == "" else check_name("key", key)
 
 

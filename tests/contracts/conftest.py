@@ -13,6 +13,7 @@ from opal_lake.key_store import run as run_module
 from opal_lake.key_store.cache import near_runs
 from opal_lake.key_store.cache.near_runs import BACKENDS
 from opal_lake.storage import Storage, open_storage
+from tests.fixtures_lakechime import serving
 
 
 @pytest.fixture(params=BACKENDS)
@@ -47,12 +48,22 @@ def _few_blocks_stay_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(near_runs, "FEW_BLOCKS", -1)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def chime_address(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        "service over sqlite",
+        pytest.param("service over postgres", marks=pytest.mark.postgres),
+    ]
+)
+def chime_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
     """What `LakeChime.open` takes: of an empty store of the test's own. Another way to reach one is another parameter here."""
-    if request.param == "postgres":
-        return {"url": request.getfixturevalue("postgres").new_database()}
-    return {"url": f"sqlite:///{tmp_path}/lakechime.db"}
+    url = request.getfixturevalue("postgres").new_database() if "postgres" in request.param else f"sqlite:///{tmp_path}/lakechime.db"
+    if not request.param.startswith("service"):
+        yield {"url": url}
+        return
+    with serving(url) as served:
+        yield {"url": served.url, "token": served.tokens["admin"]}
 
 
 @pytest.fixture

@@ -43,13 +43,17 @@ class SqlStore:
         return self.database.read(lambda connection: read_page(connection, self.sequencer, meant, (after, until), limit))
 
     def events_between(self, meant: Filter, start_ts: int, end_ts: int) -> list[Registered]:
-        first, last = self.database.write(lambda connection: self._fix(connection, start_ts, end_ts), repeatable=True)
+        first, last = self.span(start_ts, end_ts)
         found: list[Registered] = []
         while first < last:
             page = self.events(meant, after=first, until=last, limit=_PAGE)
             found += page.events
             first = page.next_after
         return found
+
+    def span(self, start_ts: int, end_ts: int) -> tuple[int, int]:
+        """A range of times as one of seq, after < seq <= until; no event that comes later gets a time within."""
+        return self.database.write(lambda connection: self._fix(connection, start_ts, end_ts), repeatable=True)
 
     def _fix(self, connection: Connection, start_ts: int, end_ts: int) -> tuple[int, int]:
         """What lies in the range by now, as (after, until]; no event that comes later gets a time within."""

@@ -1,41 +1,34 @@
 """Who may ask the service: tokens by name, kept as hashes. A token is shown once, when it is made."""
 
 import hashlib
+import hmac
 import secrets
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, select, update
 
-from lakechime.errors import ConflictError, NotFoundError
+from lakechime.access import Token
+from lakechime.errors import InvalidEventError, NotFoundError
 from lakechime.store.register import insert_or_ignore
 from lakechime.store.schema import tokens
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
-    """Times are milliseconds since 1970."""
-
-    name: str
-    role: str
-    created: int
-    revoked: int | None
-    last_used: int | None
+PREFIX = "lakechime_"  # people and scanners know one when it is where it should not be
 
 
 def create_token(connection: Connection, name: str, role: str, now_ms: int) -> str:
     """The secret: nobody can read it again."""
-    secret = secrets.token_urlsafe(32)
+    secret = PREFIX + secrets.token_urlsafe(32)
     values = {"name": name, "sha256": _hash(secret), "role": role, "created": now_ms}
     if connection.execute(insert_or_ignore(connection, tokens, values)).rowcount != 1:
-        raise ConflictError(f"there is a token {name} already, and names are not used twice; choose another name")
+        raise InvalidEventError(f"there is a token {name} already, and names are not used twice; choose another name")
     return secret
 
 
 def find_token(connection: Connection, secret: str) -> Token | None:
-    """None when it is unknown or revoked."""
-    row = connection.execute(select(tokens).where(tokens.c.sha256 == _hash(secret), tokens.c.revoked.is_(None))).first()
-    return None if row is None else _token(row)
+    """None when it is unknown or revoked. The index compares digests, which do not tell how near a guess came."""
+    digest = _hash(secret)
+    row = connection.execute(select(tokens).where(tokens.c.sha256 == digest, tokens.c.revoked.is_(None))).first()
+    return _token(row) if row is not None and hmac.compare_digest(row.sha256, digest) else None
 
 
 def mark_used(connection: Connection, name: str, now_ms: int) -> None:
