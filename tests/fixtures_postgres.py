@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Postgres:
     password: str
     folder: Path
     home: Path
+    settings: tuple[str, ...] = ("fsync=off",)
 
     @property
     def url(self) -> str:
@@ -51,8 +52,9 @@ class Postgres:
         return self.address(name)
 
     def start(self) -> None:
-        settings = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={self.home} -c fsync=off"
-        _run([*self._control(), "--log", str(self.home / "log"), "--options", settings, "start"], _account())
+        settings = ("listen_addresses=127.0.0.1", f"unix_socket_directories={self.home}", *self.settings)
+        options = " ".join((f"-p {self.port}", *(f"-c {setting}" for setting in settings)))
+        _run([*self._control(), "--log", str(self.home / "log"), "--options", options, "start"], _account())
 
     def stop(self, mode: str = "immediate") -> None:
         """At once and without a word to anybody, unless the mode says otherwise."""
@@ -86,10 +88,10 @@ def postgres() -> Iterator[Postgres]:
 
 
 @contextmanager
-def postgres_server(folder: Path) -> Iterator[Postgres]:
+def postgres_server(folder: Path, settings: Sequence[str] = ("fsync=off",)) -> Iterator[Postgres]:
     """A server of its own, gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="opal-postgres-", dir="/tmp") as home:
-        server = _made(folder, Path(home))
+        server = replace(_made(folder, Path(home)), settings=tuple(settings))
         server.start()
         try:
             yield server

@@ -138,10 +138,21 @@ def _follow(links: _Links) -> list[str]:
     heads = [snapshot for snapshot, before in links.before.items() if before is None or before not in links.before]
     for snapshot in heads[1:]:
         _explain_head(links, snapshot, after)
+    reached = _reached(heads, after)
+    circle = [snapshot for snapshot in links.before if snapshot not in reached]
+    if circle:
+        links.add(ProblemKind.CIRCLE, circle, f"{', '.join(circle)} come after one another in a circle")
     order = _walk(heads[0], after) if heads else []
-    if not heads:
-        links.add(ProblemKind.CIRCLE, tuple(links.before), f"{', '.join(links.before)} come after one another in a circle")
     return order if len(order) == len(links.before) else list(links.before)
+
+
+def _reached(heads: Iterable[str], after: Mapping[str, list[str]]) -> set[str]:
+    reached, waiting = set(heads), list(heads)
+    while waiting:
+        new = [snapshot for snapshot in after.get(waiting.pop(), []) if snapshot not in reached]
+        reached.update(new)
+        waiting += new
+    return reached
 
 
 def _explain_head(links: _Links, snapshot: str, after: Mapping[str, list[str]]) -> None:

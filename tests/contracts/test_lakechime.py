@@ -34,7 +34,7 @@ def test_events_get_places_in_the_order_given(chime: LakeChime) -> None:
 def test_an_event_comes_back_whole(chime: LakeChime) -> None:
     event = made(
         7,
-        partition=("2026-11-24", 7, None, True, {"a": [1.5, "ü"]}),
+        partition=("2026-11-24", 7, None, True, {"a": [1.5, "ü\x00\\u0000"]}),
         snapshot_ts=1_700_000_000_123,
         table_format=TableFormat.DELTA,
         operation_type=OperationType.APPEND,

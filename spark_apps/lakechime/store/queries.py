@@ -1,16 +1,18 @@
 """Which events match: each question is answered from indexes, and whole events are read only of what is returned."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, literal, select, union_all
+from sqlalchemy import CompoundSelect, Connection, Select, func, literal, select, union_all
 
 from lakechime.answers import Filter, Found, Interest, Page, table_name
 from lakechime.store.database.recordset import LONG, TEXT, recordset, rows_text
 from lakechime.store.digests import partition_key, tag_keys
 from lakechime.store.rows import registered_of, select_events
 from lakechime.store.schema import event_tags, events, meta, tables
-from lakechime.store.sequencer import EXPIRED, Sequencer
+from lakechime.store.sequencer import Sequencer
+from lakechime.store.statements import EXPIRED
 
 MAX_UNION = 100  # tables that are looked up one by one
 
@@ -93,14 +95,18 @@ def find_first(connection: Connection, dialect: str, interests: Sequence[Interes
         row = {"n": number, "after": interest.after, "partition_key": key, **{f"tag_{place}": tag for place, tag in enumerate(keys)}}
         named = [{**row, "cluster": cluster, "name": name} for cluster, name in map(table_name, interest.tables)]
         kinds.setdefault((key is not None, len(keys)), []).extend(named)
-    parts = [select(literal(-1, type_=LONG).label("n"), func.max(events.c.seq).label("seq"))]
-    parts += [_first_of(dialect, f"rows_{place}", kind) for place, kind in enumerate(kinds)]
     given = {f"rows_{place}": rows_text(rows) for place, rows in enumerate(kinds.values())}
     found: dict[int, int] = {}
-    for number, seq in connection.execute(union_all(*parts), given):
+    for number, seq in connection.execute(_find_statement(dialect, tuple(kinds)), given):
         if seq is not None:
             found[number] = min(seq, found.get(number, seq))
     return Found(seqs=tuple(found.get(number) for number in range(len(interests))), head=found.get(-1, 0))
+
+
+@lru_cache(maxsize=256)
+def _find_statement(dialect: str, kinds: tuple[tuple[bool, int], ...]) -> CompoundSelect[Any]:
+    parts = [select(literal(-1, type_=LONG).label("n"), func.max(events.c.seq).label("seq"))]
+    return union_all(*parts, *(_first_of(dialect, f"rows_{place}", kind) for place, kind in enumerate(kinds)))
 
 
 def _first_of(dialect: str, parameter: str, kind: tuple[bool, int]) -> Select[Any]:

@@ -6,9 +6,11 @@ A producer that writes into the same PostgreSQL may register in a transaction of
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Integer, Text, insert, select, update
+from sqlalchemy import Connection, Text, insert, select, update
+from sqlalchemy.sql.dml import ReturningInsert
 
 from lakechime.answers import Outbox, Registered
 from lakechime.errors import ConflictError, InvalidEventError
@@ -18,9 +20,9 @@ from lakechime.store.database.recordset import recordset, rows_text
 from lakechime.store.rows import pending_of, registered_of, row_of, select_events
 from lakechime.store.schema import CARRIED, events, inbox, positions
 from lakechime.store.sequencer import Place, Sequencer
+from lakechime.store.statements import types_of
 
 _COLUMNS = ("cluster", "name", "depth", "tag_keys", *CARRIED)
-_TYPES = {name: Integer() if name == "depth" else BigInteger() if name == "snapshot_ts" else Text() for name in _COLUMNS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +57,10 @@ class Registration:
             return []
         if not self.sequencer.try_lock(connection):
             return put_into_inbox(connection, list(rows.values()))
-        self.sequencer.drain(connection)
-        places, event_ts = self.sequencer.place(connection, [pending_of(number, row) for number, row in rows.items()], rows)
+        head = self.sequencer.drain(connection)
+        places = self.sequencer.place(connection, [pending_of(number, row) for number, row in rows.items()], head, rows)
         there = self._stored(connection, [place.pending.dedup_key for place in places if place.duplicate])
-        return [(place.pending.dedup_key, self._answer(place, event_ts, there)) for place in places]
+        return [(place.pending.dedup_key, self._answer(place, head.next_ts, there)) for place in places]
 
     def _answer(self, place: Place, event_ts: int, there: Mapping[str, Any]) -> Registered:
         if place.duplicate:
@@ -93,10 +95,15 @@ def register_in(connection: Connection, given: Sequence[DataChangeEvent]) -> Non
 
 def put_into_inbox(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Their ids, by what makes an event the same."""
-    source = recordset(connection.dialect.name, "rows", _TYPES)
-    chosen = select(*(source.c[name] for name in _COLUMNS))
-    written = insert(inbox).from_select(list(_COLUMNS), chosen).returning(inbox.c.dedup_key, inbox.c.id)
+    written = _inbox_statement(connection.dialect.name)
     return {row.dedup_key: row.id for row in connection.execute(written, {"rows": rows_text(rows)})}
+
+
+@cache
+def _inbox_statement(dialect: str) -> ReturningInsert[Any]:
+    rows = recordset(dialect, "rows", types_of(_COLUMNS))
+    chosen = select(*(rows.c[name] for name in _COLUMNS))
+    return insert(inbox).from_select(list(_COLUMNS), chosen).returning(inbox.c.dedup_key, inbox.c.id)
 
 
 def check_depths(connection: Connection, sequencer: Sequencer, rows: Any) -> None:

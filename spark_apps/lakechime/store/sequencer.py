@@ -10,17 +10,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, cast, delete, extract, func, insert, select
+from sqlalchemy import Connection, func, insert, select
 
-from lakechime.store.database.recordset import FLAG, LONG, TEXT, recordset, rows_text
-from lakechime.store.schema import CARRIED, event_tags, events, inbox, meta, tables
+from lakechime.store.database.recordset import rows_text
+from lakechime.store.schema import inbox, tables
+from lakechime.store.statements import (
+    DATABASE_CLOCK,
+    delete_statement,
+    head_statement,
+    insert_statement,
+    known_statement,
+    move_statement,
+    tables_statement,
+    tags_statement,
+)
 from opal_lake.clock import Clock
 
 LOCK = 5_499_137_104_281  # of our own among a database's advisory locks
 LOCK_SECONDS = 60
 BATCH = 5_000
-HORIZON, EXPIRED = "time_horizon", "expired_seq"
-_LONGS = {"seq", "event_ts", "table_id", "snapshot_ts", "id", "inbox_id", "depth"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +67,13 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The last place, and the times that the next one must not be before."""
+    """The last place, the times that the next one must not be before, and whether there is anything in the inbox."""
 
     seq: int
     event_ts: int
     time_horizon: int
     now_ms: int
+    has_pending: bool
 
     @property
     def next_ts(self) -> int:
@@ -122,25 +131,22 @@ class Sequencer:
     def now_ms(self, connection: Connection) -> int:
         if self.clock is not None:
             return self.clock.now_us() // 1000
-        return int(connection.execute(select(_DATABASE_CLOCK)).scalar_one())
+        return int(connection.execute(select(DATABASE_CLOCK)).scalar_one())
 
     def head(self, connection: Connection) -> Head:
-        last = connection.execute(select(events.c.seq, events.c.event_ts).order_by(events.c.seq.desc()).limit(1)).first()
-        horizon = connection.execute(select(meta.c.value).where(meta.c.name == HORIZON)).scalar_one()
-        seq, event_ts = (0, 0) if last is None else (last.seq, last.event_ts)
-        return Head(seq=seq, event_ts=event_ts, time_horizon=horizon, now_ms=self.now_ms(connection))
+        found = connection.execute(head_statement(with_clock=self.clock is None)).one()
+        now_ms = found.now_ms if self.clock is None else self.clock.now_us() // 1000
+        return Head(
+            seq=found.seq or 0, event_ts=found.event_ts or 0, time_horizon=found.horizon, now_ms=now_ms, has_pending=bool(found.has_pending)
+        )
 
-    def drain(self, connection: Connection) -> int:
-        """Under the lock: give what is visible in the inbox its places. How many rows there were."""
-        done = 0
-        while batch := self._pending(connection):
-            self.place(connection, batch, from_inbox=True)
-            rows = recordset(self.dialect, "rows", {"id": LONG})
-            connection.execute(
-                delete(inbox).where(inbox.c.id.in_(select(rows.c.id))), {"rows": rows_text({"id": event.row} for event in batch)}
-            )
-            done += len(batch)
-        return done
+    def drain(self, connection: Connection) -> Head:
+        """Under the lock: give what is visible in the inbox its places. The head afterwards."""
+        while (head := self.head(connection)).has_pending:
+            batch = self._pending(connection)
+            self.place(connection, batch, head)
+            connection.execute(delete_statement(self.dialect), {"rows": rows_text({"id": event.row} for event in batch)})
+        return head
 
     def has_pending(self, connection: Connection) -> bool:
         return connection.execute(select(inbox.c.id).limit(1)).first() is not None
@@ -162,78 +168,42 @@ class Sequencer:
         ]
 
     def place(
-        self,
-        connection: Connection,
-        batch: Sequence[Pending],
-        rows: Mapping[int, Mapping[str, Any]] | None = None,
-        *,
-        from_inbox: bool = False,
-    ) -> tuple[list[Place], int]:
-        """Under the lock: places of a batch, and their event_ts. What is copied lies in the inbox, or is in `rows`."""
-        head = self.head(connection)
+        self, connection: Connection, batch: Sequence[Pending], head: Head, rows: Mapping[int, Mapping[str, Any]] | None = None
+    ) -> list[Place]:
+        """Under the lock: places of a batch, registered at `head.next_ts`. What is copied is in `rows`, or lies in the inbox."""
         places = plan_places(batch, self._known(connection, batch), head.seq)
         new = [place for place in places if not place.duplicate]
-        if not new:
-            return places, head.next_ts
-        given = [
-            {"seq": place.seq, "event_ts": head.next_ts, "table_id": place.table_id, "gap": place.gap, "inbox_id": place.pending.row}
-            for place in new
-        ]
-        if from_inbox:
-            self._copy_from_inbox(connection, given)
-        else:
-            assert rows is not None
-            self._insert(connection, [{**rows[place.pending.row], **one, "inbox_id": None} for place, one in zip(new, given, strict=True)])
-        self._insert_tags(connection, new)
-        return places, head.next_ts
-
-    def _copy_from_inbox(self, connection: Connection, given: list[dict[str, Any]]) -> None:
-        names = ("seq", "event_ts", "table_id", "gap", "inbox_id")
-        rows = recordset(self.dialect, "rows", _types(names))
-        chosen = select(*(rows.c[name] for name in names), *(inbox.c[name] for name in CARRIED)).join_from(
-            rows, inbox, inbox.c.id == rows.c.inbox_id
-        )
-        connection.execute(insert(events).from_select([*names, *CARRIED], chosen), {"rows": rows_text(given)})
-
-    def _insert(self, connection: Connection, given: list[dict[str, Any]]) -> None:
-        names = ("seq", "event_ts", "table_id", "gap", "inbox_id", *CARRIED)
-        rows = recordset(self.dialect, "rows", _types(names))
-        chosen = select(*(rows.c[name] for name in names))
-        values = ({name: row[name] for name in names} for row in given)
-        connection.execute(insert(events).from_select(list(names), chosen), {"rows": rows_text(values)})
-
-    def _insert_tags(self, connection: Connection, places: Sequence[Place]) -> None:
-        given = [{"table_id": place.table_id, "tag_key": key, "seq": place.seq} for place in places for key in place.pending.tag_keys]
-        if given:
-            names = ("table_id", "tag_key", "seq")
-            rows = recordset(self.dialect, "rows", _types(names))
-            chosen = select(*(rows.c[name] for name in names))
-            connection.execute(insert(event_tags).from_select(list(names), chosen), {"rows": rows_text(given)})
+        if new:
+            given = [_placed(place, head.next_ts) for place in new]
+            if rows is None:
+                connection.execute(move_statement(self.dialect), {"rows": rows_text({**row, "inbox_id": row["row"]} for row in given)})
+            else:
+                connection.execute(insert_statement(self.dialect), {"rows": rows_text({**rows[row["row"]], **row} for row in given)})
+            tags = [{"table_id": place.table_id, "tag_key": key, "seq": place.seq} for place in new for key in place.pending.tag_keys]
+            if tags:
+                connection.execute(tags_statement(self.dialect), {"rows": rows_text(tags)})
+        return places
 
     def _known(self, connection: Connection, batch: Sequence[Pending]) -> Known:
+        """One question: which tables have events, which snapshots there are, and which events."""
         ids = self._table_ids(connection, batch)
         snapshots = {
             (ids[event.table], name) for event in batch for name in (event.snapshot_id, event.prev_snapshot_id) if name is not None
         }
-        rows = recordset(self.dialect, "rows", _types(["table_id", "snapshot_id"]))
-        found = connection.execute(
-            select(events.c.table_id, events.c.snapshot_id, events.c.gap)
-            .join_from(rows, events, (events.c.table_id == rows.c.table_id) & (events.c.snapshot_id == rows.c.snapshot_id))
-            .distinct(),
-            {"rows": rows_text({"table_id": table_id, "snapshot_id": name} for table_id, name in snapshots)},
-        )
-        gaps = {(row.table_id, row.snapshot_id): bool(row.gap) for row in found}
-        keys = recordset(self.dialect, "rows", _types(["dedup_key"]))
-        same = connection.execute(
-            select(events.c.dedup_key, events.c.seq).join_from(keys, events, events.c.dedup_key == keys.c.dedup_key),
-            {"rows": rows_text({"dedup_key": event.dedup_key} for event in batch)},
-        )
-        return Known(ids=ids, with_events=self._with_events(connection, ids), seqs={row.dedup_key: row.seq for row in same}, gaps=gaps)
-
-    def _with_events(self, connection: Connection, ids: Mapping[tuple[str, str], int]) -> set[int]:
-        rows = recordset(self.dialect, "rows", _types(["id"]))
-        there = select(events.c.seq).where(events.c.table_id == rows.c.id).exists()
-        return set(connection.execute(select(rows.c.id).where(there), {"rows": rows_text({"id": one} for one in ids.values())}).scalars())
+        asked = {
+            "of_tables": rows_text({"id": table_id} for table_id in ids.values()),
+            "of_snapshots": rows_text({"table_id": table_id, "snapshot_id": name} for table_id, name in snapshots),
+            "of_keys": rows_text({"dedup_key": event.dedup_key} for event in batch),
+        }
+        known = Known(ids=ids, with_events=set(), seqs={}, gaps={})
+        for kind, number, text, flag in connection.execute(known_statement(self.dialect), asked):
+            if kind == 0:
+                known.with_events.add(number)
+            elif kind == 1:
+                known.gaps[number, text] = bool(flag)
+            else:
+                known.seqs[text] = number
+        return known
 
     def _table_ids(self, connection: Connection, batch: Sequence[Pending]) -> dict[tuple[str, str], int]:
         """Tables that are new are made; the first event with a partition fixes the number of levels."""
@@ -252,18 +222,17 @@ class Sequencer:
 
     def tables(self, connection: Connection, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int | None]]:
         """Id and number of partition levels of those that are known."""
-        rows = recordset(self.dialect, "rows", _types(["cluster", "name"]))
-        found = connection.execute(
-            select(tables.c.cluster, tables.c.name, tables.c.id, tables.c.depth).join_from(
-                rows, tables, (tables.c.cluster == rows.c.cluster) & (tables.c.name == rows.c.name)
-            ),
-            {"rows": rows_text({"cluster": cluster, "name": name} for cluster, name in names)},
-        )
+        asked = {"rows": rows_text({"cluster": cluster, "name": name} for cluster, name in names)}
+        found = connection.execute(tables_statement(self.dialect), asked)
         return {(row.cluster, row.name): (row.id, row.depth) for row in found}
 
 
-_DATABASE_CLOCK = cast(func.floor(extract("epoch", func.clock_timestamp()) * 1000), BigInteger)
-
-
-def _types(names: Iterable[str]) -> dict[str, Any]:
-    return {name: LONG if name in _LONGS else FLAG if name == "gap" else TEXT for name in names}
+def _placed(place: Place, event_ts: int) -> dict[str, Any]:
+    """`row` is what the event was called when its place was asked for."""
+    return {
+        "row": place.pending.row,
+        "seq": place.seq,
+        "event_ts": event_ts,
+        "table_id": place.table_id,
+        "gap": place.gap,
+    }

@@ -15,7 +15,8 @@ from lakechime.store.queries import find_first, first_seq_from, read_head, read_
 from lakechime.store.register import Registration
 from lakechime.store.retention import expire_batch, last_expirable
 from lakechime.store.schema import events, meta, positions
-from lakechime.store.sequencer import HORIZON, Sequencer
+from lakechime.store.sequencer import Sequencer
+from lakechime.store.statements import HORIZON
 from opal_lake.clock import Clock, SystemClock
 
 _PAGE = 10_000
@@ -58,8 +59,7 @@ class SqlStore:
     def _fix(self, connection: Connection, start_ts: int, end_ts: int) -> tuple[int, int]:
         """What lies in the range by now, as (after, until]; no event that comes later gets a time within."""
         self.sequencer.lock(connection)
-        self.sequencer.drain(connection)
-        head = self.sequencer.head(connection)
+        head = self.sequencer.drain(connection)
         horizon = min(end_ts, head.next_ts)
         connection.execute(update(meta).where(meta.c.name == HORIZON, meta.c.value < horizon).values(value=horizon))
         start, end = (first_seq_from(connection, moment) for moment in (start_ts, end_ts))

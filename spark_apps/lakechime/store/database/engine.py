@@ -51,7 +51,10 @@ class Database:
         while True:
             attempt += 1
             try:
-                return self._once(work, writes=writes)
+                return self._once(work, writes=writes, looks_first=not repeatable)
+            except _StaleConnectionError as stale:
+                if attempt == ATTEMPTS:
+                    raise translated(stale.error, self.shown) from stale.error
             except exc.DBAPIError as error:
                 if attempt == ATTEMPTS or not is_passing(error, repeatable=repeatable):
                     raise translated(error, self.shown) from error
@@ -59,15 +62,34 @@ class Database:
                 raise translated(error, self.shown) from error
             time.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
 
-    def _once(self, work: Callable[[Connection], T], *, writes: bool) -> T:
+    def _once(self, work: Callable[[Connection], T], *, writes: bool, looks_first: bool) -> T:
         with self.engine.connect() as connection:
             if writes:
                 connection = connection.execution_options(**{_WRITES: True})
             with connection.begin():
+                if looks_first:
+                    _look(connection)
                 return work(connection)
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+class _StaleConnectionError(Exception):
+    """The server ended the connection while it lay idle: nothing was sent on it."""
+
+    def __init__(self, error: exc.DBAPIError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _look(connection: Connection) -> None:
+    try:
+        connection.exec_driver_sql("SELECT 1")
+    except exc.DBAPIError as error:
+        if error.connection_invalidated:
+            raise _StaleConnectionError(error) from error
+        raise
 
 
 def open_database(url: str) -> Database:
@@ -76,7 +98,9 @@ def open_database(url: str) -> Database:
     if parsed.get_backend_name() == "sqlite":
         engine = _sqlite(parsed)
     else:
-        engine = create_engine(parsed, pool_pre_ping=True, pool_size=5, max_overflow=20, connect_args=_postgres_arguments(parsed))
+        engine = create_engine(
+            parsed, isolation_level="READ COMMITTED", pool_size=5, max_overflow=20, connect_args=_postgres_arguments(parsed)
+        )
     _one_process_a_connection(engine)
     return Database(engine=engine)
 
