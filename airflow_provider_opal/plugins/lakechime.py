@@ -1,10 +1,12 @@
-"""Mounts the service of data-change events into Airflow's api-server, at /lakechime."""
+"""Mounts the service of data-change events into Airflow's api-server, at /lakechime; and its macros into templates."""
 
 import logging
 from functools import cached_property
 from typing import Any
 
 from airflow.sdk.plugins_manager import AirflowPlugin
+
+from airflow_provider_opal.events.macros import decode_events, encode_events, event_variables
 
 log = logging.getLogger(__name__)
 
@@ -15,6 +17,7 @@ class LakeChimePlugin(AirflowPlugin):
     """The app is made when the api-server asks for it: every other process of Airflow only reads this module."""
 
     name = "lakechime"
+    macros = [decode_events, encode_events, event_variables]  # noqa: RUF012  as Airflow has it: {{ macros.lakechime.encode_events(...) }}
 
     @cached_property
     def fastapi_apps(self) -> list[Any]:  # type: ignore[override]  # a list of the class would be made in every process
