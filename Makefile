@@ -43,7 +43,7 @@ JOBS ?= 2
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-table test test-quick quick-tests test-slow test-all check format docs bench bench-check bench-chime bench-churn bench-commits bench-memory bench-parse bench-peers bench-requests bench-rule soak crash chime scale lock clean slow-airflow slow-tables
+.PHONY: help venv demo demo-table test test-quick quick-tests test-slow test-all check format docs bench bench-check bench-chime bench-churn bench-commits bench-memory bench-parse bench-peers bench-relay bench-requests bench-rule bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -131,6 +131,12 @@ bench-memory: venv  ## what executors of 1 GB hold while they rewrite 20 million
 
 bench-parse: venv  ## what a DAG file pays for importing the operators
 	@"$(PY)" tests/bench/parse_bench.py
+
+bench-relay: venv  ## from a commit to the start of a waiting DAG, by relay, watcher and Airflow's own event; BENCH_ARGS="--commits 20"
+	@$(ENVIRONMENT) "$(PY)" -m tests.bench.relay_bench $(BENCH_ARGS)
+
+bench-waiting: venv  ## memory and CPU of a triggerer in which 1,000 sensors wait; BENCH_ARGS="--sensors 100"
+	@$(ENVIRONMENT) "$(PY)" -m tests.bench.waiting_bench $(BENCH_ARGS)
 
 bench-rule: venv  ## the rule on one core, against a partition of 10 million keys
 	@PYTHONPATH=. "$(PY)" tests/bench/rule_bench.py
