@@ -8,11 +8,11 @@ from sqlalchemy import CompoundSelect, Connection, Select, func, literal, select
 
 from lakechime.answers import Filter, Found, Interest, Page, table_name
 from lakechime.store.database.recordset import LONG, TEXT, recordset, rows_text
+from lakechime.store.database.statements import EXPIRED
 from lakechime.store.digests import partition_key, tag_keys
 from lakechime.store.rows import registered_of, select_events
 from lakechime.store.schema import event_tags, events, meta, tables
 from lakechime.store.sequencer import Sequencer
-from lakechime.store.statements import EXPIRED
 
 MAX_UNION = 100  # tables that are looked up one by one
 

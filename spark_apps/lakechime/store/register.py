@@ -17,10 +17,10 @@ from lakechime.errors import ConflictError, InvalidEventError
 from lakechime.event import DataChangeEvent
 from lakechime.store.database.engine import Database
 from lakechime.store.database.recordset import recordset, rows_text
+from lakechime.store.database.statements import types_of
 from lakechime.store.rows import pending_of, registered_of, row_of, select_events
 from lakechime.store.schema import CARRIED, events, inbox, positions
 from lakechime.store.sequencer import Place, Sequencer
-from lakechime.store.statements import types_of
 
 _COLUMNS = ("cluster", "name", "depth", "tag_keys", *CARRIED)
 

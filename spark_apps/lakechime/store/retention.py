@@ -6,9 +6,9 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, select, update
 
 from lakechime.store.database.recordset import LONG, TEXT, recordset, rows_text
+from lakechime.store.database.statements import EXPIRED
 from lakechime.store.digests import tag_keys
 from lakechime.store.schema import event_tags, events, meta, watermarks
-from lakechime.store.statements import EXPIRED
 
 BATCH = 1_000
 SEEN = "events"  # the key of the watermarks whose value is a seq

@@ -13,8 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, select
 
 from lakechime.store.database.recordset import rows_text
-from lakechime.store.schema import inbox, tables
-from lakechime.store.statements import (
+from lakechime.store.database.statements import (
     DATABASE_CLOCK,
     delete_statement,
     head_statement,
@@ -24,6 +23,7 @@ from lakechime.store.statements import (
     tables_statement,
     tags_statement,
 )
+from lakechime.store.schema import inbox, tables
 from opal_lake.clock import Clock
 
 LOCK = 5_499_137_104_281  # of our own among a database's advisory locks

@@ -10,13 +10,13 @@ from lakechime.answers import Filter, Found, Interest, Outbox, Page, Registered,
 from lakechime.event import DataChangeEvent, JsonValue
 from lakechime.store import watermarks
 from lakechime.store.database.engine import Database, open_database
+from lakechime.store.database.statements import HORIZON
 from lakechime.store.migrate import ensure_schema, read_revision
 from lakechime.store.queries import find_first, first_seq_from, read_head, read_page
 from lakechime.store.register import Registration
 from lakechime.store.retention import expire_batch, last_expirable
 from lakechime.store.schema import events, meta, positions
 from lakechime.store.sequencer import Sequencer
-from lakechime.store.statements import HORIZON
 from opal_lake.clock import Clock, SystemClock
 
 _PAGE = 10_000

@@ -1,1 +1,1 @@
-"""What two databases have in common: transactions, errors, and rows as one parameter."""
+"""What the databases have in common: transactions, errors, rows as one parameter, and the statements that are built once."""

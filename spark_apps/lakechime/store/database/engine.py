@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from lakechime.errors import InvalidEventError
+from lakechime.errors import InvalidEventError, UnavailableError
 from lakechime.store.database.failures import is_passing, translated
 
 T = TypeVar("T")
@@ -47,16 +47,16 @@ class Database:
         return self._run(work, writes=True, repeatable=repeatable)
 
     def _run(self, work: Callable[[Connection], T], *, writes: bool, repeatable: bool) -> T:
-        attempt = 0
+        attempt, give_up = 0, time.monotonic() + BUSY_SECONDS
         while True:
             attempt += 1
             try:
                 return self._once(work, writes=writes, looks_first=not repeatable)
             except _StaleConnectionError as stale:
-                if attempt == ATTEMPTS:
+                if _is_last(attempt, give_up):
                     raise translated(stale.error, self.shown) from stale.error
             except exc.DBAPIError as error:
-                if attempt == ATTEMPTS or not is_passing(error, repeatable=repeatable):
+                if _is_last(attempt, give_up) or not is_passing(error, repeatable=repeatable):
                     raise translated(error, self.shown) from error
             except exc.SQLAlchemyError as error:
                 raise translated(error, self.shown) from error
@@ -73,6 +73,10 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def _is_last(attempt: int, give_up: float) -> bool:
+    return attempt == ATTEMPTS or time.monotonic() > give_up
 
 
 class _StaleConnectionError(Exception):
@@ -127,7 +131,11 @@ def _parsed(url: str) -> URL:
 def _sqlite(url: URL) -> Engine:
     if not url.database or url.database == ":memory:":
         raise InvalidEventError("SQLite needs a file, which other processes can open too; write sqlite:////path/to/lakechime.db")
-    Path(url.database).expanduser().parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(url.database).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnavailableError(f"the folder {folder} cannot be made ({error.strerror}); make it, or name another place") from error
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)

@@ -6,7 +6,7 @@ from sqlalchemy import exc
 
 from lakechime.errors import AccessError, LakeChimeError, SchemaError, UnavailableError
 
-_AGAIN = {"40001", "40P01", "55P03"}  # serialization, deadlock, lock not available
+_AGAIN = {"40001", "40P01"}  # serialization, deadlock
 _AWAY = ("08", "57P")
 _ADVICE = {
     "away": "see that it runs and can be reached, then try again; what was not registered stays in its producer's log",
