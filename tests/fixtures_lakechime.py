@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import schemathesis
 import uvicorn
 from fastapi import FastAPI
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.strategies import SearchStrategy
+from schemathesis import GenerationMode, checks
 
 from lakechime import LakeChime
 from lakechime.service.access import BY_TOKEN
@@ -60,3 +64,29 @@ def wait_until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < end, "nothing came of it"
         time.sleep(0.01)
+
+
+def fuzz(url: str, token: str, examples: int) -> list[str]:
+    """Ask every operation of the service at this address whatever fits its document and what does not; returns the operations.
+
+    What JSON Schema cannot say is refused too, so that not all that fits the schema is taken.
+    """
+    headers = {"Authorization": f"Bearer {token}"}
+    document = schemathesis.openapi.from_url(f"{url}/openapi.json", headers=headers)
+    asked = []
+    for result in document.get_all_operations():
+        operation = result.ok()
+        modes = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE] if operation.body or operation.query else [GenerationMode.POSITIVE]
+        for mode in modes:
+            _ask_all(operation.as_strategy(generation_mode=mode), headers, examples)
+        asked.append(operation.label)
+    return asked
+
+
+def _ask_all(cases: SearchStrategy[schemathesis.Case], headers: dict[str, str], examples: int) -> None:
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None, phases=[Phase.generate])
+    @given(case=cases)
+    def ask(case: schemathesis.Case) -> None:
+        case.call_and_validate(headers=headers, excluded_checks=[checks.positive_data_acceptance, checks.unsupported_method])
+
+    ask()

@@ -4,9 +4,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import Depends, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from starlette.exceptions import HTTPException
 
 from lakechime.access import ADMIN, MEANINGS, READ, WRITE, allows
 from lakechime.remote.problems import FORBIDDEN, UNAUTHENTICATED

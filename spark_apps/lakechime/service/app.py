@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request
-from starlette.responses import Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
 from lakechime.service.access import Access
 from lakechime.service.errors import add_error_handlers

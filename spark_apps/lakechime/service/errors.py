@@ -4,13 +4,22 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
-from starlette.responses import Response
 
 from lakechime.errors import LakeChimeError
-from lakechime.remote.problems import BUG, INVALID, METHOD, NOT_FOUND, UNAVAILABLE, Problem, problem_json, problem_of, problem_of_status
+from lakechime.remote.problems import (
+    BUG,
+    INVALID,
+    MALFORMED,
+    METHOD,
+    NOT_FOUND,
+    UNAVAILABLE,
+    Problem,
+    problem_json,
+    problem_of,
+    problem_of_status,
+)
 from lakechime.service.work import json_response
 
 log = logging.getLogger(__name__)
@@ -23,7 +32,8 @@ _RETRY_AFTER_SECONDS = "1"
 def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(LakeChimeError, _ours)
     app.add_exception_handler(RequestValidationError, _unfit)
-    app.add_exception_handler(HTTPException, _of_the_framework)
+    for kind in (HTTPException, MALFORMED.status, NOT_FOUND.status, METHOD.status):  # what the router raises is known by its status
+        app.add_exception_handler(kind, _of_the_framework)
     app.add_exception_handler(Exception, _bug)
 
 
@@ -66,14 +76,14 @@ def _path(location: Sequence[Any]) -> str:
 
 
 async def _of_the_framework(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    problem, message = problem_of_status(error.status_code), str(error.detail)
+    status = getattr(error, "status_code", BUG.status)
+    problem, message = problem_of_status(status), str(getattr(error, "detail", error))
     if problem is NOT_FOUND:
         message = f"there is nothing at {request.url.path[:200]}; the paths are in openapi.json"
     elif problem is METHOD:
         message = f"{request.url.path[:200]} takes no {request.method[:20]}; the methods are in openapi.json"
-    response = json_response(problem_json(problem, message), error.status_code)
-    response.headers.update(error.headers or {})
+    response = json_response(problem_json(problem, message), status)
+    response.headers.update(getattr(error, "headers", None) or {})
     return response
 
 

@@ -1,10 +1,10 @@
 """What one request may cost."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
+from typing import Any
 
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from fastapi import HTTPException
 
 from lakechime.remote.problems import TOO_LARGE
 
@@ -13,14 +13,19 @@ MAX_ENTRIES = 10_000  # events or interests of one request
 THREADS = 16  # that speak to the database at once; the others wait
 
 
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
 @dataclass(frozen=True, slots=True)
 class BodyLimit:
     """Refuses a larger body: at once where its length is said, else as soon as it is longer."""
 
-    app: ASGIApp
+    app: Callable[[Message, Receive, Send], Awaitable[None]]
     most_bytes: int
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

@@ -1,14 +1,14 @@
 """Work on the database, in threads of the service's own: the event loop only waits, and no other program's threads are taken."""
 
+import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, TypeVar
 
-from anyio import CapacityLimiter, to_thread
-from fastapi import Request
-from starlette.responses import Response
+from fastapi import Request, Response
 
 from lakechime.client import LakeChime
 from lakechime.errors import InvalidEventError, UnavailableError
@@ -25,7 +25,7 @@ class Backend:
     open_store: Callable[[], SqlStore]
     _store: SqlStore | None = None
     _opening: Lock = field(default_factory=Lock)
-    _limiter: CapacityLimiter | None = None
+    _threads: ThreadPoolExecutor | None = None
 
     def store(self) -> SqlStore:
         with self._opening:
@@ -41,15 +41,18 @@ class Backend:
 
     async def run(self, work: Callable[[SqlStore], T]) -> T:
         """The work's value."""
-        if self._limiter is None:
-            self._limiter = CapacityLimiter(THREADS)
-        return await to_thread.run_sync(lambda: work(self.store()), limiter=self._limiter)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lakechime")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(self.store()))
 
     async def answer(self, work: Callable[[LakeChime], Any], status: int = 200) -> Response:
         """The work's value as JSON, which is written in the thread too."""
         return await self.run(lambda store: json_response(work(LakeChime(store)), status))
 
     def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
         if self._store is not None:
             self._store.close()
             self._store = None

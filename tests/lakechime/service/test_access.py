@@ -40,7 +40,12 @@ BODIES = {
     "/v1/expire": {"older_than_ms": 1},
     "/v1/tokens": {"name": "another", "role": "read"},
 }
-PARAMS = {"/v1/table": {"table": "t"}, "/v1/watermarks": {"consumer": "c"}, "/v1/watermark": {"consumer": "c", "expected": 1}}
+PARAMS = {
+    ("GET", "/v1/table"): {"table": "t"},
+    ("GET", "/v1/watermarks"): {"consumer": "c"},
+    ("GET", "/v1/watermark"): {"consumer": "c"},
+    ("DELETE", "/v1/watermark"): {"consumer": "c", "expected": "1"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +74,8 @@ def all_routes(among: list[object]) -> Iterator[APIRoute]:
 def ask(served: Served, method: str, path: str, token: str | None) -> httpx.Response:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     body = BODIES.get(path, {}) if method in ("POST", "PUT") else None
-    params = PARAMS.get(path) if method in ("GET", "DELETE") else None
-    return httpx.request(method, served.url + path.replace("{name}", "nobody"), headers=headers, json=body, params=params)
+    url, params = served.url + path.replace("{name}", "nobody"), PARAMS.get((method, path))
+    return httpx.request(method, url, headers=headers, json=body, params=params)
 
 
 def test_every_route_asks_for_the_right_that_it_needs() -> None:

@@ -2,9 +2,8 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Depends, Path, Response
 from pydantic import WithJsonSchema
-from starlette.responses import Response
 
 from lakechime.access import MAX_TOKEN_NAME_CHARS, token_json
 from lakechime.remote.problems import UNAVAILABLE

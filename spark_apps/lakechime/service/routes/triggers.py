@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from fastapi import APIRouter
-from starlette.responses import Response
+from fastapi import APIRouter, Response
 
 from lakechime.client import LakeChime
 from lakechime.remote.wire import V1

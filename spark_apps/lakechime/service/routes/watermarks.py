@@ -2,9 +2,8 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from fastapi import Query as InUrl
-from starlette.responses import Response
 
 from lakechime.client import LakeChime
 from lakechime.remote.wire import V1, watermark_json
