@@ -157,7 +157,9 @@ def pipeline_of(
 
 def add_tasks(pipeline: Pipeline, name: str) -> Tasks:
     """The pipeline's tasks, in the DAG or group that is open. `name` goes before the names of its consumers."""
-    common = {"table": pipeline.table, "keyed": pipeline.needs_keys, "lakechime_conn_id": pipeline.lakechime_conn_id, **pipeline.task}
+    common = {"table": pipeline.table, "keyed": pipeline.needs_keys, **pipeline.task}
+    if pipeline.lakechime_conn_id != DEFAULT_LAKECHIME_CONN_ID:  # else default_args may name another one
+        common["lakechime_conn_id"] = pipeline.lakechime_conn_id
     ingest = IngestOperator(task_id="ingest", **pipeline.ingest, **common)
     metagen = None if pipeline.ingest["metadata"] == "inline" else MetaGenOperator(task_id="metagen", **common)
     if metagen is not None:

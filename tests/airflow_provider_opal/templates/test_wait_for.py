@@ -128,3 +128,9 @@ def test_what_cannot_be_waited_for_says_what_to_write(given: Any, said: str) -> 
         pipeline(wait_for=given)
     with pytest.raises(ValueError, match=said):
         Consumer(name="a", function="m:f", wait_for=given)
+
+
+@pytest.mark.parametrize("more, conn_ids", [({}, "lakechime_default"), ({"default_args": {"lakechime_conn_id": None}}, None)])
+def test_commits_are_registered_unless_the_dag_s_default_args_say_otherwise(more: dict[str, Any], conn_ids: str | None) -> None:
+    dag = pipeline(consumers=[Consumer(name="a", function="m:f")], **more)
+    assert [dag.task_dict[name].lakechime_conn_id for name in ("ingest", "metagen", "a")] == [conn_ids, conn_ids, None]
