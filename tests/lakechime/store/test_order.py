@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -78,6 +79,18 @@ def test_a_partition_of_a_wrong_depth_leaves_the_producers_transaction_whole(pos
         connection.execute(text("INSERT INTO of_the_producer VALUES (1)"))
     with engine.connect() as connection:
         assert connection.execute(text("SELECT n FROM of_the_producer")).scalars().all() == [1]
+
+
+def test_sqlite_takes_a_producers_own_transaction_too(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/lakechime.db"
+    with LakeChime.open(url) as chime:
+        engine = create_engine(url)
+        with engine.begin() as connection:
+            register_in(connection, [made(1, partition=("a",), tags={"x": "1"}), made(2)])
+            assert chime.head() == 0
+        assert [found.event.snapshot_id for found in chime.events(tags={"x": "1"}).events] == ["1"]
+        assert [one.duplicate for one in chime.register([made(2), made(3)])] == [True, False]
+        engine.dispose()
 
 
 @dataclass
