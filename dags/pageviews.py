@@ -4,6 +4,7 @@
 an hour at what happened in the hour, and reads no more than that. Wants the Variable `pageviews`: where the table lies.
 """
 
+import sys
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -53,8 +54,7 @@ with DAG(
     )
     count_rows = BashOperator(
         task_id="count_rows",
-        bash_command="python '{{ dag.folder }}/pageviews_jobs.py' '{{ var.value.pageviews }}' "
+        bash_command=f"'{sys.executable}' '{{{{ dag.folder }}}}/pageviews_jobs.py' '{{{{ var.value.pageviews }}}}' "
         "{{ encode_events(ti.xcom_pull(task_ids='fetched_events')) }}",
-        append_env=True,
     )
     fetched_events >> skip_downstream_when_no_events >> count_rows
