@@ -19,7 +19,7 @@ from tests.fixtures_cli import metadata, opal_commands
 __all__ = ["metadata", "opal_commands"]
 
 AIRFLOW = "docs/airflow.md"
-PROGRAMS = {"airflow", "make", "opal", "pip", "spark-submit"}
+PROGRAMS = {"airflow", "lakechime", "make", "opal", "pip", "spark-submit"}
 CONSOLE = [example for page in PAGES for example in examples(page, "console")]
 COMMANDS = [(example, command) for example in CONSOLE for command in example.commands]
 SPANS = [
