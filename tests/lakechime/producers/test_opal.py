@@ -1,15 +1,16 @@
 """An Opal table's log is the outbox: its commits are events, once, in order, whoever looks when."""
 
 import contextlib
-import random
+import itertools
 import shutil
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from lakechime import InvalidEventError, LakeChime, OperationType, TableFormat, UnavailableError, chain
 from lakechime.chains import ProblemKind
@@ -98,14 +99,17 @@ class Counting:
 
     store: Any
     asked: list[str] = field(default_factory=list)
-    before_register: Callable[[], None] = lambda: None
+    killed: str | None = None
 
     def __getattr__(self, name: str) -> Any:
         def ask(*args: Any, **named: Any) -> Any:
             self.asked.append(name)
-            if name == "register":
-                self.before_register()
-            return getattr(self.store, name)(*args, **named)
+            if name == "register" and self.killed == "before":
+                raise UnavailableError("killed")
+            answer = getattr(self.store, name)(*args, **named)
+            if name == "register" and self.killed == "after":
+                raise UnavailableError("killed")
+            return answer
 
         return ask
 
@@ -206,52 +210,53 @@ def test_two_tables_of_one_name_are_refused(client: LakeChime, tmp_path: Path) -
         sync_opal(client, Table.create(f"{tmp_path}/b", shop.SCHEMA, LAYOUT), NAME)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_whoever_looks_when_and_is_killed_where_each_commit_is_told_once(client: LakeChime, seed: int) -> None:
-    """Several writers and looks of stale heads; a look dies before its transaction, or after it, before it knows."""
-    chance = random.Random(seed)
-    storage = MemoryStorage()
-    writers = [shop.create(storage), shop.reopen(storage, "x"), shop.reopen(storage, "y")]
+VERBS = ("inline", "batch", "metagen", "compact", "restore", "savepoint", "look", "look", "killed before", "killed after")
+
+
+def test_whoever_looks_when_and_is_killed_where_each_commit_is_told_once(client: LakeChime) -> None:
+    """Several writers, each with a head of its own; a look dies before its transaction, or after it, before it knows."""
+    names = itertools.count()
     counting = Counting(client.store)
-
-    def kill() -> None:
-        if chance.random() < 0.3:
-            raise UnavailableError("killed before")
-
-    counting.before_register = kill
     killed = LakeChime(counting)
-    for step in range(60):
-        table = chance.choice(writers)
-        if chance.random() < 0.4:
-            with contextlib.suppress(UnavailableError):
-                sync_opal(killed, table, NAME)
-        else:
-            act(chance, table, step)
-    sync_opal(client, writers[0], NAME)
-    equal_to_log(client, writers[0])
+
+    @settings(max_examples=20, suppress_health_check=list(HealthCheck), print_blob=True)
+    @given(st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 2), st.integers(0, 30)), max_size=30))
+    def run(steps: list[tuple[str, int, int]]) -> None:
+        name, storage = f"t{next(names)}", MemoryStorage()
+        writers = [shop.create(storage), shop.reopen(storage, "x"), shop.reopen(storage, "y")]
+        for at, (verb, writer, number) in enumerate(steps):
+            counting.killed = verb.removeprefix("killed ") if verb.startswith("killed") else None
+            if verb == "look" or counting.killed is not None:
+                with contextlib.suppress(UnavailableError):
+                    sync_opal(killed, writers[writer], name)
+            else:
+                act(writers[writer], verb, number, at)
+        sync_opal(client, writers[0], name)
+        equal_to_log(client, writers[0], name)
+
+    run()
 
 
-def act(chance: random.Random, table: Table, step: int) -> None:
+def act(table: Table, verb: str, number: int, at: int) -> None:
     """One job of one writer."""
-    verb = chance.choice(["inline", "batch", "metagen", "compact", "restore", "savepoint"])
     match verb:
         case "inline" | "batch":
-            row = (chance.choice("abc"), step, chance.choice([None, step]))
-            put(table, row, metadata=verb, partition_key=chance.choice([None, "k1", "k2"]))
+            row = ("abc"[number % 3], at, None if number % 5 == 0 else number)
+            put(table, row, metadata=verb, partition_key=(None, "k1", "k2")[number % 3])
         case "metagen":
             table.metagen()
         case "compact":
             table.compact()
         case "restore":
-            table.restore(version=chance.randint(0, table.snapshot_at().version))
+            table.restore(version=number % (table.snapshot_at().version + 1))
         case "savepoint":
             table.savepoint("s", move=True)
 
 
-def equal_to_log(client: LakeChime, table: Table) -> None:
+def equal_to_log(client: LakeChime, table: Table, name: str = NAME) -> None:
     """The events are the commits that changed the view, once, in order, and their chain is the log."""
     commits = [commit for commit in reversed([*table.history()]) if commit.changes_view or is_empty_ingest(commit)]
-    events = events_of(client, NAME)
+    events = events_of(client, name)
     snapshots = [*dict.fromkeys(event.snapshot_id for event in events)]
     assert snapshots == [str(commit.version) for commit in commits]
     assert len({(event.snapshot_id, event.partition) for event in events}) == len(events)
@@ -262,7 +267,7 @@ def equal_to_log(client: LakeChime, table: Table) -> None:
     followed = chain(events, on_problems="report")
     assert followed.snapshots == tuple(snapshots)
     assert {problem.kind for problem in followed.problems} <= {ProblemKind.RESTORE}
-    assert not any(one.gap for one in client.events([NAME], limit=10_000).events)
+    assert not any(one.gap for one in client.events([name], limit=10_000).events)
 
 
 def test_many_at_once_do_no_harm(client: LakeChime) -> None:
