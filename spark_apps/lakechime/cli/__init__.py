@@ -14,6 +14,7 @@ from opal_lake.job.exit_codes import OK
 # Each has a function `commands(verbs)` that registers its verbs; what they need is imported when one runs.
 MODULES = (
     "lakechime.cli.register",
+    "lakechime.cli.sync",
     "lakechime.cli.events",
     "lakechime.cli.serve",
     "lakechime.cli.token",

@@ -17,9 +17,10 @@ from lakechime.cli.command import (
     show,
     tags_of,
 )
+from lakechime.completeness import completeness_tag
 from lakechime.errors import InvalidEventError
 from lakechime.event import DataChangeEvent, OperationType, TableFormat, event_from_json
-from opal_lake.cli.command import Verb, Verbs
+from opal_lake.cli.command import Verb, Verbs, pairs
 from opal_lake.cli.render import Style, escaped
 from opal_lake.errors import count_text
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT = "-"
 _CHUNK_BYTES = 1 << 20
-_OF_ONE = ("format", "operation", "snapshot", "previous", "snapshot_ts", "partition", "partition_json")
+_OF_ONE = ("format", "operation", "snapshot", "previous", "snapshot_ts", "partition", "partition_json", "path")
 
 
 def commands(verbs: Verbs) -> None:
@@ -47,6 +48,14 @@ def commands(verbs: Verbs) -> None:
         help="what the change did (default: UPDATE, which may be all)",
     )
     add_partition(parser)
+    parser.add_argument("--path", metavar="dt=1/hour=3", help="the partition as Hive's folders name it")
+    parser.add_argument(
+        "--complete",
+        action="append",
+        default=[],
+        metavar="PERIOD=PERCENT",
+        help="how complete it is, as hourly=99; repeat for more periods",
+    )
     add_tags(parser, "a fact of your own, by which consumers choose; repeat for more")
     add_cluster(parser)
 
@@ -77,14 +86,30 @@ def _event(args: argparse.Namespace) -> DataChangeEvent:
     return DataChangeEvent(
         table=args.table,
         cluster=args.cluster,
-        partition=partition_of(args),
+        partition=_partition(args),
         snapshot_id=args.snapshot,
         snapshot_ts=args.snapshot_ts,
         prev_snapshot_id=args.previous,
         table_format=args.format,
         operation_type=args.operation or OperationType.UPDATE,
-        tags=tags_of(args),
+        tags=tags_of(args) | _completeness(args),
     )
+
+
+def _partition(args: argparse.Namespace) -> tuple[Any, ...] | None:
+    if args.path is None:
+        return partition_of(args)
+    if args.partition is not None or args.partition_json is not None:
+        raise InvalidEventError("--path names the partition, and so does --partition; use one of them")
+    from lakechime.producers.hive import partition_of_path
+
+    return partition_of_path(args.path)
+
+
+def _completeness(args: argparse.Namespace) -> dict[str, str]:
+    """By the convention of tags."""
+    told = pairs(args.complete, "--complete")
+    return {name: text for period, percent in told.items() for name, text in completeness_tag(period, percent).items()}
 
 
 def _batches(stream: BinaryIO) -> Iterator[list[DataChangeEvent]]:
