@@ -36,6 +36,8 @@ SOAK_ARGS ?=
 CRASHES ?= 200
 # make crash CRASH_ARGS="--seed 7 --stores s3 --operations inline,metagen --keep"
 CRASH_ARGS ?=
+# make chime CHIME_ARGS="--seed 7 --stores postgres --pause 0.3"
+CHIME_ARGS ?=
 SCALE ?= commits partitions rows
 SCALE_ARGS ?=
 # Passed to pytest as they are: make test ARGS="-k metagen -x"
@@ -45,7 +47,7 @@ JOBS ?= 2
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs bench bench-check bench-churn bench-commits bench-memory bench-parse bench-peers bench-requests bench-rule soak crash scale lock clean slow-airflow slow-tables
+.PHONY: help venv demo demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs bench bench-check bench-chime bench-churn bench-commits bench-memory bench-parse bench-peers bench-relay bench-requests bench-rule bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -150,6 +152,12 @@ bench-memory: venv  ## what executors of 1 GB hold while they rewrite 20 million
 bench-parse: venv  ## what a DAG file pays for importing the operators
 	@"$(PY)" tests/bench/parse_bench.py
 
+bench-relay: venv  ## from a commit to the start of a waiting DAG, by relay, watcher and Airflow's own event; BENCH_ARGS="--commits 20"
+	@$(ENVIRONMENT) "$(PY)" -m tests.bench.relay_bench $(BENCH_ARGS)
+
+bench-waiting: venv  ## memory and CPU of a triggerer in which 1,000 sensors wait; BENCH_ARGS="--sensors 100"
+	@$(ENVIRONMENT) "$(PY)" -m tests.bench.waiting_bench $(BENCH_ARGS)
+
 bench-rule: venv  ## the rule on one core, against a partition of 10 million keys
 	@PYTHONPATH=. "$(PY)" tests/bench/rule_bench.py
 
@@ -161,6 +169,9 @@ bench: venv  ## upserts and scans on BENCH_ROWS (10000000) rows
 
 bench-check: venv  ## memory and CPU seconds of a check; BENCH_ARGS="--rows 1000000,10000000 --sample 1%"
 	@PYTHONPATH=. "$(PY)" -m tests.bench.check_bench $(BENCH_ARGS)
+
+bench-chime: venv  ## registration and triggers of data-change events; BENCH_ARGS="--events 1000000,10000000"
+	@PYTHONPATH=. "$(PY)" -m tests.bench.chime_bench $(BENCH_ARGS)
 
 bench-commits: venv  ## upserts of one row in tables of up to 100,000 segments, and reads after 1,000 small upserts, without Spark
 	@"$(PY)" -m tests.bench.commit_bench $(BENCH_ARGS)
@@ -177,6 +188,9 @@ soak: venv  ## upserts, rewrites and readers at once, SOAK_MINUTES (20) on local
 
 crash: venv  ## CRASHES (200) jobs killed at random moments and run again, on local files, without hard links, on S3; CRASH_ARGS="--seed 1"
 	@$(ENVIRONMENT) "$(PY)" -m tests.crash --crashes $(CRASHES) $(CRASH_ARGS)
+
+chime: venv  ## EVENTS (100000) data-change events past 8 producers and 4 consumers that are killed at random; CHIME_ARGS="--stores sqlite"
+	@PYTHONPATH=. "$(PY)" -m tests.chime --events $(or $(EVENTS),100000) $(CHIME_ARGS)
 
 scale: venv  ## SCALE="commits partitions rows": 3,000 commits, 5,000 partitions, 50 million rows; SCALE_ARGS="--rows 1000000"
 	@PYTHONPATH=. "$(PY)" -m tests.scale $(SCALE) $(SCALE_ARGS)

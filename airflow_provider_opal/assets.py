@@ -1,4 +1,7 @@
-"""Tables as Airflow's assets: `opal://<connection>/<table>`, and `opal://<connection>/<table>/versions` for events that carry versions."""
+"""Tables as Airflow's assets: `opal://<connection>/<table>`, and `opal://<connection>/<table>/versions` for events that carry versions.
+
+Tables that others write, of which LakeChime tells: `lakechime://<cluster>/<table>`, and `.../snapshots` for events that carry snapshots.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +13,8 @@ from airflow.sdk import Asset, PartitionedAssetTimetable
 from airflow_provider_opal.templated import is_templated
 
 DEFAULT_CONN_ID = "opal_default"
-SCHEME = "opal"
+DEFAULT_CLUSTER = "default"
+SCHEME, FOREIGN_SCHEME = "opal", "lakechime"
 _PART = re.compile(r"[\w.=-]+\Z", re.ASCII)
 
 
@@ -61,11 +65,33 @@ def asset_uri(table: str, opal_conn_id: str = DEFAULT_CONN_ID, *, versions: bool
             f"table {table!r} of connection {opal_conn_id!r} is a template, but its asset must be known before a run: write the table's "
             "name here. Operators and sensors accept templates, because they look up the asset when they run"
         )
+    return f"{SCHEME}://{opal_conn_id}/{_path(table, 'connection', opal_conn_id)}{'/versions' if versions else ''}"
+
+
+def lakechime_asset(table: str, *, cluster: str = DEFAULT_CLUSTER, snapshots: bool = False) -> Asset:
+    """The asset by whose events a relay tells of a table's data-change events: the same object wherever it is named.
+
+    Its events carry the values of the partition that changed, joined by '/'. With `snapshots=True` it is the one whose events carry ids of
+    snapshots; a table without partitions has only that one.
+    """
+    if is_templated(table) or is_templated(cluster):
+        raise ValueError(f"table {table!r} of cluster {cluster!r} is a template, but its asset must be known before a run: write the name")
+    uri = f"{FOREIGN_SCHEME}://{cluster}/{_path(table, 'cluster', cluster)}{'/snapshots' if snapshots else ''}"
+    return Asset(name=uri, uri=uri, group=FOREIGN_SCHEME)
+
+
+def cluster_of(opal_conn_id: str) -> str:
+    """The cluster of a lake's tables in LakeChime: of the default connection it is `default`, of any other one the connection's id."""
+    return DEFAULT_CLUSTER if opal_conn_id == DEFAULT_CONN_ID else opal_conn_id
+
+
+def _path(table: str, kind: str, owner: str) -> str:
+    """A table's name as the path of a URI."""
     parts = [part for part in table.replace("://", "/").split("/") if part]
-    if not parts or any(not _PART.match(part) for part in parts) or not _PART.match(opal_conn_id):
+    if not parts or any(not _PART.match(part) for part in parts) or not _PART.match(owner):
         allowed = "letters, digits, '_', '.', '=' and '-', with '/' between parts"
-        raise ValueError(f"table {table!r} of connection {opal_conn_id!r} has no asset; use {allowed}")
-    return f"{SCHEME}://{opal_conn_id}/{'/'.join(parts)}{'/versions' if versions else ''}"
+        raise ValueError(f"table {table!r} of {kind} {owner!r} has no asset; use {allowed}")
+    return "/".join(parts)
 
 
 def version_key(version: int) -> str:
@@ -74,7 +100,10 @@ def version_key(version: int) -> str:
 
 
 def normalised(uri: SplitResult) -> SplitResult:
-    """Airflow's check of an `opal:` URI that was written by hand."""
+    """Airflow's check of an `opal:` or `lakechime:` URI that was written by hand."""
     if not uri.netloc or not uri.path.strip("/"):
-        raise ValueError("an Opal asset is written opal://<connection>/<table>, as opal://opal_default/shop.orders")
+        raise ValueError(
+            "an Opal asset is written opal://<connection>/<table>, as opal://opal_default/shop.orders, and one of LakeChime "
+            "lakechime://<cluster>/<table>"
+        )
     return uri._replace(path="/" + "/".join(part for part in uri.path.split("/") if part))

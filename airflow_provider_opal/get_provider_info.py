@@ -4,7 +4,9 @@ from typing import Any
 
 NAME = "Opal"
 _OPERATORS = (
-    "spark", "ingest", "metagen", "consume", "reconcile", "compaction", "zorder", "restore", "retention", "maintenance", "approval",
+    "operators.spark", "operators.ingest", "operators.metagen", "operators.consume", "operators.reconcile", "operators.compaction",
+    "operators.zorder", "operators.restore", "operators.retention", "operators.maintenance", "operators.data_change_event",
+    "operators.lakechime.relay", "operators.lakechime.acknowledge", "templates.approval",
 )  # fmt: skip
 _HOME = "https://pypi.org/project/airflow-provider-opal/"
 
@@ -19,12 +21,12 @@ def get_provider_info() -> dict[str, Any]:
         "source-date-epoch": 1763683200,
         "versions": ["0.1.0"],
         "integrations": [{"integration-name": NAME, "external-doc-url": _HOME, "tags": ["service"]}],
-        "operators": [_modules(*(f"operators.{name}" for name in _OPERATORS))],
-        "sensors": [_modules("sensors.snapshot")],
-        "hooks": [_modules("hooks.opal")],
-        "triggers": [_modules("triggers.snapshot")],
+        "operators": [_modules(*_OPERATORS)],
+        "sensors": [_modules("sensors.snapshot", "sensors.partition")],
+        "hooks": [_modules("hooks.opal", "hooks.lakechime")],
+        "triggers": [_modules("triggers.snapshot", "triggers.events", "triggers.watcher")],
         "extra-links": ["airflow_provider_opal.links.SparkUILink"],
-        "asset-uris": [{"schemes": ["opal"], "handler": "airflow_provider_opal.assets.normalised"}],
+        "asset-uris": [{"schemes": ["opal", "lakechime"], "handler": "airflow_provider_opal.assets.normalised"}],
         "connection-types": [
             {
                 "connection-type": "opal",
@@ -36,7 +38,18 @@ def get_provider_info() -> dict[str, Any]:
                     "placeholders": {"host": "s3a://bucket/lake or /data/lake"},
                 },
                 "conn-fields": _FIELDS,
-            }
+            },
+            {
+                "connection-type": "lakechime",
+                "hook-class-name": "airflow_provider_opal.hooks.lakechime.LakeChimeHook",
+                "hook-name": "LakeChime",
+                "ui-field-behaviour": {
+                    "hidden-fields": [],
+                    "relabeling": {"host": "URL, host or file", "schema": "Database", "password": "Password or token"},
+                    "placeholders": {"host": "postgresql://host:5432/lakechime, http://host:8765 or /data/lakechime.db"},
+                },
+                "conn-fields": _LAKECHIME_FIELDS,
+            },
         ],
     }
 
@@ -59,4 +72,8 @@ _FIELDS = {
         "description": "Most stores that are not Amazon's need them.",
         "schema": {"type": ["boolean", "null"], "default": False},
     },
+}
+
+_LAKECHIME_FIELDS = {
+    "scheme": _text("Scheme", "Of a host that is no URL: postgresql, http, https or sqlite.", default="postgresql"),
 }

@@ -8,7 +8,8 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,47 @@ USER = "opal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Postgres:
-    """A running server."""
+    """A running server, from the programs in `folder`, with its data in `home`."""
 
     port: int
     password: str
+    folder: Path
+    home: Path
+    settings: tuple[str, ...] = ("fsync=off",)
 
     @property
     def url(self) -> str:
         return f"jdbc:postgresql://127.0.0.1:{self.port}/postgres"
+
+    def address(self, database: str = "postgres") -> str:
+        """Of a database, as SQLAlchemy reads it."""
+        return f"postgresql+psycopg2://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    def new_database(self) -> str:
+        """The address of an empty database of its own."""
+        import psycopg2
+
+        name = f"test_{secrets.token_hex(6)}"
+        connection = psycopg2.connect(host="127.0.0.1", port=self.port, user=USER, password=self.password, dbname="postgres")
+        connection.autocommit = True  # no transaction makes a database
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(f"CREATE DATABASE {name}")
+        finally:
+            connection.close()
+        return self.address(name)
+
+    def start(self) -> None:
+        settings = ("listen_addresses=127.0.0.1", f"unix_socket_directories={self.home}", *self.settings)
+        options = " ".join((f"-p {self.port}", *(f"-c {setting}" for setting in settings)))
+        _run([*self._control(), "--log", str(self.home / "log"), "--options", options, "start"], _account())
+
+    def stop(self, mode: str = "immediate") -> None:
+        """At once and without a word to anybody, unless the mode says otherwise."""
+        _run([*self._control(), "--mode", mode, "stop"], _account())
+
+    def _control(self) -> list[str]:
+        return [str(self.folder / "pg_ctl"), "--pgdata", str(self.home / "data"), "--silent", "--wait"]
 
     def execute(self, *statements: str) -> None:
         import psycopg2
@@ -49,8 +83,20 @@ def postgres() -> Iterator[Postgres]:
         if os.environ.get("OPAL_REQUIRE_POSTGRES") == "1":
             pytest.fail(message + ", and OPAL_REQUIRE_POSTGRES=1")
         pytest.skip(message)
-    with tempfile.TemporaryDirectory(prefix="opal-postgres-", dir="/tmp") as data:
-        yield from _server(folder, Path(data))
+    with postgres_server(folder) as server:
+        yield server
+
+
+@contextmanager
+def postgres_server(folder: Path, settings: Sequence[str] = ("fsync=off",)) -> Iterator[Postgres]:
+    """A server of its own, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="opal-postgres-", dir="/tmp") as home:
+        server = replace(_made(folder, Path(home)), settings=tuple(settings))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
 
 
 def postgres_folder() -> Path | None:
@@ -61,23 +107,16 @@ def postgres_folder() -> Path | None:
     return next((path for path in folders if (path / "initdb").exists() and (path / "pg_ctl").exists()), None)
 
 
-def _server(folder: Path, home: Path) -> Iterator[Postgres]:
-    server = Postgres(port=_free_port(), password=secrets.token_hex(16))
-    data, password_file = home / "data", home / "password"
+def _made(folder: Path, home: Path) -> Postgres:
+    server = Postgres(port=_free_port(), password=secrets.token_hex(16), folder=folder, home=home)
+    password_file, account = home / "password", _account()
     password_file.write_text(server.password, encoding="utf-8")
-    account = _account()
     for path in (home, password_file):
         if account is not None:
             os.chown(path, account.pw_uid, account.pw_gid)
     login = ["--username", USER, "--pwfile", str(password_file), "--auth", "scram-sha-256"]
-    _run([str(folder / "initdb"), "--pgdata", str(data), *login, "--locale", "C", "--encoding", "UTF8", "--no-sync"], account)
-    settings = f"-p {server.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={home} -c fsync=off"
-    control = [str(folder / "pg_ctl"), "--pgdata", str(data), "--silent", "--wait"]
-    _run([*control, "--log", str(home / "log"), "--options", settings, "start"], account)
-    try:
-        yield server
-    finally:
-        _run([*control, "--mode", "immediate", "stop"], account)
+    _run([str(folder / "initdb"), "--pgdata", str(home / "data"), *login, "--locale", "C", "--encoding", "UTF8", "--no-sync"], account)
+    return server
 
 
 def _free_port() -> int:

@@ -217,7 +217,8 @@ SURFACES = {
         declared=Consume,
         arguments=parameters(ConsumeOperator.__init__),
         differs={"table": WHERE, "by": "whether the run gives partition_key or after", "partition_key": THE_RUN, "after": THE_RUN}
-        | {"version": THE_RUN, "consumer": "whose watermark it is", "start": "where a new consumer begins"},
+        | {"version": THE_RUN, "consumer": "whose watermark it is", "start": "where a new consumer begins"}
+        | {"lakechime_conn_id": "where its watermark is kept"},
     ),
     "CompactionOperator": Surface(
         declared=Compact,
@@ -245,6 +246,7 @@ SURFACES = {
         declared=Ingest,
         arguments=parameters(pipeline_of),
         differs=dict.fromkeys(("table", "opal_conn_id", "spark_conn_id", "spark", "retries", "retry_delay", "pool"), WHERE)
+        | {"lakechime_conn_id": WHERE, "wait_for": "another task"}
         | {"partition_key": THE_RUN, "create": "a Table, which extends NewTable, or a mapping"}
         | {"maintenance": "another operation", "consumers": "another operation"},
     ),
@@ -252,6 +254,7 @@ SURFACES = {
         declared=Consume,
         arguments=members(Consumer),
         differs={"name": "of its task", "by": "whether the run gives partition_key or after", "own_dag": "where its task is"}
+        | {"lakechime_conn_id": "where its watermark is kept", "wait_for": "another task"}
         | {"partition_key": THE_RUN, "after": THE_RUN, "version": THE_RUN},
     ),
     "yaml.TableModel": Surface(
@@ -274,6 +277,7 @@ SURFACES = {
         declared=Consume,
         arguments=model_fields(version_1.ConsumerModel),
         differs={"by": "whether the run gives partition_key or after", "own_dag": "where its task is"}
+        | {"lakechime_conn_id": "where its watermark is kept", "wait_for": "another task"}
         | {"partition_key": THE_RUN, "after": THE_RUN, "version": THE_RUN},
     ),
     "opal create": Surface(

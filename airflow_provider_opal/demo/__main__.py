@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_opal.demo.local_airflow import ENDS, USER, LocalAirflow, free_port, local_airflow
+from airflow_provider_opal.demo.pageviews import VIEWS, register_pageviews, write_pageviews
 from airflow_provider_opal.demo.shop import DAYS, write_shop
 from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import Column, Style, duration_text, text_table
@@ -27,6 +28,7 @@ DAGS = Path(__file__).parents[2] / "dags"
 PORT = 8080
 SHOWN = ("shop_orders", "shop_orders.revenue")
 TENDED = "shop_orders.maintenance"
+RELAY, WOKEN = "pageviews_relay", "pageviews_report"
 ENDED = ("success", "failed", "upstream_failed")
 END_OF_DAY = "T23:59:59Z"
 
@@ -85,6 +87,24 @@ class Demo:
         print(f"    {self.style.faint(passed)}  {key}  {task['task_display_name']:<8}  {state}  {task['duration'] or 0:.0f} s", flush=True)
         if task["state"] != "success":
             self.failed.append(f"{task['task_display_name']} of {key}")
+
+    def write_foreign(self) -> None:
+        """Another system writes a Delta table. A relay waits for its events, and wakes a DAG a day."""
+        for dag_id in (RELAY, WOKEN):
+            self.airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": False})
+        path = self.folder / "foreign" / "pageviews"
+        write_pageviews(path)
+        events = register_pageviews(path, self.airflow.home)
+        print(f"    {path} has {len(VIEWS)} commits, and LakeChime {events} events of it; the DAGs run beside what comes now", flush=True)
+
+    def tell_foreign(self) -> None:
+        """What the woken runs returned."""
+        self.airflow.wait_until(lambda: {key for key, _ in self._woken()} >= VIEWS.keys(), 300)
+        runs = dict(sorted(self._woken()))
+        self.show([{"partition key": key, **self.airflow.result(WOKEN, run_id, "report")} for key, run_id in runs.items()])
+
+    def _woken(self) -> list[tuple[str, str]]:
+        return [(run["partition_key"], run["dag_run_id"]) for run in self.airflow.runs(WOKEN) if run["state"] == "success"]
 
     def maintain(self) -> None:
         """Run now what the schedule runs once a day."""
@@ -150,9 +170,10 @@ def prepare(airflow: LocalAirflow, folder: Path) -> None:
     spark = {"connection_id": "spark_default", "conn_type": "spark", "host": "local[2]", "description": "Spark on this machine"}
     for connection in (lake, spark):  # the UI's test button asks for port 0 where there is none, and Airflow refuses another port
         airflow.api("POST", "/connections", {**connection, "port": 0})
-    for name, value in (("shop_source", folder / "in"), ("shop_reports", folder / "reports")):
+    folders = {"shop_source": "in", "shop_reports": "reports", "pageviews": "foreign/pageviews", "visit_source": "visits"}
+    for name, value in ((name, folder / place) for name, place in folders.items()):
         airflow.api("POST", "/variables", {"key": name, "value": str(value)})
-    airflow.wait_until(lambda: {*SHOWN, TENDED} <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]})
+    airflow.wait_until(lambda: {*SHOWN, TENDED, RELAY, WOKEN} <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]})
 
 
 def run(folder: Path, port: int, *, stays: bool) -> None:
@@ -170,8 +191,12 @@ def run(folder: Path, port: int, *, stays: bool) -> None:
         demo = Demo(airflow=airflow, folder=folder, style=style)
         demo.say(f"Airflow is up at {airflow.url}: user {USER}, password {airflow.password}")
         print(f"    dags/shop.opal.yaml makes the DAGs; the lake lies in {folder / 'lake'}")
+        demo.say(f"A table that is not ours changes, and {WOKEN} is to run for each of its days: {RELAY} waits for that.")
+        demo.write_foreign()
         demo.say(f"Backfill shop_orders from {DAYS[0]} to {DAYS[-1]}; every key cascades to shop_orders.revenue.")
         demo.backfill()
+        demo.say(f"Meanwhile {WOKEN} ran once for each day that changed in the foreign table: views by page.")
+        demo.tell_foreign()
         demo.say(f"Maintain the table: {TENDED} runs what is due, on a schedule of its own. Nothing waits for it.")
         demo.maintain()
         demo.tell()

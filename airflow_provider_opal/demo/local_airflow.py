@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,13 +136,16 @@ class LocalAirflow:
         return "unknown, the API does not answer"
 
     def is_up(self) -> bool:
-        """Whether all components say that they are well."""
+        """Whether the components that were started say that they are well."""
         health = _request("GET", f"{self.url}/api/v2/monitor/health", None, {})
-        return all(health[name]["status"] == "healthy" for name in ("metadatabase", "scheduler", "dag_processor", "triggerer"))
+        started = [name.replace("-", "_") for name in self.processes if name != "api-server"]
+        return all(health[name]["status"] == "healthy" for name in ("metadatabase", *started))
 
 
 @contextmanager
-def local_airflow(home: Path, dags: Path, settings: Mapping[str, str], port: int | None = None) -> Iterator[LocalAirflow]:
+def local_airflow(
+    home: Path, dags: Path, settings: Mapping[str, str], port: int | None = None, components: Sequence[str] = COMPONENTS
+) -> Iterator[LocalAirflow]:
     """It is up within the block, and gone after it. `settings` are environment variables: connections, variables, configuration."""
     chosen = port or free_port()
     # Nothing of the user's own Airflow and Spark: its database, its connections and who may log in are none of ours
@@ -151,7 +154,7 @@ def local_airflow(home: Path, dags: Path, settings: Mapping[str, str], port: int
     (home / "spark").mkdir(parents=True, exist_ok=True)
     try:
         airflow.cli("db", "migrate")
-        for component in COMPONENTS:
+        for component in components:
             airflow.start(component)
         airflow.wait_until(airflow.is_up, START_S)
         yield airflow

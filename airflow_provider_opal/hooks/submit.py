@@ -25,6 +25,7 @@ _UI = re.compile(r"^Spark UI: (\S+)")
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|k8s://.+|spark://[^/]+:\d+")
 # How YARN's and Kubernetes' reports name the exit code of an app that ran elsewhere
 _APP_STATUS = re.compile(r"User application exited with (?:status )?(\d+)|phase=Failed exit_code=(\d+)")
+_EVENTS_URL = "LAKECHIME_URL"
 _PYTHON = "spark.pyspark.python"
 # With one of them an app may find its packages on a cluster
 _PACKAGES = (
@@ -166,10 +167,14 @@ class OpalSubmitHook(SparkSubmitHook):
         return command
 
     def _own_environment(self) -> dict[str, str]:
-        """The Java that Spark is installed with, and this Python for what runs on this machine; YARN would carry it to the cluster."""
+        """The Java that Spark is installed with, and this Python for what runs on this machine; YARN would carry it to the cluster.
+
+        The task registers what the job commits, under its own name of the table: the job itself does not.
+        """
         names = ["PYSPARK_DRIVER_PYTHON"] if self.is_client else []
         names += ["PYSPARK_PYTHON"] if self.is_local else []
-        return {**java_environment(), **{name: sys.executable for name in names if name not in os.environ}}
+        silenced = {_EVENTS_URL: ""} if _EVENTS_URL in os.environ else {}
+        return {**java_environment(), **{name: sys.executable for name in names if name not in os.environ}, **silenced}
 
     def _as_conf(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Environment variables of a remote driver are Spark settings."""

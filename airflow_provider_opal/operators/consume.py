@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_opal.assets import distinct, known_assets, opal_asset
+from airflow_provider_opal.events.runs import Start, checked_start
 from airflow_provider_opal.hooks.submit import OpalSubmitHook
 from airflow_provider_opal.operators.ingest import IngestOperator
 from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.spark import KEY_HINT, OpalSparkOperator
 from airflow_provider_opal.templated import is_templated
-from airflow_provider_opal.watermark import Start, Watermark, checked_start, first_version
+from airflow_provider_opal.watermark import Watermark, first_version
 from opal_lake.job.job import JobResult, JobSpec
 from opal_lake.job.operations.values import CONSUMER_ROWS, function_name
 
@@ -47,6 +48,9 @@ class ConsumeOperator(OpalSparkOperator):
     oldest one. It is acknowledged after success. By version, what a failed run was given comes again with the next run, before what is
     newer and apart from it: the function is called twice then. So two calls get the same range of versions, or ranges that do not overlap.
 
+    What a consumer has seen is kept with the table's asset in Airflow, or with `lakechime_conn_id` in LakeChime, which holds across Airflow
+    databases.
+
     By version and with `rows="changes"`, `change.rows` are rows that were inserted, deleted or updated, with their values before and after.
 
     The function is called at least once: when a worker dies right after it, a retry calls it again. In client mode its module is found
@@ -66,6 +70,7 @@ class ConsumeOperator(OpalSparkOperator):
         start: Start = "all",
         rows: str = "visible",
         arguments: Mapping[str, Any] | None = None,
+        lakechime_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         if by not in BY:
@@ -73,7 +78,8 @@ class ConsumeOperator(OpalSparkOperator):
         check_rows(rows, by)
         if not is_templated(function):
             function_name("function", function)
-        super().__init__(table=table, arguments={"function": function, "rows": rows, "arguments": dict(arguments or {})}, **kwargs)
+        given = {"function": function, "rows": rows, "arguments": dict(arguments or {})}
+        super().__init__(table=table, arguments=given, lakechime_conn_id=lakechime_conn_id, **kwargs)
         self.by = by
         self.consumer = consumer
         self.start = checked_start(start)
@@ -101,7 +107,7 @@ class ConsumeOperator(OpalSparkOperator):
             raise AirflowFailException(f"task {self.task_id!r} consumes by partition, and this run has no partition key. {KEY_HINT}")
         if self.by == "version" and self.consumer is None and context["ti"].map_index not in (None, -1):
             raise AirflowFailException(f"task {self.task_id!r} consumes by version and is mapped. {NAME_HINT}")
-        watermark = Watermark.of(context, self.table, self.opal_conn_id, self.consumer)
+        watermark = Watermark.of(context, self.table, self.opal_conn_id, self.consumer, self.lakechime_conn_id)
         return self._by_version(context, watermark) if self.by == "version" else self._by_partition(context, watermark, str(key))
 
     def job(self, context: "Context") -> JobSpec[Any]:

@@ -106,6 +106,10 @@ class IngestOperator(OpalSparkOperator):
             events.emit(context, xcom, self.arguments.get("partition_key"))
         return xcom
 
+    def changes_view(self) -> bool:
+        """Inline; else its MetaGen does."""
+        return bool(self.arguments["metadata"] == "inline")
+
     def advice(self) -> str | None:
         """A table that is not there is the most frequent reason to fail."""
         if "create" in self.arguments or self.opal.exists(self.table):

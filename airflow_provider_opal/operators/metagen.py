@@ -42,6 +42,9 @@ class MetaGenOperator(OpalSparkOperator):
         events = AssetEvents.known(given.get("table"), given.get("opal_conn_id", DEFAULT_CONN_ID))
         return {"outlets": events.outlets if events else []}
 
+    def changes_view(self) -> bool:
+        return True
+
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
         """The events carry the version."""
         xcom = super().finish(context, result)

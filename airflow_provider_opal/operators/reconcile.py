@@ -46,6 +46,7 @@ class ReconcileOperator(BaseOperator):
         again: Span = AGAIN,
         most: int = MOST,
         opal_conn_id: str = DEFAULT_CONN_ID,
+        lakechime_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -57,6 +58,7 @@ class ReconcileOperator(BaseOperator):
         self.again = span_of("again", again)
         self.most = most
         self.opal_conn_id = opal_conn_id
+        self.lakechime_conn_id = lakechime_conn_id
         self.emitted = redelivery_asset(table, consumer, opal_conn_id=opal_conn_id)
         self.inlets = [*(self.inlets or []), opal_asset(table, opal_conn_id=opal_conn_id)]  # where consumers acknowledge
         self.outlets = [*(self.outlets or []), self.emitted]
@@ -79,7 +81,7 @@ class ReconcileOperator(BaseOperator):
 
         hook = OpalHook(self.opal_conn_id)
         try:
-            watermark = Watermark.of(context, self.table, self.opal_conn_id, self.consumer)
+            watermark = Watermark.of(context, self.table, self.opal_conn_id, self.consumer, self.lakechime_conn_id)
         except NotFoundError as error:
             raise AirflowSkipException(f"{self.table} is not there yet") from error
         if self.by == "partition":

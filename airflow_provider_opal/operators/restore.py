@@ -44,6 +44,9 @@ class RestoreOperator(UpkeepOperator):
         """What would change."""
         return table.restore(**self.arguments)
 
+    def changes_view(self) -> bool:
+        return True
+
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
         """The events carry the version; where nothing had to change there is none."""
         xcom, events = super().finish(context, result), AssetEvents.of(self.table, self.opal_conn_id)

@@ -18,7 +18,9 @@ from airflow.sdk import CronPartitionTimetable, PartitionedAssetTimetable
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, distinct
+from airflow_provider_opal.events.commits import register_commits
 from airflow_provider_opal.generation import end_generation, generation_of
+from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.hooks.submit import OpalSubmitHook, end_left_over
 from airflow_provider_opal.links import SparkUILink
@@ -43,7 +45,8 @@ class OpalSparkOperator(SparkSubmitOperator):
     """One operation on one table. Subclasses name the operation and give its arguments.
 
     `spark_submit_kwargs` are those of SparkSubmitOperator: conf, packages, executor_memory, archives and so on. With `keyed` a run without
-    a partition key is refused, as in every DAG whose schedule gives keys.
+    a partition key is refused, as in every DAG whose schedule gives keys. What a job made visible is registered in LakeChime
+    (`lakechime_conn_id`; None: it is not).
 
     On a cluster the Python workers need opal_lake and pyarrow: installed on the nodes, in the image, or in an archive by `opal pack`. A
     driver in a pod needs its app, too: from `apps_folder` in the image, or uploaded through spark.kubernetes.file.upload.path.
@@ -60,7 +63,9 @@ class OpalSparkOperator(SparkSubmitOperator):
 
     operation: ClassVar[str]
     note_level: ClassVar[int] = logging.WARNING
-    template_fields: Sequence[str] = ("table", "arguments", "opal_conn_id", "spark_conn_id", *SparkSubmitOperator.template_fields)
+    template_fields: Sequence[str] = (
+        "table", "arguments", "opal_conn_id", "spark_conn_id", "lakechime_conn_id", *SparkSubmitOperator.template_fields,
+    )  # fmt: skip
     operator_extra_links = (SparkUILink(),)
     ui_color = "#d8ecf3"
 
@@ -71,6 +76,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         arguments: Mapping[str, Any] | None = None,
         opal_conn_id: str = DEFAULT_CONN_ID,
         spark_conn_id: str | None = None,
+        lakechime_conn_id: str | None = DEFAULT_LAKECHIME_CONN_ID,
         name: str = "{{ dag.dag_id }}.{{ task.task_id }}",
         apps_folder: str | None = None,
         keyed: bool = False,
@@ -91,6 +97,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         self.arguments = dict(arguments or {})
         self.opal_conn_id = opal_conn_id
         self.spark_conn_id = spark_conn_id
+        self.lakechime_conn_id = lakechime_conn_id
         self.apps_folder = apps_folder
         self.keyed = keyed
         self._asks_for_key = bool(_KEY_ASKED_FOR.search(json.dumps([table, self.arguments], default=str)))
@@ -179,8 +186,14 @@ class OpalSparkOperator(SparkSubmitOperator):
         for note in result.notes:
             self.log.log(self.note_level, "%s", note)
         self.log.info("%s of %s: version %s, %s", result.operation, result.table, result.version, dict(result.counts))
+        if self.changes_view() and self.lakechime_conn_id is not None and result.version is not None:
+            register_commits(self.opal, self.table, self.lakechime_conn_id, self.log)
         end_generation(context)
         return json.loads(result.to_json())  # type: ignore[no-any-return]  # lists and dicts alone, as another task gets them
+
+    def changes_view(self) -> bool:
+        """Whether the job may change what a read of the table shows."""
+        return False
 
     def _submitted(self, connection_conf: Mapping[str, str], context: "Context") -> Exception | None:
         """Run the job to its end; what went wrong, if something did."""

@@ -1,115 +1,221 @@
-"""SnapshotTriggerSensor: waits until a table has versions that a consumer has not seen, and says which.
+"""SnapshotTriggerSensor: waits until a table has versions that a consumer has not seen, or tables have events, and says which.
 
 Only versions that changed the view count: `OpalHook.versions_after`.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_opal.assets import DEFAULT_CONN_ID, distinct, known_assets, opal_asset
+from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_CONN_ID, distinct, known_assets, opal_asset
+from airflow_provider_opal.events.consumer import EventConsumer
+from airflow_provider_opal.events.handover import EVENTS_KEY, hand_over
+from airflow_provider_opal.events.interest import checked_mode, checked_tables, checked_tags, foreign_assets, table_pairs
+from airflow_provider_opal.events.runs import Start, checked_start, default_consumer
+from airflow_provider_opal.events.state import AssetState, state_of
+from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
 from airflow_provider_opal.hooks.opal import OpalHook
+from airflow_provider_opal.templated import is_templated
+from airflow_provider_opal.triggers.events import EventsTrigger
 from airflow_provider_opal.triggers.snapshot import SnapshotTrigger
-from airflow_provider_opal.watermark import Start, Watermark, checked_start, default_consumer, first_version, wait_for_table, was_waited_for
+from airflow_provider_opal.watermark import Watermark, first_version, wait_for_table, was_waited_for
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
+    from airflow.triggers.base import BaseTrigger
+
+    from lakechime import LakeChime
+
+Found = dict[str, Any]
 
 
 class SnapshotTriggerSensor(BaseSensorOperator):
-    """Returns {"from": a, "to": b}: all versions after a, up to and with b, and nothing is left out between two runs.
+    """Returns {"from": a, "to": b}: all after a, up to and with b, and nothing is left out between two runs.
 
-    The watermark of a `consumer` (default: DAG and task) is kept with the table's asset, and moves when the sensor succeeds. What a run has
-    got stays its own: cleared, it gets the same range again. A new consumer starts at the newest version (`start="head"`: what is there
-    counts as seen), at the first one (`start="all"`), or after a version number. `max_versions` cuts a long backlog into several runs.
+    With `table` alone these are versions of an Opal table, read from its own log. With `tables` or `tags` they are places in the order of
+    LakeChime's events, of tables of any format: of one of the `tables` (`mode="any"`), or of each (`mode="all"`), with all of the `tags`;
+    the events themselves are in XCom as `events`, and as variables for tasks in `environment`.
 
-    A table that is not there yet is waited for; all that it has then is new.
+    The watermark of a `consumer` (default: DAG and task) moves when the sensor succeeds; that of events with `acknowledge=False` moves by
+    an AcknowledgeOperator at the end of the flow. What a run has got stays its own: cleared, it gets the same range again. A new consumer
+    starts at the newest version or event (`start="head"`: what is there counts as seen), at the first one (`start="all"`), or after a
+    number. `max_versions` and `max_events` cut a long backlog into several runs.
+
+    The watermark of versions is kept with the table's asset in Airflow, or with `lakechime_conn_id` in LakeChime, which holds across
+    Airflow databases. That of events always is there. `skip_when_empty` looks once, and skips if nothing is new.
+
+    An Opal table that is not there yet is waited for; all that it has then is new.
     """
 
-    template_fields: Sequence[str] = ("table", "consumer", "opal_conn_id")
+    template_fields: Sequence[str] = ("table", "tables", "tags", "cluster", "consumer", "opal_conn_id", "lakechime_conn_id")
     ui_color = "#d8ecf3"
 
     def __init__(
         self,
         *,
-        table: str,
+        table: str | None = None,
+        tables: Sequence[Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+        mode: str = "any",
+        cluster: str = DEFAULT_CLUSTER,
         consumer: str | None = None,
         start: Start = "head",
         max_versions: int | None = None,
+        max_events: int = 1000,
+        acknowledge: bool = True,
+        skip_when_empty: bool = False,
         opal_conn_id: str = DEFAULT_CONN_ID,
+        lakechime_conn_id: str | None = None,
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if (table is None) == (tables is None):
+            raise ValueError("a sensor waits for versions of a table=, or for events of tables=; give one of the two")
+        self.of_events = tables is not None or tags is not None
+        if not (acknowledge or self.of_events):
+            raise ValueError("acknowledge=False is for events: give tables=[...] instead of table=")
         self.table = table
+        self.tables = tables if tables is None or is_templated(tables) else checked_tables(tables)
+        self.tags: Any = tags if is_templated(tags) else checked_tags(tags)
+        self.mode: Any = checked_mode(mode)
+        self.cluster = cluster
         self.consumer = consumer
         self.start = checked_start(start)
         self.max_versions = max_versions
+        self.max_events = max_events
+        self.acknowledge = acknowledge
+        self.skip_when_empty = skip_when_empty
         self.opal_conn_id = opal_conn_id
+        self.lakechime_conn_id = lakechime_conn_id
         self.deferrable = conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
-        self.inlets = distinct([*self.inlets, *known_assets({"table": table, "opal_conn_id": opal_conn_id})])
+        given = {"table": table, "tables": tables, "tags": tags, "cluster": cluster, "opal_conn_id": opal_conn_id}
+        self.inlets = distinct([*self.inlets, *_inlets(given)])
 
     @classmethod
     def partial(cls, **given: Any) -> Any:
-        """As Airflow's, with the inlet that the sensor gives itself, if its table is known by now."""
-        return super().partial(**{**given, "inlets": distinct([*(given.get("inlets") or ()), *known_assets(given)])})
+        """As Airflow's, with the inlets that the sensor gives itself, if its tables are known by now."""
+        return super().partial(**{**given, "inlets": distinct([*(given.get("inlets") or ()), *_inlets(given)])})
 
     @property
     def asset(self) -> "Asset":
         """The asset of the table. ValueError while the table is a template."""
-        return opal_asset(self.table, opal_conn_id=self.opal_conn_id)
+        return opal_asset(str(self.table), opal_conn_id=self.opal_conn_id)
 
-    def execute(self, context: "Context") -> dict[str, int]:
+    def execute(self, context: "Context") -> Found:
         """Looks once before it defers: only a running task can reach its state."""
-        if not self.deferrable:
-            return self._acknowledge(context, super().execute(context))
+        if not self.deferrable and not self.skip_when_empty:
+            return self._finish(context, super().execute(context))
         poked = self.poke(context)
         if poked.is_done:
-            return self._acknowledge(context, poked.xcom_value or {})
-        trigger = SnapshotTrigger(
-            table=self.table,
-            opal_conn_id=self.opal_conn_id,
-            after=self._seen(context),
-            poke_interval_s=self.poke_interval,
-            max_versions=self.max_versions,
-        )
-        self.defer(trigger=trigger, method_name="resume", timeout=timedelta(seconds=self.timeout))
+            return self._finish(context, poked.xcom_value or {})
+        if self.skip_when_empty:
+            raise AirflowSkipException(f"nothing is new of {self.table or self.tables}")
+        self.defer(trigger=self._trigger(context), method_name="resume", timeout=timedelta(seconds=self.timeout))
         raise AssertionError("defer never returns")
 
-    def resume(self, context: "Context", event: Mapping[str, int]) -> dict[str, int]:
-        """After the trigger has fired."""
-        return self._acknowledge(context, event)
+    def resume(self, context: "Context", event: Mapping[str, int]) -> Found:
+        """After the trigger has fired. Of events it only says that there are some: another run may have taken them meanwhile."""
+        return self.execute(context) if self.of_events else self._finish(context, event)
 
     def poke(self, context: "Context") -> PokeReturnValue:
-        if not OpalHook(self.opal_conn_id).exists(self.table):
-            if wait_for_table(context, self.asset, self._consumer(context)):
+        found = self._events(context) if self.of_events else self._versions(context)
+        return PokeReturnValue(is_done=found is not None, xcom_value=found)
+
+    def _trigger(self, context: "Context") -> "BaseTrigger":
+        if not self.of_events:
+            return SnapshotTrigger(
+                table=str(self.table),
+                opal_conn_id=self.opal_conn_id,
+                after=self._seen(context),
+                poke_interval_s=self.poke_interval,
+                max_versions=self.max_versions,
+            )
+        with closing(self._client()) as client:
+            after = self._event_consumer(context, client).watermark().value
+        assert isinstance(after, int)
+        return EventsTrigger(
+            lakechime_conn_id=self.lakechime_conn_id or DEFAULT_LAKECHIME_CONN_ID,
+            tables=self._pairs,
+            after=after,
+            poke_interval_s=self.poke_interval,
+            tags=self.tags,
+            mode=self.mode,
+        )
+
+    def _finish(self, context: "Context", found: Mapping[str, int]) -> Found:
+        """The range of versions is acknowledged, once it is the run's own; that of events was when it was taken."""
+        if self.of_events:
+            return dict(found)
+        watermark = self._watermark(context)
+        given = watermark.give({"from": int(found["from"]), "to": int(found["to"])})
+        watermark.advance(given["to"])
+        return given
+
+    def _events(self, context: "Context") -> Found | None:
+        with closing(self._client()) as client:
+            consumer = self._event_consumer(context, client)
+            taken = consumer.take()
+            if taken is not None:
+                plain = hand_over(context, consumer.events(taken), tags=self.tags)
+                context["ti"].xcom_push(key=EVENTS_KEY, value=plain)
+            return taken
+
+    def _client(self) -> "LakeChime":
+        return LakeChimeHook(self.lakechime_conn_id or DEFAULT_LAKECHIME_CONN_ID).get_conn()
+
+    @property
+    def _pairs(self) -> list[tuple[str, str]]:
+        return table_pairs([self.table] if self.tables is None else checked_tables(self.tables), self.cluster)
+
+    def _event_consumer(self, context: "Context", client: "LakeChime") -> EventConsumer:
+        name = self._consumer(context)
+        return EventConsumer(
+            context=context,
+            client=client,
+            consumer=name,
+            tables=self._pairs,
+            tags=self.tags,
+            mode=self.mode,
+            start=self.start,
+            max_events=self.max_events,
+            acknowledges=self.acknowledge,
+            mirrors=[AssetState.of(context, asset, name) for asset in foreign_assets(self._pairs)],
+        )
+
+    def _versions(self, context: "Context") -> Found | None:
+        if not OpalHook(self.opal_conn_id).exists(str(self.table)):
+            if wait_for_table(state_of(context, self.asset, self._consumer(context), self.lakechime_conn_id)):
                 self.log.info("%s is not there yet; waiting for it", self.table)
-            return PokeReturnValue(is_done=False)
+            return None
         if (kept := self._watermark(context).given()) is not None:
-            return PokeReturnValue(is_done=True, xcom_value=kept)
-        versions = OpalHook(self.opal_conn_id).versions_after(self.table, self._seen(context), self.max_versions)
-        if versions is None:
-            return PokeReturnValue(is_done=False)
-        return PokeReturnValue(is_done=True, xcom_value={"from": versions[0], "to": versions[1]})
+            return kept
+        versions = OpalHook(self.opal_conn_id).versions_after(str(self.table), self._seen(context), self.max_versions)
+        return None if versions is None else {"from": versions[0], "to": versions[1]}
 
     def _consumer(self, context: "Context") -> str:
         return self.consumer or default_consumer(context)
 
     def _watermark(self, context: "Context") -> Watermark:
-        return Watermark.of(context, self.table, self.opal_conn_id, self.consumer)
+        return Watermark.of(context, str(self.table), self.opal_conn_id, self.consumer, self.lakechime_conn_id)
 
     def _seen(self, context: "Context") -> int:
         """Of a table that was waited for everything is new, unless the start is a number."""
-        waited = was_waited_for(context, self.asset, self._consumer(context))
+        waited = was_waited_for(state_of(context, self.asset, self._consumer(context), self.lakechime_conn_id))
         start: Start = "all" if waited and self.start == "head" else self.start
-        first = partial(first_version, start, self.opal_conn_id, self.table)
-        return self._watermark(context).seen(first) if OpalHook(self.opal_conn_id).exists(self.table) else first()
+        first = partial(first_version, start, self.opal_conn_id, str(self.table))
+        return self._watermark(context).seen(first) if OpalHook(self.opal_conn_id).exists(str(self.table)) else first()
 
-    def _acknowledge(self, context: "Context", versions: Mapping[str, int]) -> dict[str, int]:
-        watermark = self._watermark(context)
-        given = watermark.give({"from": int(versions["from"]), "to": int(versions["to"])})
-        watermark.advance(given["to"])
-        return given
+
+def _inlets(given: Mapping[str, Any]) -> list["Asset"]:
+    """Where progress is shown, as far as tables are known without a run."""
+    if given.get("tables") is None and given.get("tags") is None:
+        return known_assets(given)
+    if is_templated(given.get("tables")) or is_templated(given.get("table")):
+        return []
+    return foreign_assets(table_pairs(given.get("tables") or [given.get("table")], given.get("cluster", DEFAULT_CLUSTER)))

@@ -81,7 +81,7 @@ def maintenance_dag(
 
 
 def _approved(maintain: MaintenanceOperator, chosen: Maintenance, given: Mapping[str, Any]) -> None:
-    from airflow_provider_opal.operators.approval import RetentionApproval  # loads much of Airflow
+    from airflow_provider_opal.templates.approval import RetentionApproval  # loads much of Airflow
 
     span: Any = {"window": chosen.window, "grace": chosen.grace}
     would_go = RetentionOperator(task_id="would_go", dry_run=True, **span, **given)

@@ -11,6 +11,7 @@ from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, consumer_schedule
+from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.operators.consume import BY, ConsumeOperator, check_rows
 from airflow_provider_opal.operators.ingest import IngestOperator, Table
 from airflow_provider_opal.operators.metagen import MetaGenOperator
@@ -19,17 +20,22 @@ from airflow_provider_opal.operators.spark import is_keyed
 from airflow_provider_opal.templates.maintenance import Maintenance, maintenance_dag, maintenance_of
 from airflow_provider_opal.templates.schedule import in_zone, keyed_schedule, run_bounds
 from airflow_provider_opal.templates.short_spans import ShortSpanWarning, short_spans
+from airflow_provider_opal.templates.wait_for import WaitFor, wait_for_of
 from opal_lake.job.operations.values import Span, span_of
 
 MISSED = "airflow_provider_opal.deadlines.log_missed"
 DEFAULTS = {"retries": 2, "retry_delay": timedelta(minutes=1)}
-RESERVED = ("ingest", "metagen", "reconcile", "maintenance")
+RESERVED = ("ingest", "metagen", "reconcile", "maintenance", "wait_for")
 _TENDED_ALIKE = ("tags", "default_args", "is_paused_upon_creation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """A function that gets what came to the table. `own_dag` puts it into a DAG that can be paused, cleared and backfilled by itself."""
+    """A function that gets what came to the table. `own_dag` puts it into a DAG that can be paused, cleared and backfilled by itself.
+
+    `wait_for` names another table, a WaitFor or a mapping of its arguments, that it waits for as well. With `lakechime_conn_id` what it has
+    seen is kept in LakeChime.
+    """
 
     name: str
     function: str
@@ -37,8 +43,11 @@ class Consumer:
     own_dag: bool = False
     rows: str = "visible"
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    wait_for: WaitFor | Mapping[str, Any] | None = None
+    lakechime_conn_id: str | None = None
 
     def __post_init__(self) -> None:
+        wait_for_of(self.wait_for)
         if not isinstance(self.function, str):
             raise ValueError(f"consumer {self.name!r}: function={self.function!r}; name it as text, as 'shop_jobs:revenue'")
         if self.by not in BY:
@@ -60,6 +69,8 @@ class Pipeline:
     consumers: Sequence[Consumer]
     task: Mapping[str, Any]
     maintenance: Maintenance | None = None
+    wait_for: WaitFor | None = None
+    lakechime_conn_id: str | None = DEFAULT_LAKECHIME_CONN_ID
 
     @property
     def needs_keys(self) -> bool:
@@ -67,8 +78,8 @@ class Pipeline:
         return any(consumer.by == "partition" for consumer in self.consumers)
 
     def consume(self, consumer: Consumer, name: str) -> ConsumeOperator:
-        """A consumer's task."""
-        return ConsumeOperator(
+        """A consumer's task; behind one that waits, if there is something to wait for."""
+        consume = ConsumeOperator(
             task_id=consumer.name,
             table=self.table,
             function=consumer.function,
@@ -76,9 +87,13 @@ class Pipeline:
             rows=consumer.rows,
             consumer=name,
             arguments=consumer.arguments,
+            lakechime_conn_id=consumer.lakechime_conn_id,
             **({"max_active_tis_per_dag": 1} if consumer.by == "version" else {}),
             **self.task,
         )
+        if (waits := wait_for_of(consumer.wait_for)) is not None:
+            waits.sensor(f"{consumer.name}.wait_for", f"{name}.wait_for") >> consume
+        return consume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +129,15 @@ def pipeline_of(
     retries: int | None = None,
     retry_delay: timedelta | None = None,
     pool: str | None = None,
+    wait_for: WaitFor | Mapping[str, Any] | None = None,
+    lakechime_conn_id: str | None = DEFAULT_LAKECHIME_CONN_ID,
 ) -> Pipeline:
     """The arguments that `opal_dag` and `OpalTaskGroup` share. What is not given is left to the DAG's `default_args`.
 
     `spark` are arguments of SparkSubmitOperator (conf, packages, executor_memory, ...) for all tasks. `maintenance`, a Maintenance or a
-    mapping of its arguments, or True, makes a DAG `<name>.maintenance` beside, that tends the table by a schedule of its own.
+    mapping of its arguments, or True, makes a DAG `<name>.maintenance` beside, that tends the table by a schedule of its own. `wait_for`,
+    a WaitFor or a mapping of its arguments, names a foreign table that a run waits for before it ingests. What becomes visible is
+    registered in LakeChime by `lakechime_conn_id`; None: it is not.
     """
     if not isinstance(consumers, list | tuple) or not all(isinstance(member, Consumer) for member in consumers):
         raise ValueError(
@@ -132,16 +151,21 @@ def pipeline_of(
     ingest = {"source": source, "create": create, "metadata": metadata, "on_empty": on_empty, **bad_rows, **snapshots}
     given = {"opal_conn_id": opal_conn_id, "spark_conn_id": spark_conn_id, "retries": retries, "retry_delay": retry_delay, "pool": pool}
     task = {**{name: value for name, value in given.items() if value is not None}, **(spark or {})}
-    return Pipeline(table=table, ingest=ingest, consumers=tuple(consumers), task=task, maintenance=maintenance_of(maintenance))
+    more: Any = {"maintenance": maintenance_of(maintenance), "wait_for": wait_for_of(wait_for), "lakechime_conn_id": lakechime_conn_id}
+    return Pipeline(table=table, ingest=ingest, consumers=tuple(consumers), task=task, **more)
 
 
 def add_tasks(pipeline: Pipeline, name: str) -> Tasks:
     """The pipeline's tasks, in the DAG or group that is open. `name` goes before the names of its consumers."""
     common = {"table": pipeline.table, "keyed": pipeline.needs_keys, **pipeline.task}
+    if pipeline.lakechime_conn_id != DEFAULT_LAKECHIME_CONN_ID:  # else default_args may name another one
+        common["lakechime_conn_id"] = pipeline.lakechime_conn_id
     ingest = IngestOperator(task_id="ingest", **pipeline.ingest, **common)
     metagen = None if pipeline.ingest["metadata"] == "inline" else MetaGenOperator(task_id="metagen", **common)
     if metagen is not None:
         ingest >> metagen
+    if pipeline.wait_for is not None:
+        pipeline.wait_for.sensor("wait_for", f"{name}.wait_for") >> ingest
     made = {}
     for consumer in pipeline.consumers:
         if not consumer.own_dag:
@@ -221,9 +245,9 @@ def opal_dag(
     if own and reconcile is not None:
         _warn_of_short_spans(pipeline, dag_id)
         consumers = {f"{dag_id}.{consumer.name}": consumer.by for consumer in own}
-        conn_id = made.ingest.opal_conn_id
-        when: Any = {"schedule": reconcile, "start_date": begin, "grace": reconcile_grace}
-        reconcile_dag(f"{dag_id}.reconcile", table=table, consumers=consumers, opal_conn_id=conn_id, **when)
+        when: Any = {"schedule": reconcile, "start_date": begin, "grace": reconcile_grace, "opal_conn_id": made.ingest.opal_conn_id}
+        when["lakechime_conn_ids"] = {f"{dag_id}.{consumer.name}": consumer.lakechime_conn_id for consumer in own}
+        reconcile_dag(f"{dag_id}.reconcile", table=table, consumers=consumers, **when)
     return dag
 
 
@@ -266,12 +290,14 @@ def reconcile_dag(
     look_back: Span = LOOK_BACK,
     grace: Span = GRACE,
     opal_conn_id: str = DEFAULT_CONN_ID,
+    lakechime_conn_ids: Mapping[str, str | None] | None = None,
     **dag_kwargs: Any,
 ) -> DAG:
     """A DAG that emits missed events again: Airflow drops those of paused DAGs.
 
     `consumers` says by what each goes, 'partition' or 'version'. A ConsumeOperator's name is its `consumer=`, by default `<dag>.<task>`;
-    its DAG has to listen by `consumer_schedule`.
+    its DAG has to listen by `consumer_schedule`. `lakechime_conn_ids` names the connection of those that keep what they have seen in
+    LakeChime.
     """
     if unknown := sorted(set(consumers.values()) - set(BY)):
         raise ValueError(f"consumers go by {', '.join(map(repr, unknown))}; use one of {', '.join(BY)}")
@@ -279,5 +305,6 @@ def reconcile_dag(
     span: Any = {"look_back": look_back, "grace": grace}
     with DAG(dag_id, schedule=schedule, start_date=start_date, **common) as dag:
         for name, by in consumers.items():
-            ReconcileOperator(task_id=name, table=table, consumer=name, by=by, opal_conn_id=opal_conn_id, **span)
+            where: Any = {"opal_conn_id": opal_conn_id, "lakechime_conn_id": (lakechime_conn_ids or {}).get(name)}
+            ReconcileOperator(task_id=name, table=table, consumer=name, by=by, **where, **span)
     return dag

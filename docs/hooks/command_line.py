@@ -1,33 +1,46 @@
-"""The page of the command `opal`, from its parsers."""
+"""The pages of the commands `opal` and `lakechime`, from their parsers."""
 
 import argparse
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from lakechime.cli import build_parser as lakechime_parser
+from lakechime.cli.command import GROUPS as LAKECHIME_GROUPS
+from lakechime.cli.command import MEANINGS as LAKECHIME_MEANINGS
 from opal_lake.cli import build_parser
-from opal_lake.cli.command import KEEP, LOOK, WORK
+from opal_lake.cli.command import EVERYWHERE, KEEP, LOOK, WORK
 from opal_lake.job.exit_codes import MEANINGS
 
-EVERYWHERE = "everywhere"
 FIRST_GROUPS = (WORK, KEEP, LOOK)  # as `opal --help` has them
 
 
 def page() -> str:
-    return "\n".join(_lines(build_parser().verbs()))
+    verbs = build_parser().verbs()
+    return "\n".join([*_groups(verbs, FIRST_GROUPS), *_everywhere(verbs["describe"], "Options of every command on a table", MEANINGS)])
 
 
-def _lines(verbs: Mapping[str, argparse.ArgumentParser]) -> Iterator[str]:
-    groups: dict[str, list[argparse.ArgumentParser]] = {group: [] for group in FIRST_GROUPS}
+def lakechime_page() -> str:
+    """The command `lakechime`, a heading lower: it is a part of a page."""
+    verbs = lakechime_parser().verbs()
+    lines = [*_groups(verbs, LAKECHIME_GROUPS), *_everywhere(verbs["check"], "Options of every command", LAKECHIME_MEANINGS)]
+    return "\n".join(f"#{line}" if line.startswith("##") else line for line in lines)
+
+
+def _groups(verbs: Mapping[str, argparse.ArgumentParser], first: Sequence[str]) -> Iterator[str]:
+    groups: dict[str, list[argparse.ArgumentParser]] = {group: [] for group in first}
     for parser in verbs.values():
         groups.setdefault(parser.get_default("group"), []).append(parser)
     for group, parsers in groups.items():
         yield from (f"## {group}", "")
         for parser in parsers:
             yield from _verb(parser)
-    yield from ("## Options of every command on a table", "")
-    yield from _table(_actions(verbs["describe"], EVERYWHERE))
+
+
+def _everywhere(parser: argparse.ArgumentParser, title: str, meanings: Mapping[int, str]) -> Iterator[str]:
+    yield from (f"## {title}", "")
+    yield from _table(_actions(parser, EVERYWHERE))
     yield from ("## Exit codes", "", "| code | meaning |", "|---|---|")
-    yield from (f"| {code} | {meaning} |" for code, meaning in MEANINGS.items())
+    yield from (f"| {code} | {meaning} |" for code, meaning in meanings.items())
 
 
 def _verb(parser: argparse.ArgumentParser, level: str = "###") -> Iterator[str]:

@@ -7,7 +7,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from docs.hooks import command_line, lists, rooms, yaml_reference
+from docs.hooks import command_line, lakechime_api, lists, rooms, yaml_reference
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"README.md": "index.html", "CHANGELOG.md": "changelog.html", "spark_apps/opal_lake/FORMAT.md": "format.html"}
@@ -16,6 +16,9 @@ MARKER = re.compile(r"^<!-- generated: (\w+) .*-->$", re.MULTILINE)
 GENERATED = {
     "commands": command_line.page,
     "functions": lists.functions,
+    "lakechime_commands": command_line.lakechime_page,
+    "lakechime_errors": lakechime_api.errors,
+    "lakechime_paths": lakechime_api.paths,
     "picture": rooms.picture,
     "properties": lists.properties,
     "tree": rooms.tree,

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 import opal_lake.retention.missing_file  # noqa: F401  # from here on a missing file is distinguished from one that has expired
 from opal_lake import layout
+from opal_lake.after_commit import tell_of_commit
 from opal_lake.clock import Clock, SystemClock
 from opal_lake.data.z_value import z_fields
 from opal_lake.duration import Duration
@@ -392,6 +393,7 @@ def create_on(
     )
     if not table.log.put(commit) or any(storage.list(layout.CHECKPOINTS)):
         raise _exists(storage)
+    tell_of_commit(table.log, table.log.head)
     return table
 
 

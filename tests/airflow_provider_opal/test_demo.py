@@ -26,6 +26,7 @@ def test_the_demo_runs_beside_a_busy_port_and_leaves_nothing(tmp_path: Path) -> 
     assert f"Port {port} is taken" in done.stdout
     assert re.search(r"compact is due: 3 files", done.stdout)
     assert re.search(r"3 data files became [12], as version \d+", done.stdout)
+    assert re.findall(r"^ +(2026-11-0\d) +(\d) +(\d)$", done.stdout, re.MULTILINE) == [("2026-11-01", "5", "2"), ("2026-11-02", "3", "4")]
     shown = done.stdout[done.stdout.index("Read the table now") :]
     now = shown[: shown.index("Read it as of")]
     assert re.findall(r"^ +(\d+)  \w\w  +(\w+)", now, re.MULTILINE) == [("1", "paid"), ("3", "paid"), ("4", "paid")]

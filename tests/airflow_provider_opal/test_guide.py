@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from airflow.cli.cli_parser import get_parser
@@ -36,6 +37,22 @@ def test_the_guide_s_pipelines_in_python_and_in_yaml_are_the_same(tmp_path: Path
 
 def test_the_guide_shows_the_consumer_of_the_example_as_it_is() -> None:
     assert example_with(PAGE, "def count_by_city").text == (ROOT / "dags" / "city_jobs.py").read_text()
+
+
+def test_the_guide_s_relay_wakes_its_report(tmp_path: Path) -> None:
+    (tmp_path / "relay.py").write_text(example_with(PAGE, "relay_dag(").text)
+    bag = DagBag(str(tmp_path))
+    assert bag.import_errors == {}
+    [relay] = bag.dags["relay"].tasks
+    woken_by = bag.dags["raw_report"].timetable.asset_condition
+    assert woken_by in relay.outlets
+    assert [outlet.uri for outlet in relay.outlets] == [
+        f"lakechime://{table}{kind}" for table in ("default/shop.raw", "prod/shop.rates") for kind in ("", "/snapshots")
+    ]
+
+
+def test_the_guide_shows_the_example_s_first_task_as_it_is() -> None:
+    assert indent(example_with(PAGE, "fetched_events = ").text, " " * 4) in (ROOT / "dags" / "pageviews.py").read_text()
 
 
 def test_airflow_knows_the_guide_s_commands() -> None:

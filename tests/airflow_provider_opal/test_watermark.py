@@ -25,6 +25,7 @@ from airflow_provider_opal import (
 from airflow_provider_opal.assets import version_key
 from airflow_provider_opal.operators.consume import event_version_of
 from airflow_provider_opal.templates.pipeline import Consumer
+from airflow_provider_opal.watermark import Watermark
 from opal_lake.engine.results import keep_result
 from opal_lake.job.job import JobResult
 from opal_lake.storage.open import open_storage
@@ -352,3 +353,44 @@ def test_changes_are_consumed_by_version() -> None:
         consume("version", rows="all")
     with pytest.raises(ValueError, match="consumer 'a': rows='changes' needs by='version': add it"):
         Consumer(name="a", function="m:f", rows="changes")
+
+
+def test_a_watermark_in_lakechime_holds_across_airflow_databases_and_is_shown_in_each(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    one, other = Lake(), Lake()
+    shared = {"start": "all", "consumer": "c", "lakechime_conn_id": "lakechime_default"}
+    first = put(table, "a", 1)
+    assert sensor(**shared).execute(one.run(sensor(**shared), "one")) == {"from": 0, "to": first}
+    second = put(table, "b", 2)
+    assert sensor(**shared).execute(other.run(sensor(**shared), "two")) == {"from": first, "to": second}
+    assert not sensor(**shared).poke(one.run(sensor(**shared), "three")).is_done
+    assert (seen(one, sensor(), "c"), seen(other, sensor(), "c")) == (first, second)
+
+
+def test_a_consumer_that_is_overtaken_never_takes_its_watermark_back(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two Airflows run one consumer; the slower one acknowledges last."""
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    lake, task = Lake(), consume("version", lakechime_conn_id="lakechime_default", consumer="c")
+    first, second = put(table, "a", 1), put(table, "b", 2)
+    slow, fast = (Watermark.of(lake.run(task, run), "shop.users", "opal_default", "c", "lakechime_default") for run in ("one", "two"))
+    assert slow.seen(lambda: 0) == 0
+    fast.advance(second)
+    slow.advance(first)
+    assert (slow.seen_version, fast.seen_version) == (second, second)
+    assert slow.seen(lambda: 0) == second
+
+
+def test_the_reconcile_reads_what_a_consumer_keeps_in_lakechime(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    lake, version = Lake(), put(table, "mon", 1)
+    look = ReconcileOperator(
+        task_id="r", table="shop.users", consumer="c", by="version", grace=timedelta(0), lakechime_conn_id="lakechime_default"
+    )
+    assert look.execute(lake.run(look)) == {version_key(version): version}
+    consumed = Watermark.of(lake.run(look), "shop.users", "opal_default", "c", "lakechime_default")
+    consumed.seen(lambda: 0)
+    consumed.advance(version)
+    with pytest.raises(AirflowSkipException, match="has seen, or was sent, all changes"):
+        look.execute(lake.run(look))

@@ -1,14 +1,19 @@
-"""Every test of caches runs with every form of near runs, and with every store where that may matter."""
+"""Every test of caches runs with every form of near runs, and with every store where that may matter. Tests of LakeChime's client run over
+every database that keeps events.
+"""
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from lakechime import LakeChime
 from opal_lake.key_store import run as run_module
 from opal_lake.key_store.cache import near_runs
 from opal_lake.key_store.cache.near_runs import BACKENDS
 from opal_lake.storage import Storage, open_storage
+from tests.fixtures_lakechime import serving
 
 
 @pytest.fixture(params=BACKENDS)
@@ -41,3 +46,27 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def _few_blocks_stay_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every probe copies its run into the cache if there is room, so that tests choose cached or remote by the size of the cache."""
     monkeypatch.setattr(near_runs, "FEW_BLOCKS", -1)
+
+
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        "service over sqlite",
+        pytest.param("service over postgres", marks=pytest.mark.postgres),
+    ]
+)
+def chime_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """What `LakeChime.open` takes: of an empty store of the test's own. Another way to reach one is another parameter here."""
+    url = request.getfixturevalue("postgres").new_database() if "postgres" in request.param else f"sqlite:///{tmp_path}/lakechime.db"
+    if not request.param.startswith("service"):
+        yield {"url": url}
+        return
+    with serving(url) as served:
+        yield {"url": served.url, "token": served.tokens["admin"]}
+
+
+@pytest.fixture
+def chime(chime_address: dict[str, str]) -> Iterator[LakeChime]:
+    with LakeChime.open(**chime_address) as client:
+        yield client

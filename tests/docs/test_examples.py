@@ -19,7 +19,8 @@ from tests.fixtures_cli import metadata, opal_commands
 __all__ = ["metadata", "opal_commands"]
 
 AIRFLOW = "docs/airflow.md"
-PROGRAMS = {"airflow", "make", "opal", "pip", "spark-submit"}
+LAKECHIME = "docs/lakechime.md"  # in test_examples_lakechime.py
+PROGRAMS = {"airflow", "lakechime", "make", "opal", "pip", "spark-submit"}
 CONSOLE = [example for page in PAGES for example in examples(page, "console")]
 COMMANDS = [(example, command) for example in CONSOLE for command in example.commands]
 SPANS = [
@@ -40,8 +41,8 @@ def test_readme_is_short_and_begins_with_what_it_is_and_two_commands() -> None:
 
 def test_every_example_is_run_by_some_test() -> None:
     python = {page for page in PAGES if examples(page, "python")}
-    assert python == {*SCRIPTS, AIRFLOW}
-    assert {page for page in PAGES if examples(page, "yaml")} == {"README.md", AIRFLOW}
+    assert python == {*SCRIPTS, AIRFLOW, LAKECHIME}
+    assert {page for page in PAGES if examples(page, "yaml")} == {"README.md", AIRFLOW, LAKECHIME}
     assert {example.page for example, _ in commands_of("opal")} == {*CONSOLES, "docs/clusters-and-s3.md", "docs/yaml.md"}
     assert {command.split()[0] for _, command in COMMANDS} == PROGRAMS
     assert {example.language for page in PAGES for example in examples(page)} == {"console", "python", "text", "yaml"}

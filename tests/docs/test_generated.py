@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from docs.hooks import command_line, lists, rooms, yaml_reference
+from docs.hooks import command_line, lakechime_api, lists, rooms, yaml_reference
 from docs.hooks.site import GENERATED, MARKER, PAGES, ROOT, generate, site_links
+from lakechime.cli import build_parser as lakechime_parser
+from lakechime.remote.problems import PROBLEMS
+from lakechime.service.access import BY_TOKEN
+from lakechime.service.app import create_app
 from opal_lake.cli import build_parser
 from opal_lake.spec.condition import FUNCTIONS
 from opal_lake.spec.properties import PROPERTIES
@@ -42,6 +46,19 @@ def test_the_command_line_page_has_every_command_and_option() -> None:
             for option in action.option_strings:
                 assert option in ("-h", "--help", "--version") or option in page, f"{parser.prog} {option}"
     assert "%(default)s" not in page
+
+
+def test_the_lakechime_page_has_every_command_option_path_and_error() -> None:
+    page = command_line.lakechime_page()
+    for parser in parsers(lakechime_parser()):
+        assert parser.prog == "lakechime" or f" {parser.prog}\n" in page
+        for action in parser._actions:
+            for option in action.option_strings:
+                assert option in ("-h", "--help", "--version") or option in page, f"{parser.prog} {option}"
+    assert "%(default)s" not in page
+    document = create_app(lambda: pytest.fail("nothing is asked"), BY_TOKEN).openapi()
+    assert set(re.findall(r" (/\S+)`", lakechime_api.paths())) == {*document["paths"], "/openapi.json"}
+    assert set(re.findall(r"\d \| `(\w+)`", lakechime_api.errors())) == {problem.name for problem in PROBLEMS}
 
 
 def test_the_yaml_page_has_every_key_of_the_published_schema() -> None:

@@ -8,13 +8,16 @@ from airflow_provider_opal.assets import opal_asset
 from airflow_provider_opal.operators.ingest import Table
 from airflow_provider_opal.templates.maintenance import Maintenance
 from airflow_provider_opal.templates.pipeline import Consumer, opal_dag
-from airflow_provider_opal.templates.yaml.models.version_1 import DagModel, Options, TableModel, TableSchedule
+from airflow_provider_opal.templates.yaml.models.version_1 import DagModel, Options, TableModel, TableSchedule, WaitForModel
 from opal_lake.job.source import source_from_json
 
 
 def build_dag(dag_id: str, dag: DagModel) -> DAG:
     """Makes and registers the pipeline's DAGs; returns the main one."""
-    consumers = [Consumer(name=name, **consumer.model_dump()) for name, consumer in dag.consumers.items()]
+    consumers = [
+        Consumer(name=name, wait_for=_waits(consumer.wait_for), **consumer.model_dump(exclude={"wait_for"}))
+        for name, consumer in dag.consumers.items()
+    ]
     return opal_dag(
         dag_id,
         table=dag.table_name,
@@ -22,6 +25,7 @@ def build_dag(dag_id: str, dag: DagModel) -> DAG:
         schedule=_schedule(dag),
         create=_create(dag.table),
         consumers=consumers,
+        wait_for=_waits(dag.wait_for),
         **_options(dag),
     )
 
@@ -39,6 +43,11 @@ def _schedule(dag: DagModel) -> Any:
     return dag.schedule
 
 
+def _waits(given: WaitForModel | None) -> dict[str, Any] | None:
+    """What is not given is left to the defaults of WaitFor."""
+    return None if given is None else given.model_dump(exclude_none=True)
+
+
 def _create(table: str | TableModel) -> Table | None:
     if isinstance(table, str) or table.keys is None or table.delta is None:
         return None
@@ -48,7 +57,7 @@ def _create(table: str | TableModel) -> Table | None:
 def _options(dag: DagModel) -> dict[str, Any]:
     """What is left out says nothing, so that Airflow's own settings count."""
     options = {name: getattr(dag, name) for name in Options.model_fields}
-    given = {name: value for name, value in options.items() if value is not None or name == "reconcile"}
+    given = {name: value for name, value in options.items() if value is not None or name in ("reconcile", "lakechime_conn_id")}
     for name in ("spark", "default_args"):
         if name in given:
             given[name] = given[name].model_dump(exclude_none=True)

@@ -2,17 +2,21 @@
 
 import argparse
 import importlib.metadata
-import os
 import sys
-import traceback
 from collections.abc import Sequence
 
-from opal_lake.cli.command import OpalParser, is_set
+from opal_lake.cli.command import OpalParser
 from opal_lake.cli.overview import overview, version
+from opal_lake.cli.program import Program
 from opal_lake.cli.render import Style
-from opal_lake.job.exit_codes import BUG, OK, STOPPED, exit_code
+from opal_lake.job.exit_codes import OK, exit_code
 
 PLUGINS = "opal.commands"
+OPAL = Program(
+    name="opal",
+    exit_code=exit_code,
+    when_stopped="what was not committed is not visible, and the same command may be run again",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         print(overview(parser.verbs(), Style.of(sys.stdout)))
         return OK
-    return run(args)
+    return OPAL.run(args)
 
 
 def build_parser() -> OpalParser:
@@ -48,29 +52,3 @@ class _Overview(argparse.Action):
         assert isinstance(parser, OpalParser)
         print(overview(parser.verbs(), Style.of(sys.stdout)))
         parser.exit()
-
-
-def run(args: argparse.Namespace) -> int:
-    """The command's exit code; an error becomes one clear line."""
-    try:
-        code = args.run(args)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `opal files t | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
-    except KeyboardInterrupt:
-        print("opal: stopped; what was not committed is not visible, and the same command may be run again", file=sys.stderr)
-        return STOPPED
-    except Exception as error:  # noqa: BLE001  # the last stop: every error becomes an exit code
-        return report(error, traced=args.traceback)
-    return OK if code is None else int(code)
-
-
-def report(error: Exception, *, traced: bool = False) -> int:
-    """Say on standard error what went wrong; returns the exit code. Only bugs, and who asks for it, get a traceback."""
-    code = exit_code(error)
-    if code == BUG or traced or is_set("OPAL_TRACEBACK"):
-        traceback.print_exception(error)
-    else:
-        print(f"{Style.of(sys.stderr).bad('opal:')} {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
-    return code

@@ -14,7 +14,7 @@ from opal_lake.job.exit_codes import INPUT, MEANINGS
 LOOK, WORK, KEEP = "Look at a table (no Spark)", "Work on a table (Spark)", "Keep a table (no Spark)"
 STORE_OPTIONS = ("endpoint_url", "region_name", "path_style", "hard_links")
 STORE_OPTIONS_TEXT = "endpoint_url, region_name, path_style (S3); hard_links=false (a folder without them)"
-_EVERYWHERE = "everywhere"
+EVERYWHERE = "everywhere"
 TABLE_FORMS = "a local path, file:///path or s3://bucket/path"
 
 # Checked by duck: argparse's own class of `add_subparsers` is private
@@ -46,7 +46,7 @@ class OpalParser(argparse.ArgumentParser):
         return next((action.choices for action in actions), {})  # type: ignore[misc]  # argparse types choices as any iterable
 
     def format_help(self) -> str:
-        self._action_groups.sort(key=lambda group: group.title == _EVERYWHERE)  # last, below what is the verb's own
+        self._action_groups.sort(key=lambda group: group.title == EVERYWHERE)  # last, below what is the verb's own
         return super().format_help()
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
@@ -60,7 +60,8 @@ class OpalParser(argparse.ArgumentParser):
         return args
 
     def error(self, message: str) -> NoReturn:
-        self.exit(INPUT, f"opal: {message}; see {self.prog} --help\n")
+        program = self.prog.split()[0]
+        self.exit(INPUT, f"{program}: {message}; see {self.prog} --help\n")
 
     def check_command(self, argv: Sequence[str]) -> None:
         """Say which command was probably meant."""
@@ -81,7 +82,7 @@ def add_command(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
     parser.usage = f"{parser.prog} TABLE {verb.operands}[options]".replace("%", "%%")
     parser.set_defaults(run=verb.run, group=verb.group, example=verb.example)
     parser.add_argument("table", metavar="TABLE", help=TABLE_FORMS)
-    shared = parser.add_argument_group(_EVERYWHERE)
+    shared = parser.add_argument_group(EVERYWHERE)
     shared.add_argument("--json", action="store_true", help="for programs: nothing but JSON on standard output")
     shared.add_argument(
         "--option",

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from opal_lake import layout
+from opal_lake.after_commit import tell_of_commit
 from opal_lake.clock import Clock
 from opal_lake.errors import (
     CommitUnknownError,
@@ -254,6 +256,7 @@ class CommitLog:
             link = self._link(head, proposal, draft)
             if self.put(link):
                 self._after(head, link)
+                tell_of_commit(self, partial(head.followed_by, [link]))
                 return result_of(link)
         raise StorageError(f"{self.storage.uri}: lost {_LOST_RACES} races for the next version; run fewer writers at once")
 

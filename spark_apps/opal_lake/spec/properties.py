@@ -70,6 +70,11 @@ def _check_codec(text: str, _: Schema | None) -> None:
         raise InvalidInputError(f"{text!r} is no codec; write zstd:1 to zstd:22")
 
 
+def _check_event_table(text: str, _: Schema | None) -> None:
+    if len(text) > 512 or not text.isprintable():
+        raise InvalidInputError("use at most 512 characters that can be printed")
+
+
 def _check_zorder(text: str, schema: Schema | None) -> None:
     names = column_list(text)
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -110,6 +115,7 @@ PROPERTIES: dict[str, Property] = {
     "window": _upkeep(Text(default="7d", check=_check_span), "how long versions stay readable, by commit time"),
     "look_back": _upkeep(Text(default="", check=_check_look_back), "event times that stay readable: 30d, or a number in the delta's unit"),
     "archive_after": _upkeep(Text(default="", check=_check_look_back), "age at which partitions are compressed by archive_codec"),
+    "event_table": _upkeep(Text(default="", check=_check_event_table), "name in data-change events, as shop.orders; none: the place"),
     "archive_codec": _upkeep(Text(default="zstd:19", check=_check_codec), "how old partitions are compressed"),
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from opal_lake.cli import report
+from opal_lake.cli import OPAL
 from opal_lake.cli.progress import ProgressLine
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.exit_codes import FINDINGS, OK, RETRY, exit_code
@@ -37,7 +37,7 @@ def run_app(operation: str, handler: Handler, argv: Sequence[str] | None = None)
             _tell_ui(spark)
             result = perform(spark, spec, handler)
     except Exception as error:  # noqa: BLE001  # the last stop: every error becomes an exit code
-        return report(error, traced=exit_code(error) == RETRY)
+        return OPAL.report(error, traced=exit_code(error) == RETRY)
     print(result.to_json(), flush=True)  # noqa: T201  # an app's output is its purpose
     return FINDINGS if result.counts.get("findings") else OK
 

@@ -23,10 +23,10 @@ from airflow_provider_opal import (
     keyed_schedule,
     opal_dag,
 )
-from airflow_provider_opal.operators.approval import RetentionApproval, listing
 from airflow_provider_opal.operators.reconcile import ReconcileOperator
 from airflow_provider_opal.operators.spark import app_path, token_of
 from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from airflow_provider_opal.templates.approval import RetentionApproval, listing
 from opal_lake.clock import ManualClock
 from opal_lake.engine.results import RESULT_KEPT_APART, keep_result
 from opal_lake.job.job import JobResult, JobSpec

@@ -22,7 +22,7 @@ from airflow_provider_opal import (
     opal_dag,
     reconcile_dag,
 )
-from airflow_provider_opal.operators.approval import RetentionApproval
+from airflow_provider_opal.templates.approval import RetentionApproval
 from airflow_provider_opal.templates.schedule import format_of, keyed_schedule
 from airflow_provider_opal.templates.short_spans import ShortSpanWarning
 from airflow_provider_opal.templates.yaml.loader import registered

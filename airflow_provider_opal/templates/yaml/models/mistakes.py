@@ -198,6 +198,9 @@ _EXAMPLES = {
     "spark": "{executor_memory: 4g}",
     "conf": "{spark.sql.shuffle.partitions: 200}",
     "tags": "[shop]",
+    "wait_for": '{table: shop.raw, partition: ["{{ partition_key }}"]}',
+    "partition": '["{{ partition_key }}"]',
+    "timeout": "1d",
     "retries": "3",
 }
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_opal.assets import cluster_of
 from airflow_provider_opal.secrets import secret_arguments
 from airflow_provider_opal.templates.schedule import check_keys, cron_of
 from airflow_provider_opal.templates.short_spans import short_spans
@@ -45,6 +46,8 @@ def findings(dag: DagModel) -> Iterator[Finding]:
         yield from _columns(dag.table)
         yield from _clustered(dag, dag.table)
     yield from _templates(dag)
+    if dag.wait_for is not None and (dag.wait_for.table, dag.wait_for.cluster) == (dag.table_name, cluster_of(dag.opal_conn_id)):
+        yield ("wait_for", "table"), f"{shown(dag.table_name)!r} is the pipeline's own table, so it would wait for itself; name another"
     for name, consumer in dag.consumers.items():
         if consumer.rows == "changes" and consumer.by != "version":
             yield ("consumers", name, "rows"), "are changes, which need a consumer by version; add 'by: version'"
@@ -143,6 +146,8 @@ def _split(schema: str) -> Iterator[str]:
 def _templates(dag: DagModel) -> Iterator[Finding]:
     for way, text in _texts(dag.source.model_dump(exclude_none=True), ("source",)):
         yield from ((way, what) for what in template_faults(text, keyed=dag.schedule is not None))
+    for way, text in _texts(dag.wait_for.model_dump() if dag.wait_for else None, ("wait_for",)):
+        yield from ((way, what) for what in template_faults(text, keyed=dag.schedule is not None))
     for way, text in _texts(dag.business_snapshot, ("business_snapshot",)):
         yield from ((way, what) for what in template_faults(text, keyed=dag.schedule is not None))
     yield from _of_consumers(dag)
@@ -154,7 +159,9 @@ def _templates(dag: DagModel) -> Iterator[Finding]:
 def _of_consumers(dag: DagModel) -> Iterator[Finding]:
     for name, consumer in dag.consumers.items():
         keyed = dag.schedule is not None or consumer.own_dag
-        for way, text in _texts(consumer.arguments, ("consumers", name, "arguments")):
+        waits = consumer.wait_for.model_dump() if consumer.wait_for else None
+        given = [*_texts(consumer.arguments, ("consumers", name, "arguments")), *_texts(waits, ("consumers", name, "wait_for"))]
+        for way, text in given:
             yield from ((way, what) for what in template_faults(text, keyed=keyed))
 
 

@@ -193,6 +193,15 @@ def codec(value: str) -> str:
     return value
 
 
+def partition_value(value: Any) -> str | int | bool:
+    """The value of a partition at one level."""
+    if isinstance(value, str | int) and value != "":
+        return value
+    raise ValueError(
+        f"{shown(str(value))!r} is no value of a partition; write a text, a whole number, true or false, as '{{{{ partition_key }}}}'"
+    )
+
+
 def distinct(values: list[str]) -> list[str]:
     """A list without repeats."""
     if twice := sorted({value for value in values if values.count(value) > 1}):

@@ -20,7 +20,8 @@ from pydantic import (
     model_validator,
 )
 
-from airflow_provider_opal.assets import DEFAULT_CONN_ID
+from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_CONN_ID
+from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.templates.yaml.models import values
 from opal_lake.job.operations.values import MAX_CLUSTER_COLUMNS
 from opal_lake.job.source import FILE_FORMATS, source_from_json
@@ -52,6 +53,7 @@ DagId = Annotated[str, AfterValidator(values.identifier), _texts(values.IDENTIFI
 ConsumerName = Annotated[str, AfterValidator(values.name), _texts(values.NAME)]
 SettingText = Annotated[str, BeforeValidator(values.plain_setting), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 Settings = Annotated[dict[str, SettingText], AfterValidator(values.no_secret)]
+PartitionValue = Annotated[Any, AfterValidator(values.partition_value), WithJsonSchema({"type": ["string", "integer", "boolean"]})]
 ZOrder = Annotated[list[Column], Field(min_length=1, max_length=MAX_CLUSTER_COLUMNS), AfterValidator(values.distinct)]
 DeltaSpan = Annotated[
     timedelta | int,
@@ -159,6 +161,25 @@ class TableSchedule(Strict):
     opal_conn_id: Connection | None = Field(None, description="Its connection, if it is another.")
 
 
+class WaitForModel(Strict):
+    """What must have happened, by LakeChime, to a table of any format before a run begins."""
+
+    table: Text = Field(description="The table's name, as its producer registers it.")
+    partition: list[PartitionValue] | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "A value a level, as ['{{ partition_key }}', DE]: waits until this partition was registered. Without it: until something was "
+            "registered since the last run."
+        ),
+    )
+    tags: dict[str, str] = Field(default_factory=dict, description="Tags that the event must have, as `completeness.hourly: '99'`.")
+    cluster: Text = Field(DEFAULT_CLUSTER, description="The cluster of the table.")
+    timeout: Duration | None = Field(None, description="How long to wait before the run fails; 7d if not given.")
+    skip: bool = Field(False, description="Looks once, and skips the run if there is nothing.")
+    lakechime_conn_id: Connection = Field(DEFAULT_LAKECHIME_CONN_ID, description="The connection of LakeChime.")
+
+
 class ConsumerModel(Strict):
     """A function that is called with what has become visible."""
 
@@ -169,6 +190,10 @@ class ConsumerModel(Strict):
     )
     own_dag: bool = Field(False, description="In a pipeline of its own, <pipeline>.<consumer>, that the table wakes.")
     arguments: dict[str, Any] = Field(default_factory=dict, description="Found in `change.arguments`; may hold templates.")
+    wait_for: WaitForModel | None = Field(None, description="Another table that the consumer waits for as well.")
+    lakechime_conn_id: Connection | None = Field(
+        None, description="Keeps what the consumer has seen in LakeChime by this connection; if not given, Airflow keeps it."
+    )
 
 
 class SparkModel(Strict):
@@ -249,6 +274,9 @@ class Options(Strict):
     spark_conn_id: Connection | None = Field(
         None, description="The connection of Spark; if not given, the one that the lake's connection names."
     )
+    lakechime_conn_id: Connection | None = Field(
+        DEFAULT_LAKECHIME_CONN_ID, description="The connection of LakeChime, where commits are registered; null: nowhere."
+    )
     spark: SparkModel | None = Field(None, description="Arguments of spark-submit.")
     metadata: Literal["batch", "inline"] = Field(
         "batch", description="Whether a MetaGen after the ingest makes rows visible, or the ingest itself."
@@ -301,6 +329,7 @@ class DagModel(Options):
         discriminator=Discriminator(_is_text),
         description="Cron, a preset, null (by hand), or `{table: shop.raw}`: whenever that table got a partition key.",
     )
+    wait_for: WaitForModel | None = Field(None, description="A table of others that a run waits for before it ingests.")
     consumers: dict[ConsumerName, ConsumerModel] = Field(default_factory=dict, description="Functions by name.")
 
     @property

@@ -1,0 +1,199 @@
+"""One look at LakeChime a poll for all that wait in this process, however many they are.
+
+A triggerer runs a thousand triggers in one event loop. If each asked for its own events, that would be a thousand queries a poll; so all
+triggers of a connection wait for one poller. Those who are new are answered by one query for all who are new (`find`), each from where it
+has got to. After that one query a poll reads what came for anybody (`tail`), and events are matched here. Nothing is kept but who waits: a
+triggerer that is killed and started again finds by `after` what came meanwhile.
+"""
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from airflow_provider_opal.hooks.lakechime import LakeChimeHook
+
+if TYPE_CHECKING:
+    from lakechime import DataChangeEvent, Interest, LakeChime
+
+log = logging.getLogger(__name__)
+
+LONGEST_PAUSE_S = 60.0
+GATHER_S = 0.1  # a triggerer starts its triggers one by one: those that come together are answered together
+PAGE = 1000
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Waiter:
+    """Waits for the first event after `interest.after`; if it does not stay, for an answer right away."""
+
+    interest: "Interest"
+    interval_s: float
+    stays: bool
+    partition: str | None
+    answer: "asyncio.Future[int | None]"
+
+    def wants(self, event: "DataChangeEvent", partition: str | None) -> bool:
+        """Whether the event, of a table that it waits for, is of interest."""
+        interest = self.interest
+        is_new = event.seq is not None and event.seq > interest.after
+        is_there = self.partition is None or self.partition == partition
+        return is_new and is_there and all(event.tags.get(name) == value for name, value in interest.tags.items())
+
+    def tell(self, seq: int | None) -> None:
+        if not self.answer.done():
+            self.answer.set_result(seq)
+
+
+@dataclass(slots=True, kw_only=True)
+class Poller:
+    """All that wait on one connection. It runs as long as somebody waits."""
+
+    conn_id: str
+    polls: int = 0
+    _new: list[Waiter] = field(default_factory=list)
+    _waiting: dict[tuple[str, str], list[Waiter]] = field(default_factory=dict)
+    _cursor: int = 0
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: "asyncio.Task[None] | None" = None
+
+    async def wait(self, interest: "Interest", interval_s: float) -> int:
+        """The place of the first event that is of interest."""
+        seq = await self._answer(interest, interval_s, stays=True)
+        assert seq is not None
+        return seq
+
+    async def look(self, interest: "Interest") -> int | None:
+        """The same without waiting for one."""
+        return await self._answer(interest, LONGEST_PAUSE_S, stays=False)
+
+    async def _answer(self, interest: "Interest", interval_s: float, *, stays: bool) -> int | None:
+        from lakechime.event import partition_text
+
+        partition = None if interest.partition is None else partition_text(interest.partition)
+        future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self._new.append(Waiter(interest=interest, interval_s=interval_s, stays=stays, partition=partition, answer=future))
+        self._wake.set()
+        if self._task is None:
+            # With no context of its own, or all that it logs would go to the log of the task whose trigger came first
+            self._task = asyncio.create_task(self._run(), name=f"LakeChime {self.conn_id}", context=contextvars.Context())
+        return await future  # a trigger that is cancelled cancels it, and the next poll forgets it
+
+    async def _run(self) -> None:
+        """Until nobody waits. Of an error that no waiting mends all who wait are told."""
+        client: LakeChime | None = None
+        failures = 0
+        try:
+            while self._somebody():
+                try:
+                    if client is None:
+                        client = await asyncio.to_thread(LakeChimeHook(self.conn_id).get_conn)
+                    await self._poll(client)
+                    failures = 0
+                except Exception as error:  # noqa: BLE001  # whoever waits has to hear of it
+                    if not _may_pass(error):
+                        self._fail(error)
+                        continue
+                    failures += 1
+                    log.log(logging.WARNING if failures == 1 else logging.DEBUG, "LakeChime %s is away: %s", self.conn_id, error)
+                await self._pause(failures)
+        finally:
+            self._task = None  # whoever comes while the client is being closed needs another one
+            if client is not None:
+                await asyncio.to_thread(client.close)
+
+    async def _poll(self, client: "LakeChime") -> None:
+        self._wake.clear()
+        if self._waiting:
+            await self._read_on(client)
+        if self._new:
+            await asyncio.sleep(GATHER_S)
+            await self._find(client)
+        self.polls += 1
+
+    async def _find(self, client: "LakeChime") -> None:
+        asking = list(self._new)
+        found = await asyncio.to_thread(client.find, [waiter.interest for waiter in asking])
+        if not self._waiting:
+            self._cursor = found.head  # else what is known of the others stays: they may see an event twice, and never miss one
+        self._new = self._new[len(asking) :]
+        for waiter, seq in zip(asking, found.seqs, strict=True):
+            self._take(waiter, seq)
+
+    async def _read_on(self, client: "LakeChime") -> None:
+        from lakechime.event import partition_text
+
+        more = True
+        while more and self._waiting:
+            page = await asyncio.to_thread(client.tail, self._cursor, PAGE)
+            for registered in page.events:
+                event = registered.event
+                waiting = self._waiting.get((event.cluster, event.table), ())
+                partition = None if event.partition is None or not waiting else partition_text(event.partition)
+                for waiter in waiting:
+                    if waiter.wants(event, partition):
+                        waiter.tell(event.seq)
+            self._cursor, more = page.next_after, page.more
+            self._forget()
+
+    def _take(self, waiter: Waiter, seq: int | None) -> None:
+        if seq is not None or not waiter.stays:
+            waiter.tell(seq)
+            return
+        for table in waiter.interest.tables:
+            assert not isinstance(table, str)
+            self._waiting.setdefault(table, []).append(waiter)
+
+    def _forget(self) -> None:
+        """Those who were answered, and those whose trigger was cancelled."""
+        self._new = [waiter for waiter in self._new if not waiter.answer.done()]
+        left = {table: [waiter for waiter in waiting if not waiter.answer.done()] for table, waiting in self._waiting.items()}
+        self._waiting = {table: waiting for table, waiting in left.items() if waiting}
+
+    def _somebody(self) -> bool:
+        self._forget()
+        return bool(self._new or self._waiting)
+
+    def _everybody(self) -> Iterator[Waiter]:
+        yield from self._new
+        for waiting in self._waiting.values():
+            yield from waiting
+
+    def _fail(self, error: Exception) -> None:
+        for waiter in self._everybody():
+            if not waiter.answer.done():
+                waiter.answer.set_exception(error)
+
+    async def _pause(self, failures: int) -> None:
+        """As long as the most impatient one wants, or until somebody new comes."""
+        shortest = min((waiter.interval_s for waiter in self._everybody()), default=0.0)
+        if failures:
+            await asyncio.sleep(min(max(shortest, 1.0) * 2 ** min(failures - 1, 6), LONGEST_PAUSE_S))
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), shortest)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether it may be better at the next poll: a database that is away, a service that restarts."""
+    from lakechime import UnavailableError
+
+    return isinstance(error, UnavailableError | OSError)
+
+
+_pollers: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Poller]]" = WeakKeyDictionary()
+
+
+def poller_of(conn_id: str) -> Poller:
+    """The one of this event loop, of which a triggerer has one."""
+    return _pollers.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, Poller(conn_id=conn_id))
+
+
+async def wait_for_all(conn_id: str, interests: Sequence["Interest"], interval_s: float) -> int:
+    """Wait until each of the interests has an event; the place of the last one."""
+    poller = poller_of(conn_id)
+    return max(await asyncio.gather(*(poller.wait(interest, interval_s) for interest in interests)))

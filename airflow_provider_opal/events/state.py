@@ -1,0 +1,119 @@
+"""Where a consumer's progress is kept: in Airflow's state store of the table's asset, or in LakeChime, across Airflow databases.
+
+Airflow's store can get and set, and belongs to one Airflow. LakeChime changes a value only where it is still the one that was read, so
+that two consumers of one name, wherever they run, never take a step back. What is in LakeChime is shown in Airflow's store, too.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow.sdk import Asset
+from airflow.sdk.execution_time.context import AssetStateStoreAccessor
+
+from airflow_provider_opal.hooks.lakechime import LakeChimeHook
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from lakechime import LakeChime
+
+log = logging.getLogger(__name__)
+
+Change = Callable[[Any], Any]  # from the stored value, None if there is none, to the one to store; None: leave it
+
+
+class State(Protocol):
+    """By what is kept, as 'seen' or 'consumed/2026-11-01'."""
+
+    def get(self, kind: str) -> Any: ...
+
+    def update(self, kind: str, change: Change) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssetState:
+    """In Airflow, with the asset."""
+
+    accessor: Any
+    consumer: str
+
+    @classmethod
+    def of(cls, context: "Context", asset: Asset, consumer: str) -> "AssetState":
+        try:
+            accessor = context["asset_state_store"][asset]
+        except KeyError:  # the task learned only when it ran, by a template or from a mapping, that this is an inlet
+            accessor = AssetStateStoreAccessor(name=asset.name)
+        return cls(accessor=accessor, consumer=consumer)
+
+    def get(self, kind: str) -> Any:
+        return self.accessor.get(self._key(kind))
+
+    def update(self, kind: str, change: Change) -> None:
+        value = change(self.get(kind))
+        if value is not None:
+            self.show(kind, value)
+
+    def show(self, kind: str, value: Any) -> None:
+        self.accessor.set(self._key(kind), value)
+
+    def _key(self, kind: str) -> str:
+        name, slash, rest = kind.partition("/")
+        return f"{name}/{self.consumer}{slash}{rest}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeChimeState:
+    """In LakeChime, under the consumer's name, by the asset's URI."""
+
+    hook: LakeChimeHook
+    consumer: str
+    uri: str
+    mirror: AssetState | None = None
+    _clients: "list[LakeChime]" = field(default_factory=list)
+
+    @property
+    def client(self) -> "LakeChime":
+        if not self._clients:
+            self._clients.append(self.hook.get_conn())
+        return self._clients[0]
+
+    def get(self, kind: str) -> Any:
+        watermark = self.client.watermark(self.consumer, self._key(kind))
+        return None if watermark is None else watermark.value
+
+    def update(self, kind: str, change: Change) -> None:
+        from lakechime import ConflictError
+
+        while True:
+            before = self.client.watermark(self.consumer, self._key(kind))
+            value = change(None if before is None else before.value)
+            if value is None:
+                return
+            try:
+                self.client.put_watermark(self.consumer, self._key(kind), value, expected=None if before is None else before.revision)
+            except ConflictError:
+                continue  # somebody else was faster: what is to be stored depends on what is there now
+            show(self.mirror, kind, value)
+            return
+
+    def _key(self, kind: str) -> str:
+        return f"{self.uri}/{kind}"
+
+
+def show(mirror: AssetState | None, kind: str, value: Any) -> None:
+    """In Airflow's UI. What cannot be shown harms nobody."""
+    if mirror is not None:
+        try:
+            mirror.show(kind, value)
+        except Exception as error:  # noqa: BLE001  # for the eye alone: Airflow may not know the asset
+            log.warning("%s of %s is kept in LakeChime, and Airflow cannot show it: %s", kind, mirror.consumer, error)
+
+
+def state_of(context: "Context", asset: Asset, consumer: str, lakechime_conn_id: str | None = None) -> State:
+    """A consumer's, of one table."""
+    kept = AssetState.of(context, asset, consumer)
+    if lakechime_conn_id is None:
+        return kept
+    return LakeChimeState(hook=LakeChimeHook(lakechime_conn_id), consumer=consumer, uri=asset.uri, mirror=kept)

@@ -1,0 +1,1 @@
+"""What Airflow's own processes load of this provider (entry point `airflow.plugins`)."""

@@ -1,0 +1,69 @@
+"""Data-change events: the memory of what changed in a lake, for tables of every format. No Spark, no Airflow."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lakechime.answers import Found, Interest, Outbox, Page, Registered, TableState, Watermark
+    from lakechime.chains import Chain, chain
+    from lakechime.client import LakeChime
+    from lakechime.errors import (
+        AccessError,
+        ChainError,
+        ConflictError,
+        InvalidEventError,
+        LakeChimeError,
+        NotFoundError,
+        SchemaError,
+        UnavailableError,
+    )
+    from lakechime.event import DataChangeEvent, OperationType, TableFormat
+
+_MODULES = {
+    "lakechime.answers": ("Found", "Interest", "Outbox", "Page", "Registered", "TableState", "Watermark"),
+    "lakechime.chains": ("Chain", "chain"),
+    "lakechime.client": ("LakeChime",),
+    "lakechime.errors": (
+        "AccessError",
+        "ChainError",
+        "ConflictError",
+        "InvalidEventError",
+        "LakeChimeError",
+        "NotFoundError",
+        "SchemaError",
+        "UnavailableError",
+    ),
+    "lakechime.event": ("DataChangeEvent", "OperationType", "TableFormat"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "AccessError",
+    "Chain",
+    "ChainError",
+    "ConflictError",
+    "DataChangeEvent",
+    "Found",
+    "Interest",
+    "InvalidEventError",
+    "LakeChime",
+    "LakeChimeError",
+    "NotFoundError",
+    "OperationType",
+    "Outbox",
+    "Page",
+    "Registered",
+    "SchemaError",
+    "TableFormat",
+    "TableState",
+    "UnavailableError",
+    "Watermark",
+    "chain",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: a DAG file pays for what it takes."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

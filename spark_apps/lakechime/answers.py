@@ -1,0 +1,140 @@
+"""What is asked of a store and what it answers, in SQL and over HTTP; and the store itself, as a protocol."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, JsonValue, check_name
+
+TableName = str | tuple[str, str]  # a table of the default cluster, or (cluster, table)
+
+
+def table_name(table: TableName) -> tuple[str, str]:
+    """(cluster, table) of either form."""
+    cluster, name = (DEFAULT_CLUSTER, table) if isinstance(table, str) else table
+    return check_name("cluster", cluster), check_name("table", name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """An event with its place. `duplicate`: it was there before, and this is the first one. `gap`: nobody registered its predecessor."""
+
+    event: DataChangeEvent
+    duplicate: bool = False
+    gap: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {"event": self.event.to_json(), "duplicate": self.duplicate, "gap": self.gap}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> "Registered":
+        return Registered(event=DataChangeEvent.from_json(value["event"]), duplicate=bool(value["duplicate"]), gap=bool(value["gap"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which events are meant: of any of the tables (of all when none is named), of this partition, with all of these tags."""
+
+    tables: tuple[tuple[str, str], ...] = ()  # (cluster, table)
+    partition: tuple[JsonValue, ...] | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Events in the order that watermarks pass them.
+
+    `next_after` is what to ask after next time, and what a watermark may take once these events are done: also where events in between
+    did not match. `more`: ask again at once. `head`: the greatest seq that there was. `expired`: events up to this seq may have been
+    expired; who asked after a lesser one may have missed some.
+    """
+
+    events: tuple[Registered, ...]
+    next_after: int
+    more: bool
+    head: int
+    expired: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interest:
+    """What somebody waits for: the first event after `after` that matches."""
+
+    tables: tuple[TableName, ...]
+    partition: tuple[JsonValue, ...] | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """For each interest, in the order asked, the first seq that matches or None; and the head that the answer speaks of."""
+
+    seqs: tuple[int | None, ...]
+    head: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outbox:
+    """How far a producer's log is registered. It moves in the transaction of the events, and only from where the producer saw it.
+
+    `expected` is the position that was read (None: there was none); ConflictError when it is another one by now.
+    """
+
+    table: str
+    position: JsonValue
+    expected: JsonValue = None
+    cluster: str = DEFAULT_CLUSTER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """What is known of a table; `last_seq` is None when only a position was kept."""
+
+    table: str
+    cluster: str
+    depth: int | None
+    last_seq: int | None
+    last_snapshot_id: str | None
+    position: JsonValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermark:
+    """How far a consumer is. `revision` rises with every change."""
+
+    consumer: str
+    key: str
+    value: JsonValue
+    revision: int
+    updated_ts: int
+
+
+class Store(Protocol):
+    """Where events are kept. LakeChime checks arguments and asks a store; the SQL and the HTTP store pass one suite of tests."""
+
+    def register(self, events: Sequence[DataChangeEvent], outbox: Outbox | None) -> list[Registered]: ...
+
+    def events(self, meant: Filter, *, after: int, until: int | None, limit: int) -> Page: ...
+
+    def events_between(self, meant: Filter, start_ts: int, end_ts: int) -> list[Registered]: ...
+
+    def find(self, interests: Sequence[Interest]) -> Found: ...
+
+    def head(self) -> int: ...
+
+    def table_state(self, cluster: str, table: str) -> TableState | None: ...
+
+    def watermark(self, consumer: str, key: str) -> Watermark | None: ...
+
+    def watermarks(self, consumer: str) -> dict[str, Watermark]: ...
+
+    def put_watermark(self, consumer: str, key: str, value: JsonValue, *, expected: int | None) -> Watermark: ...
+
+    def delete_watermark(self, consumer: str, key: str, *, expected: int) -> None: ...
+
+    def expire(self, older_than_ms: int, *, keep_unseen: bool) -> int: ...
+
+    def check(self) -> str: ...
+
+    def close(self) -> None: ...

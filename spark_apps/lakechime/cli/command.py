@@ -1,0 +1,204 @@
+"""What all verbs share: the database or service they speak to, `--json`, exit codes, and help with an example. Add a verb by `add_verb`."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from lakechime.errors import AccessError, ConflictError, InvalidEventError, LakeChimeError, NotFoundError, SchemaError
+from lakechime.event import DEFAULT_CLUSTER
+from lakechime.location import URL_VARIABLE, default_url
+from opal_lake.cli.command import EVERYWHERE, Verb, Verbs, pairs
+from opal_lake.cli.overview import version
+from opal_lake.cli.program import Program
+from opal_lake.cli.render import Style
+from opal_lake.errors import OpalError
+from opal_lake.job.exit_codes import BUG, FINDINGS, INPUT, OK, RETRY
+from opal_lake.job.exit_codes import exit_code as opal_exit_code
+
+if TYPE_CHECKING:
+    from lakechime.client import LakeChime
+
+EVENTS, KEEP, SERVE = "Events", "Keep the database", "Serve others"
+GROUPS = (EVENTS, SERVE, KEEP)
+TOKEN_VARIABLE = "LAKECHIME_TOKEN"
+DATABASE_FORMS = "sqlite:////path/to/lakechime.db, postgresql+psycopg2://user@host/database, or a service's http://host:8765"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+MEANINGS = {
+    OK: "done",
+    FINDINGS: "some of what was asked for could not be done: standard error says what",
+    INPUT: "wrong input, access refused, or something that does not exist: the same command fails again",
+    RETRY: "the database or the service is away or busy, or another process moved first: try again",
+    BUG: "a bug in this program",
+}
+
+
+def exit_code(error: BaseException) -> int:
+    """What the command ends with that met this error."""
+    if isinstance(error, OpalError):
+        return opal_exit_code(error)
+    if isinstance(error, InvalidEventError | NotFoundError | AccessError | SchemaError):
+        return INPUT
+    if isinstance(error, ConflictError | LakeChimeError):
+        return RETRY
+    return BUG
+
+
+LAKECHIME = Program(name="lakechime", exit_code=exit_code, when_stopped="what was registered stays, and the same command may be run again")
+
+
+def add_verb(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
+    """Register a verb; the caller adds what is its own."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        verb.name,
+        help=verb.summary,
+        description=verb.summary[:1].upper() + verb.summary[1:] + ".",
+        epilog=f"example:\n  {verb.example}\n\n{exit_code_lines()}",
+    )
+    parser.usage = f"{parser.prog} {verb.operands}[options]".replace("%", "%%")
+    parser.set_defaults(run=verb.run, group=verb.group, example=verb.example)
+    add_shared(parser)
+    return parser
+
+
+def add_shared(parser: argparse.ArgumentParser) -> None:
+    """The options of every verb."""
+    shared = parser.add_argument_group(EVERYWHERE)
+    shared.add_argument(
+        "--database",
+        metavar="URL",
+        help=f"{DATABASE_FORMS} (default: ${URL_VARIABLE}, else lakechime.db in $AIRFLOW_HOME); "
+        f"others see a command's arguments: give passwords by ${URL_VARIABLE}, and the token of a service by ${TOKEN_VARIABLE}",
+    )
+    shared.add_argument("--json", action="store_true", help="for programs: nothing but JSON on standard output")
+    shared.add_argument(
+        "--traceback", action="store_true", help=f"show where an error comes from; also by {LAKECHIME.traceback_variable}=1"
+    )
+
+
+def exit_code_lines() -> str:
+    """For help."""
+    return "exit codes:\n" + "\n".join(f"  {code:<3} {meaning}" for code, meaning in MEANINGS.items())
+
+
+def database_url(args: argparse.Namespace) -> str:
+    return args.database or default_url()
+
+
+def is_service(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+def own_token(url: str) -> str | None:
+    """For a service only: a database takes none."""
+    return os.environ.get(TOKEN_VARIABLE) or None if is_service(url) else None
+
+
+def open_client(args: argparse.Namespace) -> "LakeChime":
+    """Of the database or the service that the options name. Close it."""
+    from lakechime.client import LakeChime
+
+    url = database_url(args)
+    return LakeChime.open(url, token=own_token(url))
+
+
+def show(args: argparse.Namespace, value: Any, page: Callable[[Style], Iterable[str]]) -> None:
+    """Print for programs or for people."""
+    if args.json:
+        print(json.dumps(value, indent=2, ensure_ascii=False))
+        return
+    for line in page(Style.of(sys.stdout)):
+        print(line)
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cluster", metavar="NAME", default=DEFAULT_CLUSTER, help="where the table is (default: %(default)s)")
+
+
+def add_partition(parser: argparse.ArgumentParser) -> None:
+    """Texts for levels, or any JSON."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--partition", action="append", metavar="TEXT", help="a level of the partition, as text; repeat for more levels")
+    which.add_argument("--partition-json", metavar="LIST", help="the whole partition as JSON, where levels are no texts: '[\"NL\", 7]'")
+
+
+def partition_of(args: argparse.Namespace) -> tuple[Any, ...] | None:
+    if args.partition_json is None:
+        return None if args.partition is None else tuple(args.partition)
+    try:
+        value = json.loads(args.partition_json)
+    except (ValueError, RecursionError) as error:
+        raise InvalidEventError(f"--partition-json {args.partition_json[:80]!r} is no JSON ({error}); write it as '[\"NL\", 7]'") from error
+    if not isinstance(value, list):
+        raise InvalidEventError(f"--partition-json {args.partition_json[:80]!r} is no list; write one value a level, as '[\"NL\", 7]'")
+    return tuple(value)
+
+
+def add_tags(parser: argparse.ArgumentParser, help_text: str) -> None:
+    parser.add_argument("--tag", action="append", default=[], metavar="NAME=VALUE", help=help_text)
+
+
+def tags_of(args: argparse.Namespace) -> dict[str, str]:
+    return pairs(args.tag, "--tag")
+
+
+def moment_ms(text: str) -> int:
+    """An argument that is a moment: ISO 8601 (UTC where it names no zone), or milliseconds since 1970."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no moment; write 2026-11-24T09:30:00Z, or milliseconds since 1970") from None
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(milliseconds=1)
+
+
+def moment_text(moment: int) -> str:
+    """To the second, in UTC; years that Python does not hold stay numbers."""
+    try:
+        return (_EPOCH + timedelta(milliseconds=moment)).strftime("%Y-%m-%d %H:%M:%S")
+    except OverflowError:
+        return str(moment)
+
+
+def overview(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> str:
+    """The page that `lakechime` and `lakechime --help` show."""
+    return "\n".join([*_head(style), *_groups(verbs, style), *_foot(style)])
+
+
+def _head(style: Style) -> Iterator[str]:
+    yield f"{style.strong('lakechime')} {version()}: what changed in the tables of a lake, and who has seen it"
+    yield ""
+    yield f"{style.strong('usage:')} lakechime COMMAND [options]      {style.faint('lakechime COMMAND --help says more')}"
+
+
+def _groups(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> Iterator[str]:
+    width = max(map(len, verbs), default=0)
+    for group in GROUPS:
+        yield from ("", style.strong(group))
+        for name in _of_group(verbs, group):
+            yield f"  {style.good(f'{name:<{width}}')}  {(verbs[name].description or '').rstrip('.')}"
+            yield f"  {'':<{width}}  {style.faint('$ ' + verbs[name].get_default('example'))}"
+
+
+def _of_group(verbs: Mapping[str, argparse.ArgumentParser], group: str) -> Sequence[str]:
+    return [name for name, parser in verbs.items() if parser.get_default("group") == group]
+
+
+def _foot(style: Style) -> Iterator[str]:
+    yield ""
+    yield style.strong("Everywhere")
+    yield f"  --database URL  {DATABASE_FORMS}"
+    yield f"                  (default: ${URL_VARIABLE}, else lakechime.db in $AIRFLOW_HOME; ${TOKEN_VARIABLE} has a service's token)"
+    yield "  --json          for programs: nothing but JSON on standard output"
+    yield f"  --traceback     show where an error comes from; also by {LAKECHIME.traceback_variable}=1"
+    yield "  --version       of this program"
+    yield ""
+    head, *codes = exit_code_lines().splitlines()
+    yield style.strong(head.rstrip(":").capitalize())
+    yield from codes

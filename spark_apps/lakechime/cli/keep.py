@@ -1,0 +1,86 @@
+"""The verbs that keep the database: what may go, its tables, and whether it is well."""
+
+import argparse
+from collections.abc import Iterator
+
+from lakechime.cli.command import KEEP, add_verb, database_url, is_service, open_client, show
+from lakechime.errors import InvalidEventError
+from opal_lake.cli.command import Verb, Verbs
+from opal_lake.cli.render import Style
+from opal_lake.clock import SystemClock
+from opal_lake.duration import parse_duration
+from opal_lake.errors import count_text
+
+_MS = 1000
+
+
+def commands(verbs: Verbs) -> None:
+    """Register the verbs."""
+    _add_expire(verbs)
+    _add_migrate(verbs)
+    summary, example = "say what is there: the database, its revision, and how many events", "lakechime check"
+    add_verb(verbs, Verb(name="check", group=KEEP, summary=summary, example=example, run=check))
+
+
+def _add_expire(verbs: Verbs) -> None:
+    summary, example = "delete old events that every consumer has seen", "lakechime expire --older-than 90d"
+    parser = add_verb(verbs, Verb(name="expire", group=KEEP, summary=summary, example=example, run=expire))
+    parser.add_argument("--older-than", required=True, metavar="SPAN", help="of those registered longer ago than this: 90d, 12h, 1h30m")
+    parser.add_argument(
+        "--unseen",
+        action="store_true",
+        help="also those that a consumer's watermark has not passed, and which it then misses",
+    )
+
+
+def expire(args: argparse.Namespace) -> None:
+    before_ms = (SystemClock().now_us() - parse_duration(args.older_than, name="--older-than")) // _MS
+    with open_client(args) as client:
+        gone = client.expire(max(before_ms, 0), keep_unseen=not args.unseen)
+    show(args, {"expired": gone}, lambda style: [style.good(f"deleted {count_text(gone, 'event')}")])
+
+
+def _add_migrate(verbs: Verbs) -> None:
+    summary, example = "make or upgrade the tables; serve and the client do it by themselves", "lakechime migrate"
+    parser = add_verb(verbs, Verb(name="migrate", group=KEEP, summary=summary, example=example, run=migrate))
+    parser.add_argument("--to", metavar="REVISION", help="go back to an older revision; base drops the tables with all that is in them")
+    parser.add_argument("--yes", action="store_true", help="really go back")
+
+
+def migrate(args: argparse.Namespace) -> None:
+    from lakechime.store.database.engine import open_database
+    from lakechime.store.migrate import BASE, KNOWN, downgrade, read_revision, upgrade
+
+    url = database_url(args)
+    if is_service(url):
+        raise InvalidEventError(f"{url} is a service, which upgrades its own database; name the database")
+    if args.to is not None and args.to not in (BASE, *KNOWN):
+        raise InvalidEventError(f"--to {args.to!r} is unknown; the revisions are {', '.join((BASE, *KNOWN))}")
+    database = open_database(url)
+    try:
+        before = database.read(read_revision)
+        if args.to is None or (before is not None and args.to != BASE and args.to >= before) or (before is None and args.to != BASE):
+            upgrade(database) if args.to is None else upgrade(database, args.to)
+        elif not args.yes:
+            raise InvalidEventError(
+                f"going back from {before} to {args.to} loses what older tables cannot hold; add --yes if that is meant"
+            )
+        else:
+            downgrade(database, args.to)
+        after = database.read(read_revision)
+    finally:
+        database.close()
+    show(args, {"before": before, "after": after}, lambda style: _migrated(before, after, style))
+
+
+def _migrated(before: str | None, after: str | None, style: Style) -> Iterator[str]:
+    if before == after:
+        yield f"nothing to do: the tables are of revision {after}"
+    else:
+        yield f"{style.good('done')}: from {before or 'no tables'} to {after or 'no tables'}"
+
+
+def check(args: argparse.Namespace) -> None:
+    with open_client(args) as client:
+        found = client.check()
+    show(args, {"check": found}, lambda style: [found])

@@ -1,0 +1,159 @@
+"""`lakechime register`: one event by options, or many as JSON lines."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from lakechime.cli.command import (
+    EVENTS,
+    add_cluster,
+    add_partition,
+    add_tags,
+    add_verb,
+    moment_ms,
+    open_client,
+    partition_of,
+    show,
+    tags_of,
+)
+from lakechime.completeness import completeness_tag
+from lakechime.errors import InvalidEventError
+from lakechime.event import DataChangeEvent, OperationType, TableFormat, event_from_json
+from opal_lake.cli.command import Verb, Verbs, pairs
+from opal_lake.cli.render import Style, escaped
+from opal_lake.errors import count_text
+
+if TYPE_CHECKING:
+    from lakechime.answers import Registered
+
+STANDARD_INPUT = "-"
+_CHUNK_BYTES = 1 << 20
+_OF_ONE = ("format", "operation", "snapshot", "previous", "snapshot_ts", "partition", "partition_json", "path")
+
+
+def commands(verbs: Verbs) -> None:
+    """Register the verb."""
+    example = "lakechime register shop.orders --format ICEBERG --snapshot 4711 --previous 4710 --partition 2026-11-24"
+    summary = "register a data-change event, or JSON lines of them"
+    parser = add_verb(verbs, Verb(name="register", group=EVENTS, summary=summary, example=example, run=register, operands="TABLE|- "))
+    parser.add_argument("table", metavar="TABLE", help="the name of the table; - reads events from standard input, a JSON object a line")
+    parser.add_argument("--format", choices=[str(member) for member in TableFormat], help="whose metadata explains the snapshot")
+    parser.add_argument("--snapshot", metavar="ID", help="the snapshot that the change made; only HIVE may leave it out")
+    parser.add_argument("--previous", metavar="ID", help="the snapshot before it")
+    parser.add_argument("--snapshot-ts", type=moment_ms, metavar="WHEN", help="when the snapshot was made: ISO 8601, or milliseconds")
+    parser.add_argument(
+        "--operation",
+        choices=[str(member) for member in OperationType],
+        help="what the change did (default: UPDATE, which may be all)",
+    )
+    add_partition(parser)
+    parser.add_argument("--path", metavar="dt=1/hour=3", help="the partition as Hive's folders name it")
+    parser.add_argument(
+        "--complete",
+        action="append",
+        default=[],
+        metavar="PERIOD=PERCENT",
+        help="how complete it is, as hourly=99; repeat for more periods",
+    )
+    add_tags(parser, "a fact of your own, by which consumers choose; repeat for more")
+    add_cluster(parser)
+
+
+def register(args: argparse.Namespace) -> None:
+    if args.table != STANDARD_INPUT:
+        event = _event(args)
+        with open_client(args) as client:
+            [registered] = client.register([event])
+        show(args, registered.to_json(), lambda style: [_line(registered, style)])
+        return
+    if given := [name for name in _OF_ONE if getattr(args, name) is not None]:
+        raise InvalidEventError(f"--{given[0].replace('_', '-')} is for one event; with - each line says it")
+    registered_all: list[dict[str, Any]] = []
+    totals = [0, 0, 0]
+    with open_client(args) as client:
+        for batch in _batches(sys.stdin.buffer):
+            answers = client.register(batch)
+            _count(totals, answers)
+            if args.json:
+                registered_all += [answer.to_json() for answer in answers]
+    show(args, registered_all, lambda style: [_summary(totals, style)])
+
+
+def _event(args: argparse.Namespace) -> DataChangeEvent:
+    if args.format is None:
+        raise InvalidEventError(f"lakechime register: --format is missing; write one of {', '.join(TableFormat)}")
+    return DataChangeEvent(
+        table=args.table,
+        cluster=args.cluster,
+        partition=_partition(args),
+        snapshot_id=args.snapshot,
+        snapshot_ts=args.snapshot_ts,
+        prev_snapshot_id=args.previous,
+        table_format=args.format,
+        operation_type=args.operation or OperationType.UPDATE,
+        tags=tags_of(args) | _completeness(args),
+    )
+
+
+def _partition(args: argparse.Namespace) -> tuple[Any, ...] | None:
+    if args.path is None:
+        return partition_of(args)
+    if args.partition is not None or args.partition_json is not None:
+        raise InvalidEventError("--path names the partition, and so does --partition; use one of them")
+    from lakechime.producers.hive import partition_of_path
+
+    return partition_of_path(args.path)
+
+
+def _completeness(args: argparse.Namespace) -> dict[str, str]:
+    """By the convention of tags."""
+    told = pairs(args.complete, "--complete")
+    return {name: text for period, percent in told.items() for name, text in completeness_tag(period, percent).items()}
+
+
+def _batches(stream: BinaryIO) -> Iterator[list[DataChangeEvent]]:
+    """What is there is registered at once: a pipe may go on for days."""
+    number, rest = 0, b""
+    read = getattr(stream, "read1", stream.read)
+    while chunk := read(_CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if events := _parsed(lines, number):
+            yield events
+        number += len(lines)
+    if events := _parsed([rest], number):
+        yield events
+
+
+def _parsed(lines: Sequence[bytes], before: int) -> list[DataChangeEvent]:
+    events = []
+    for number, line in enumerate(lines, start=before + 1):
+        if line.strip():
+            try:
+                events.append(event_from_json(line))
+            except InvalidEventError as error:
+                raise InvalidEventError(f"line {number:,} of standard input: {error}; the lines before it may be registered") from error
+    return events
+
+
+def _count(totals: list[int], answers: Sequence["Registered"]) -> None:
+    totals[0] += sum(not answer.duplicate for answer in answers)
+    totals[1] += sum(answer.duplicate for answer in answers)
+    totals[2] += sum(answer.gap and not answer.duplicate for answer in answers)
+
+
+def _line(registered: "Registered", style: Style) -> str:
+    event = registered.event
+    done = style.warn("was there already") if registered.duplicate else style.good("registered")
+    gap = style.warn(f"; nobody registered its predecessor {escaped(event.prev_snapshot_id or '')}") if registered.gap else ""
+    return f"{done}: {escaped(event.table)} as seq {event.seq}{gap}"
+
+
+def _summary(totals: Sequence[int], style: Style) -> str:
+    new, known, gaps = totals
+    parts = [style.good(f"registered {count_text(new, 'event')}")]
+    if known:
+        parts.append(f"{known:,} were there already")
+    if gaps:
+        parts.append(style.warn(f"{count_text(gaps, 'predecessor')} unknown"))
+    return "; ".join(parts)

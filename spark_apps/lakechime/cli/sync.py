@@ -1,0 +1,146 @@
+"""`lakechime sync` and `lakechime watch`: register what tables say by their own logs, once, or again and again."""
+
+import argparse
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from lakechime.cli.command import EVENTS, add_cluster, add_verb, open_client
+from lakechime.errors import InvalidEventError
+from opal_lake.cli.command import Verb, Verbs
+from opal_lake.cli.render import Style, escaped
+from opal_lake.errors import count_text
+from opal_lake.job.exit_codes import FINDINGS, OK
+
+if TYPE_CHECKING:
+    from lakechime.producers.outbox import Source, Synced
+
+INTERVAL = "30s"
+_OPERANDS = "[TABLE...] "
+_EXAMPLE = "shop.orders=opal:s3://lake/orders web.clicks=iceberg:prod:web.clicks"
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+def commands(verbs: Verbs) -> None:
+    """Register the verbs."""
+    summary = "register what tables committed and nobody registered yet, from their own logs"
+    _add_tables(
+        add_verb(
+            verbs, Verb(name="sync", group=EVENTS, summary=summary, example=f"lakechime sync {_EXAMPLE}", run=sync, operands=_OPERANDS)
+        )
+    )
+    summary = "do that again and again, until it is stopped"
+    parser = add_verb(
+        verbs,
+        Verb(name="watch", group=EVENTS, summary=summary, example="lakechime watch --file tables.yaml", run=watch, operands=_OPERANDS),
+    )
+    _add_tables(parser)
+    parser.add_argument("--interval", metavar="SPAN", help=f"between two looks at a table (default: the file's, else {INTERVAL})")
+
+
+def _add_tables(parser: argparse.ArgumentParser) -> None:
+    forms = (
+        "NAME=FORMAT:PLACE, of format opal, iceberg, delta or hive; for Iceberg a folder or CATALOG:NAME; a path alone is an Opal table, "
+        "and its property event_table its name"
+    )
+    parser.add_argument("paths", nargs="*", metavar="TABLE", help=forms)
+    parser.add_argument("--file", metavar="YAML", help="a file that lists tables, with what their stores and catalogs need")
+    add_cluster(parser)
+
+
+def _tables(args: argparse.Namespace) -> "tuple[Mapping[str, Source], float]":
+    """And how often to look."""
+    from lakechime.producers.tables import interval_seconds, read_tables, tables_of_words
+
+    if bool(args.paths) == bool(args.file):
+        raise InvalidEventError(f"lakechime {args.command} needs tables: TABLE..., or --file; {_EXAMPLE} names two")
+    given = getattr(args, "interval", None)
+    if args.file is not None:
+        tables = read_tables(args.file)
+        return tables.sources, tables.interval_seconds if given is None else interval_seconds(given, "--interval")
+    return tables_of_words(args.paths, args.cluster), interval_seconds(given or INTERVAL, "--interval")
+
+
+def sync(args: argparse.Namespace) -> int:
+    """One table's failure does not stop the others."""
+    from lakechime.producers.outbox import sync as sync_source
+
+    sources, _ = _tables(args)
+    failures: list[Exception] = []
+    results = []
+    with open_client(args) as client:
+        for name, source in sources.items():
+            try:
+                synced = sync_source(client, source)
+            except Exception as error:  # whatever a library of a table's format raises
+                if len(sources) == 1:
+                    raise
+                failures.append(error)
+                _complain(name, error)
+                continue
+            results.append(synced.to_json())
+            if not args.json:
+                _print_page(name, synced)
+    if args.json:
+        print(json.dumps(results, indent=2, ensure_ascii=False))
+    return FINDINGS if failures else OK
+
+
+def watch(args: argparse.Namespace) -> None:
+    """SIGTERM and Ctrl-C end it after the looks that are under way."""
+    from lakechime.producers.watch import Watch
+
+    sources, interval = _tables(args)
+    stop = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, end) for number in _STOPPING}
+    print(f"watching {count_text(len(sources), 'table')}, every {interval:g} s", file=sys.stderr, flush=True)
+    try:
+        Watch(
+            client=lambda: open_client(args),
+            sources=sources,
+            interval_seconds=interval,
+            at_result=lambda name, synced: _tell(args, name, synced),
+            at_failure=lambda name, error, pause: _complain(name, error, f"; next look in {pause:g} s"),
+        ).run(stop)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell(args: argparse.Namespace, name: str, synced: "Synced") -> None:
+    """Looks that found nothing are not worth a line."""
+    if not synced.events and not synced.notes:
+        return
+    if args.json:
+        print(json.dumps(synced.to_json(), ensure_ascii=False), flush=True)
+    else:
+        _print_page(name, synced)
+
+
+def _print_page(name: str, synced: "Synced") -> None:
+    for line in _page(name, synced, Style.of(sys.stdout)):
+        print(line, flush=True)
+
+
+def _page(name: str, synced: "Synced", style: Style) -> Iterator[str]:
+    if synced.events:
+        last = "" if synced.last is None else f", up to snapshot {escaped(synced.last)}"
+        of = f" of {count_text(synced.snapshots, 'snapshot')}" if synced.last is not None else ""
+        yield f"{style.good('registered')} {count_text(synced.events, 'event')}{of}: {escaped(name)}{last}"
+    else:
+        yield f"nothing new: {escaped(name)}"
+    for note in synced.notes:
+        yield f"{style.warn('note')}  {escaped(note)}"
+
+
+def _complain(name: str, error: Exception, then: str = "") -> None:
+    shown = str(error) or repr(error)
+    print(f"{Style.of(sys.stderr).bad('lakechime:')} {escaped(name)}: {escaped(shown)}{then}", file=sys.stderr, flush=True)

@@ -1,0 +1,113 @@
+"""`lakechime token`: who may use the service."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from lakechime.access import MEANINGS, ROLES, Token, TokenKeeper, token_json
+from lakechime.cli.command import SERVE, add_shared, database_url, exit_code_lines, is_service, moment_text, own_token, show
+from opal_lake.cli.command import OpalParser, Verbs
+from opal_lake.cli.render import Column, Style, escaped, output_width, text_table
+from opal_lake.job.exit_codes import OK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def commands(verbs: Verbs) -> None:
+    """Register the verb."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        "token",
+        help="who may use the service: create, list, revoke",
+        description="Create, list and revoke the tokens of the service.",
+        epilog=exit_code_lines(),
+    )
+    parser.set_defaults(group=SERVE, example="lakechime token create etl --role write", run=_usage(parser), traceback=False)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=OpalParser)
+    made = _add(actions, "create", "create a token and print it, once", create)
+    made.add_argument("name", metavar="NAME", help="who or what uses it; no name is used twice")
+    made.add_argument("--role", required=True, choices=ROLES, help="; ".join(f"{role}: {meaning}" for role, meaning in MEANINGS.items()))
+    made.epilog = "example:\n  lakechime token create etl --role write"
+    _add(actions, "list", "list the tokens, without their secrets", list_tokens).epilog = "example:\n  lakechime token list"
+    gone = _add(actions, "revoke", "revoke a token; the next request that bears it is refused", revoke)
+    gone.add_argument("name", metavar="NAME", help="as `lakechime token list` shows it")
+    gone.epilog = "example:\n  lakechime token revoke etl"
+
+
+def _add(actions: Verbs, name: str, summary: str, run: "Callable[[argparse.Namespace], None]") -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary[:1].upper() + summary[1:] + ".")
+    parser.set_defaults(run=run)
+    add_shared(parser)
+    return parser
+
+
+def _usage(parser: argparse.ArgumentParser) -> "Callable[[argparse.Namespace], int]":
+    def show_help(_: argparse.Namespace) -> int:
+        parser.print_help()
+        return OK
+
+    return show_help
+
+
+@contextmanager
+def _keeper(args: argparse.Namespace) -> Iterator[TokenKeeper]:
+    """In the database, or through a service with an admin's token."""
+    url = database_url(args)
+    if is_service(url):
+        from lakechime.remote.tokens import HttpTokens
+        from lakechime.remote.transport import Transport
+
+        transport = Transport(url=url, token=own_token(url))
+        try:
+            yield HttpTokens(transport=transport)
+        finally:
+            transport.close()
+        return
+    from lakechime.store.sql_store import SqlStore
+    from lakechime.store.sql_tokens import SqlTokens
+
+    store = SqlStore.open(url)
+    try:
+        yield SqlTokens.of(store)
+    finally:
+        store.close()
+
+
+def create(args: argparse.Namespace) -> None:
+    with _keeper(args) as keeper:
+        secret = keeper.create(args.name, args.role)
+    if not args.json:
+        print(f"token {escaped(args.name)} with the role {args.role}; it is not shown again:", file=sys.stderr)
+    show(args, {"name": args.name, "role": args.role, "token": secret}, lambda style: [secret])
+
+
+def list_tokens(args: argparse.Namespace) -> None:
+    with _keeper(args) as keeper:
+        tokens = keeper.tokens()
+    show(args, [token_json(token) for token in tokens], lambda style: _page(tokens, style))
+
+
+def _page(tokens: Sequence[Token], style: Style) -> Iterator[str]:
+    if not tokens:
+        yield style.faint("no token; lakechime token create NAME --role read|write|admin makes one")
+        return
+    columns = [
+        Column(key="name", title="name", show=escaped, shrinks=True),
+        Column(key="role", title="role"),
+        Column(key="created", title="created", show=_when),
+        Column(key="last_used", title="last used", show=_when, optional=True),
+        Column(key="revoked", title="revoked", show=_when),
+    ]
+    yield from text_table(columns, [token_json(token) for token in tokens], style, output_width(sys.stdout))
+
+
+def _when(moment: int | None) -> str:
+    return "-" if moment is None else moment_text(moment)
+
+
+def revoke(args: argparse.Namespace) -> None:
+    with _keeper(args) as keeper:
+        keeper.revoke(args.name)
+    show(args, {"revoked": args.name}, lambda style: [f"{style.good('revoked')}: {escaped(args.name)}"])

@@ -1,0 +1,161 @@
+"""The one client of LakeChime: the same methods over a database and over the service."""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from lakechime.answers import Filter, Found, Interest, Outbox, Page, Registered, Store, TableName, TableState, Watermark, table_name
+from lakechime.errors import InvalidEventError
+from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, JsonValue, check_name, check_number, checked_partition, checked_tags
+
+MAX_LIMIT = 10_000
+_WEB = ("http://", "https://")
+
+
+class LakeChime:
+    """Registers events, finds them, and keeps the watermarks of who consumes them.
+
+    Several threads may use one client. Close it, or use it as a context manager.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @classmethod
+    def open(cls, url: str, *, token: str | None = None, migrate: bool = True) -> Self:
+        """`sqlite:////path/to/lakechime.db`, `postgresql+psycopg2://...`, or the URL of the service with a token.
+
+        Tables that are not there are made, and older ones are upgraded, unless `migrate` is False.
+        """
+        if url.startswith(_WEB):
+            from lakechime.remote.http import HttpStore
+
+            return cls(HttpStore.open(url, token=token))
+        if token is not None:
+            raise InvalidEventError("a token is for the service (http://...); a database takes its password in the URL")
+        from lakechime.store.sql_store import SqlStore
+
+        return cls(SqlStore.open(url, migrate=migrate))
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    def register(self, events: Sequence[DataChangeEvent], *, outbox: Outbox | None = None) -> list[Registered]:
+        """Give each event its place, in the order given. An event that is there already keeps its first place."""
+        for event in events:
+            if event.seq is not None or event.event_ts is not None:
+                raise InvalidEventError(
+                    f"event {event.seq} of {event.table} is registered already; register it where it is new, without seq and event_ts"
+                )
+        return self._store.register(events, outbox)
+
+    def events(
+        self,
+        tables: Sequence[TableName] = (),
+        *,
+        after: int = 0,
+        until: int | None = None,
+        partition: Sequence[JsonValue] | None = None,
+        tags: Mapping[str, str] | None = None,
+        limit: int = 1000,
+    ) -> Page:
+        """Events with after < seq <= until, ascending by seq."""
+        if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
+            raise InvalidEventError(f"limit={limit} is outside of 1 to {MAX_LIMIT:,}; ask page by page")
+        check_number("after", after)
+        if until is not None:
+            check_number("until", until)
+        return self._store.events(_filter(tables, partition, tags), after=after, until=until, limit=limit)
+
+    def events_between(
+        self,
+        table: str,
+        start_ts: int,
+        end_ts: int,
+        *,
+        cluster: str = DEFAULT_CLUSTER,
+        partition: Sequence[JsonValue] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> list[Registered]:
+        """Events with start_ts <= event_ts < end_ts. No later event gets a time in this range, as far as it lies in the past."""
+        if check_number("start_ts", start_ts) > check_number("end_ts", end_ts):
+            raise InvalidEventError(f"start_ts={start_ts} is after end_ts={end_ts}; turn them round")
+        return self._store.events_between(_filter([(cluster, table)], partition, tags), start_ts, end_ts)
+
+    def find(self, interests: Sequence[Interest]) -> Found:
+        """For each interest the first seq that matches: one query for all of them."""
+        return self._store.find([_checked(interest) for interest in interests])
+
+    def tail(self, after: int, limit: int = 1000) -> Page:
+        """What is new for everybody."""
+        return self.events(after=after, limit=limit)
+
+    def head(self) -> int:
+        """The greatest seq that a watermark may take now; 0 when there is no event."""
+        return self._store.head()
+
+    def table_state(self, table: str, cluster: str = DEFAULT_CLUSTER) -> TableState | None:
+        """What is known of a table, and how far its producer's log is registered; None of an unknown table."""
+        return self._store.table_state(check_name("cluster", cluster), check_name("table", table))
+
+    def watermark(self, consumer: str, key: str = "") -> Watermark | None:
+        return self._store.watermark(check_name("consumer", consumer), checked_key(key))
+
+    def watermarks(self, consumer: str) -> dict[str, Watermark]:
+        """By key."""
+        return self._store.watermarks(check_name("consumer", consumer))
+
+    def put_watermark(self, consumer: str, key: str, value: JsonValue, *, expected: int | None) -> Watermark:
+        """Set it, if its revision is still the one that was read (None: there is none yet); else ConflictError."""
+        if expected is not None:
+            check_number("expected", expected)
+        return self._store.put_watermark(check_name("consumer", consumer), checked_key(key), value, expected=expected)
+
+    def delete_watermark(self, consumer: str, key: str, *, expected: int) -> None:
+        check_number("expected", expected)
+        self._store.delete_watermark(check_name("consumer", consumer), checked_key(key), expected=expected)
+
+    def expire(self, older_than_ms: int, *, keep_unseen: bool = True) -> int:
+        """Delete events registered before this time, and say how many. The newest of each table stays.
+
+        What a consumer's watermark `events` has not passed stays too, unless `keep_unseen` is False.
+        """
+        check_number("older_than_ms", older_than_ms)
+        return self._store.expire(older_than_ms, keep_unseen=keep_unseen)
+
+    def check(self) -> str:
+        """One line for a test of the connection."""
+        return self._store.check()
+
+    def close(self) -> None:
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def checked_key(key: str) -> str:
+    """Of a watermark; a consumer that has one only may leave it empty."""
+    return key if key == "" else check_name("key", key)
+
+
+def _filter(tables: Sequence[TableName], partition: Sequence[JsonValue] | None, tags: Mapping[str, str] | None) -> Filter:
+    if isinstance(tables, str):
+        raise InvalidEventError(f"tables={tables!r} is one text; write a list of tables")
+    return Filter(
+        tables=tuple(dict.fromkeys(table_name(table) for table in tables)),
+        partition=None if partition is None else checked_partition(partition),
+        tags=checked_tags(tags or {}),
+    )
+
+
+def _checked(interest: Interest) -> Interest:
+    if not interest.tables:
+        raise InvalidEventError("an interest names no table; name one at least")
+    check_number("after", interest.after)
+    meant = _filter(interest.tables, interest.partition, interest.tags)
+    return Interest(tables=meant.tables, partition=meant.partition, tags=meant.tags, after=interest.after)

@@ -1,0 +1,261 @@
+"""The data-change event: what happened to a table, as its producer tells it."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from lakechime.errors import InvalidEventError
+
+JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
+
+DEFAULT_CLUSTER = "default"
+MAX_NAME_CHARS = 512
+MAX_SNAPSHOT_CHARS = 256
+MAX_PARTITION_LEVELS = 32
+MAX_PARTITION_BYTES = 4096
+MAX_TAGS = 64
+MAX_TAG_NAME_CHARS = 128
+MAX_TAG_VALUE_CHARS = 1024
+MAX_TAGS_BYTES = 16_384
+_MAX_LONG = (1 << 63) - 1
+_SHOWN_CHARS = 80
+
+
+class TableFormat(StrEnum):
+    """Whose metadata explains the snapshot id."""
+
+    HIVE = "HIVE"
+    ICEBERG = "ICEBERG"
+    DELTA = "DELTA"
+    HUDI = "HUDI"
+    PAIMON = "PAIMON"
+    OPAL = "OPAL"
+
+
+class OperationType(StrEnum):
+    """What the change did. UPDATE says nothing: it may have appended, deleted, or both."""
+
+    APPEND = "APPEND"
+    DELETE = "DELETE"
+    UPDATE = "UPDATE"
+
+
+_NO_TAGS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataChangeEvent:
+    """One change of one table, or of one partition of it.
+
+    `event_ts` and `seq` are given when the event is registered; whoever makes an event leaves them None. Times are milliseconds since 1970.
+    `partition` has one JSON value a level, and is None where the table is not partitioned or no partition is meant.
+    """
+
+    table: str
+    partition: tuple[JsonValue, ...] | None = None
+    snapshot_id: str | None = None
+    snapshot_ts: int | None = None
+    prev_snapshot_id: str | None = None
+    table_format: TableFormat
+    operation_type: OperationType = OperationType.UPDATE
+    tags: Mapping[str, str] = field(default_factory=lambda: _NO_TAGS)
+    cluster: str = DEFAULT_CLUSTER
+    event_ts: int | None = None
+    seq: int | None = None
+
+    def __post_init__(self) -> None:
+        check_name("table", self.table)
+        check_name("cluster", self.cluster)
+        object.__setattr__(self, "table_format", _member(TableFormat, "table_format", self.table_format))
+        object.__setattr__(self, "operation_type", _member(OperationType, "operation_type", self.operation_type))
+        if self.partition is not None:
+            object.__setattr__(self, "partition", checked_partition(self.partition))
+        for name in ("snapshot_id", "prev_snapshot_id"):
+            _check_snapshot(name, getattr(self, name))
+        if self.snapshot_id is None and self.table_format is not TableFormat.HIVE:
+            raise InvalidEventError(
+                f"an event of {self.table} has no snapshot_id; only {TableFormat.HIVE} may leave it out: name the snapshot"
+            )
+        if self.snapshot_id is not None and self.snapshot_id == self.prev_snapshot_id:
+            raise InvalidEventError(
+                f"snapshot {_shown(self.snapshot_id)} of {self.table} names itself as prev_snapshot_id; name the one before it"
+            )
+        for name in ("snapshot_ts", "event_ts", "seq"):
+            if (number := getattr(self, name)) is not None:
+                check_number(name, number)
+        object.__setattr__(self, "tags", checked_tags(self.tags))
+
+    def __hash__(self) -> int:
+        return hash((self.cluster, self.table, self.snapshot_id, self.seq))
+
+    def __reduce__(self) -> tuple[Callable[[Mapping[str, Any]], "DataChangeEvent"], tuple[dict[str, Any]]]:
+        return event_from_json, (self.to_json(),)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON has it: every field by name, and what the registration has not given yet left out."""
+        shown: dict[str, Any] = {name: getattr(self, name) for name in FIELDS}
+        shown |= {"partition": None if self.partition is None else _plain(self.partition), "tags": dict(self.tags)}
+        shown |= {"table_format": str(self.table_format), "operation_type": str(self.operation_type)}
+        return {name: value for name, value in shown.items() if value is not None or name not in GIVEN_AT_REGISTRATION}
+
+    @staticmethod
+    def from_json(value: Any) -> "DataChangeEvent":
+        return event_from_json(value)
+
+
+FIELDS = tuple(member.name for member in fields(DataChangeEvent))
+GIVEN_AT_REGISTRATION = frozenset({"event_ts", "seq"})
+
+
+def event_from_json(value: Any) -> DataChangeEvent:
+    """Of what `to_json` gave, or of a JSON text. Unknown fields are an error: a mistyped one would be lost without a word."""
+    if isinstance(value, str | bytes):
+        value = _parsed(value)
+    if not isinstance(value, Mapping):
+        raise InvalidEventError(f"an event is a JSON object, and {_shown(value)} is none")
+    unknown = sorted(str(name) for name in set(value) - set(FIELDS))
+    if unknown:
+        raise InvalidEventError(f"an event has no field {_listed(unknown)}; its fields are {', '.join(FIELDS)}")
+    missing = [name for name in ("table", "table_format") if name not in value]
+    if missing:
+        raise InvalidEventError(f"an event needs {' and '.join(missing)}; its fields are {', '.join(FIELDS)}")
+    given = dict(value)
+    for name, default in (("operation_type", OperationType.UPDATE), ("cluster", DEFAULT_CLUSTER), ("tags", {})):
+        if given.get(name) is None:
+            given[name] = default
+    return DataChangeEvent(**given)
+
+
+def check_name(what: str, value: Any) -> str:
+    """Of a table, a cluster, a consumer or a key of one."""
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME_CHARS or not _is_clean(value):
+        raise InvalidEventError(f"{what}={_shown(value)} is no name; write 1 to {MAX_NAME_CHARS} characters without control characters")
+    return value
+
+
+def checked_partition(value: Any) -> tuple[JsonValue, ...]:
+    """One JSON value a level."""
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise InvalidEventError(f'partition={_shown(value)} is no list; write one value a level, as ["2026-11-24", 7]')
+    if not 1 <= len(value) <= MAX_PARTITION_LEVELS:
+        raise InvalidEventError(
+            f"a partition has 1 to {MAX_PARTITION_LEVELS} levels, and this one has {len(value)}; leave it None if there is none"
+        )
+    text = partition_text(value)
+    if len(text.encode()) > MAX_PARTITION_BYTES:
+        raise InvalidEventError(
+            f"partition {_shown(text)} takes more than {MAX_PARTITION_BYTES:,} bytes as JSON; name it by a shorter value"
+        )
+    return tuple(value)
+
+
+def partition_text(value: Sequence[JsonValue]) -> str:
+    """The one text of a partition: JSON with sorted names and without spaces. 1 and 1.0 and "1" are three partitions."""
+    try:
+        text = json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidEventError(
+            f"partition={_shown(value)} is no JSON ({error}); use texts, numbers, booleans, lists and mappings"
+        ) from error
+    if not _is_text(text):
+        raise InvalidEventError(f"partition={_shown(value)} has half a character, which no database keeps; leave it out")
+    return text
+
+
+def checked_tags(value: Any) -> Mapping[str, str]:
+    """A copy that nobody changes."""
+    if not isinstance(value, Mapping):
+        raise InvalidEventError(f"tags={_shown(value)} is no mapping of texts to texts")
+    if len(value) > MAX_TAGS:
+        raise InvalidEventError(f"an event has at most {MAX_TAGS} tags, and this one has {len(value):,}; keep the rest with the data")
+    for name, text in value.items():
+        _check_tag(name, text)
+    size = sum(len(name.encode()) + len(text.encode()) for name, text in value.items())
+    if size > MAX_TAGS_BYTES:
+        raise InvalidEventError(
+            f"the tags take {size:,} bytes, and at most {MAX_TAGS_BYTES:,} are kept; store the rest with the data and tag its place"
+        )
+    return MappingProxyType(dict(value))
+
+
+def _check_tag(name: Any, text: Any) -> None:
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_TAG_NAME_CHARS or not _is_clean(name):
+        raise InvalidEventError(
+            f"{_shown(name)} is no name of a tag; write 1 to {MAX_TAG_NAME_CHARS} characters without control characters"
+        )
+    if not isinstance(text, str):
+        raise InvalidEventError(f"tag {name} has the value {_shown(text)}, which is no text; write it as a text")
+    if len(text) > MAX_TAG_VALUE_CHARS:
+        raise InvalidEventError(
+            f"tag {_shown(name)} has {len(text):,} characters, and at most {MAX_TAG_VALUE_CHARS:,} are kept; tag where it is stored"
+        )
+    if not _is_text(text):
+        raise InvalidEventError(f"tag {name} has a character that no database keeps (NUL, or half a character); leave it out")
+
+
+def _check_snapshot(name: str, value: Any) -> None:
+    if value is not None and (not isinstance(value, str) or not 1 <= len(value) <= MAX_SNAPSHOT_CHARS or not _is_clean(value)):
+        raise InvalidEventError(
+            f"{name}={_shown(value)} is no id of a snapshot; write 1 to {MAX_SNAPSHOT_CHARS} characters without control characters"
+        )
+
+
+def check_number(name: str, value: Any) -> int:
+    """A seq, a revision, or a time in milliseconds."""
+    if type(value) is not int or not 0 <= value <= _MAX_LONG:
+        unit = ", in milliseconds since 1970" if name.endswith(("_ts", "_ms")) else ""
+        raise InvalidEventError(f"{name}={_shown(value)} is no whole number from 0 on{unit}")
+    return value
+
+
+def _member(kind: Any, name: str, value: Any) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(member.value for member in kind)
+        raise InvalidEventError(f"{name}={_shown(value)} is unknown; write one of {known}") from None
+
+
+def _parsed(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidEventError(f"an event is a JSON object, and this is no JSON: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Lists and dicts, which JSON knows, of whatever sequences and mappings were given."""
+    if isinstance(value, Mapping):
+        for name in value:
+            if not isinstance(name, str):
+                raise TypeError(f"{name!r} is no name of a member")
+        return {name: _plain(member) for name, member in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
+        return [_plain(member) for member in value]
+    return value
+
+
+def _is_text(value: str) -> bool:
+    """Whether UTF-8 and PostgreSQL can say it."""
+    return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _is_clean(value: str) -> bool:
+    return _is_text(value) and not any(_controls(value))
+
+
+def _controls(value: str) -> Iterator[str]:
+    return (character for character in value if character < " " or "\x7f" <= character <= "\x9f")
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(_shown(name) for name in names[:5])
+    return f"{shown} and {len(names) - 5:,} more" if len(names) > 5 else shown
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

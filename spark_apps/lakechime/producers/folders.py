@@ -1,0 +1,78 @@
+"""Folders of a lake, on local disks and on S3: what lies in them, and when it came."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lakechime.errors import InvalidEventError, NotFoundError, UnavailableError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+# The names of opal_lake's store and those of pyiceberg, and what pyarrow calls them.
+_S3_OPTIONS = {
+    "endpoint_url": "endpoint_override",
+    "region_name": "region",
+    "aws_access_key_id": "access_key",
+    "aws_secret_access_key": "secret_key",
+    "aws_session_token": "session_token",
+    "s3.endpoint": "endpoint_override",
+    "s3.region": "region",
+    "s3.access-key-id": "access_key",
+    "s3.secret-access-key": "secret_key",
+    "s3.session-token": "session_token",
+}
+_ADVICE = "write a local path, file:///path or s3://bucket/path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A file, by its path below the folder."""
+
+    path: str
+    size: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """A folder in a store."""
+
+    uri: str
+    filesystem: "FileSystem"
+    path: str
+
+    @classmethod
+    def open(cls, uri: str, options: Mapping[str, str] | None = None) -> "Folder":
+        """Nothing is read yet. Keys come from the environment where the options name none."""
+        from pyarrow import fs
+
+        scheme, separator, rest = uri.rstrip("/").partition("://")
+        if not separator or scheme == "file":
+            path = os.path.abspath(rest if separator else uri)
+            return cls(uri=uri, filesystem=fs.LocalFileSystem(), path=path)
+        if scheme not in ("s3", "s3a"):
+            raise InvalidEventError(f"{uri!r} has the scheme {scheme!r}, which no store here serves; {_ADVICE}")
+        return cls(uri=uri, filesystem=fs.S3FileSystem(**_s3_arguments(options or {})), path=rest)
+
+    def files(self, *, recursive: bool = False) -> Iterator[Entry]:
+        """In the order of their paths; NotFoundError when there is no such folder."""
+        from pyarrow.fs import FileSelector, FileType
+
+        try:
+            entries = self.filesystem.get_file_info(FileSelector(self.path, recursive=recursive))
+        except FileNotFoundError as error:
+            raise NotFoundError(f"there is no folder {self.uri}; correct the path") from error
+        except OSError as error:
+            raise UnavailableError(f"the folder {self.uri} cannot be listed ({error}); try again later") from error
+        for entry in sorted(entries, key=lambda entry: entry.path):
+            if entry.type == FileType.File:
+                modified_ms = 0 if entry.mtime_ns is None else entry.mtime_ns // 1_000_000
+                yield Entry(path=entry.path[len(self.path) :].lstrip("/"), size=entry.size, modified_ms=modified_ms)
+
+
+def _s3_arguments(options: Mapping[str, str]) -> dict[str, Any]:
+    arguments = {_S3_OPTIONS[name]: value for name, value in options.items() if name in _S3_OPTIONS}
+    scheme, separator, host = arguments.get("endpoint_override", "").partition("://")
+    return {**arguments, **({"endpoint_override": host, "scheme": scheme} if separator else {})}

@@ -1,0 +1,89 @@
+"""Every commit of an Opal table registers, where LAKECHIME_URL is set: whichever job, command or notebook made it.
+
+A database that is away never undoes, fails or holds up the commit for longer than a few seconds: a warning says what to do, and nobody asks
+again for a minute. What is missing then, the next commit registers, or `lakechime sync`.
+"""
+
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lakechime.client import LakeChime
+from lakechime.event import DEFAULT_CLUSTER
+
+if TYPE_CHECKING:
+    from opal_lake.log.commit_log import CommitLog
+    from opal_lake.log.snapshot import Snapshot
+
+URL, TOKEN, CLUSTER, TABLE = "LAKECHIME_URL", "LAKECHIME_TOKEN", "LAKECHIME_CLUSTER", "LAKECHIME_TABLE"
+WAIT_SECONDS = 5.0
+PAUSE_SECONDS = 60.0
+
+logger = logging.getLogger("lakechime")
+
+
+def after_commit(log: "CommitLog", head: "Snapshot") -> None:
+    """An `opal.after_commit` entry point."""
+    url = os.environ.get(URL)
+    if url:
+        _registrar_of(url, os.environ.get(TOKEN)).register(log, head)
+
+
+@dataclass(slots=True)
+class Registrar:
+    """Registers into one place, and stays away from it for a while after a failure."""
+
+    url: str = field(repr=False)
+    token: str | None = field(default=None, repr=False)
+    wait_seconds: float = WAIT_SECONDS
+    pause_seconds: float = PAUSE_SECONDS
+    paused_until: float = 0.0
+    client: LakeChime | None = None
+
+    def register(self, log: "CommitLog", head: "Snapshot") -> None:
+        """In a thread: a driver of a database may wait for as long as it likes, and the job does not."""
+        if time.monotonic() < self.paused_until:
+            return
+        if not self.url.startswith("http"):
+            import lakechime.store.migrate
+            import lakechime.store.sql_store  # noqa: F401  # the wait is for the database, not for Python's imports
+        failures: list[Exception] = []
+        worker = threading.Thread(target=self._try, args=(log, head, failures), name="lakechime", daemon=True)
+        worker.start()
+        worker.join(self.wait_seconds)
+        if worker.is_alive():
+            failures = [TimeoutError(f"no answer within {self.wait_seconds:g} s")]
+        if failures:
+            self.paused_until = time.monotonic() + self.pause_seconds
+            logger.warning(
+                "version %d of %s is committed, and not registered with LakeChime (%s); a later commit does it, or `lakechime sync %s`",
+                head.version,
+                log.storage.uri,
+                failures[0],
+                log.storage.uri,
+            )
+
+    def _try(self, log: "CommitLog", head: "Snapshot", failures: list[Exception]) -> None:
+        from lakechime.producers.opal import OpalSource, event_table
+        from lakechime.producers.outbox import Target, sync
+
+        try:
+            if self.client is None:
+                self.client = LakeChime.open(self.url, token=self.token)
+            target = Target(table=os.environ.get(TABLE) or event_table(head), cluster=os.environ.get(CLUSTER) or DEFAULT_CLUSTER)
+            sync(self.client, OpalSource(log=log, target=target, head=head))
+        except Exception as error:  # noqa: BLE001  # said by the thread that waits
+            failures.append(error)
+
+
+_registrars: dict[tuple[int, str, str | None], Registrar] = {}
+_lock = threading.Lock()
+
+
+def _registrar_of(url: str, token: str | None) -> Registrar:
+    """One a process: a forked one opens connections of its own."""
+    with _lock:
+        return _registrars.setdefault((os.getpid(), url, token), Registrar(url=url, token=token, wait_seconds=WAIT_SECONDS))

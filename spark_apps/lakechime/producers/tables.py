@@ -1,0 +1,172 @@
+"""Which tables to look at: as words of a command, and as a YAML file.
+
+interval: 30s
+tables:
+  - {table: shop.orders, format: opal, path: s3://lake/orders}
+  - {table: web.clicks, format: iceberg, identifier: web.clicks, catalog: prod, options: {uri: https://catalog}}
+  - {table: web.views, format: delta, path: /lake/views}
+  - {table: web.logs, format: hive, path: /lake/logs, keys: [dt, hour], marker: _SUCCESS}
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lakechime.errors import InvalidEventError
+from lakechime.event import DEFAULT_CLUSTER
+from lakechime.producers.outbox import Source, Target
+from opal_lake.duration import parse_duration
+
+INTERVAL = "30s"
+_SHARED = ("table", "format", "cluster", "options")
+_OWN = {
+    "opal": ("path",),
+    "iceberg": ("path", "identifier", "catalog", "branch"),
+    "delta": ("path",),
+    "hive": ("path", "keys", "marker"),
+}
+FORMATS = tuple(_OWN)
+_IN_CATALOG = re.compile(r"(?P<catalog>[\w-]+):(?P<identifier>[^/:]+)\Z")
+FORMS = "write NAME=FORMAT:PLACE, as shop.orders=opal:s3://lake/orders; FORMAT is one of " + ", ".join(FORMATS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """The sources, each by the name that messages use, and how often to look."""
+
+    sources: Mapping[str, Source]
+    interval_seconds: float
+
+
+def tables_of_words(words: Iterable[str], cluster: str = DEFAULT_CLUSTER) -> dict[str, Source]:
+    """By the names that messages use: `shop.orders=delta:/lake/orders`; a bare path is an Opal table, which knows its name."""
+    return _distinct([_entry_of_word(word, cluster) for word in words], "the command")
+
+
+def _entry_of_word(word: str, cluster: str) -> dict[str, Any]:
+    name, separator, rest = word.partition("=")
+    kind, colon, place = rest.partition(":")
+    if not separator:
+        return {"format": "opal", "path": word, "cluster": cluster}
+    if not colon or kind not in FORMATS or not place:
+        raise InvalidEventError(f"{word!r} names no table; {FORMS}")
+    in_catalog = _IN_CATALOG.match(place) if kind == "iceberg" else None
+    where = in_catalog.groupdict() if in_catalog else {"path": place}
+    return {"table": name, "format": kind, "cluster": cluster, **where}
+
+
+def read_tables(path: str) -> Tables:
+    """Of a YAML file. All that is wrong in it is said at once."""
+    data = _parsed(path)
+    unknown = sorted(str(name) for name in data.keys() - {"interval", "tables"})
+    if unknown or not isinstance(data.get("tables"), list) or not data["tables"]:
+        raise InvalidEventError(
+            f"{path}: write a list of tables under 'tables', and 'interval'" + (f"; unknown: {', '.join(unknown)}" if unknown else "")
+        )
+    sources = _distinct(data["tables"], path)
+    return Tables(sources=sources, interval_seconds=interval_seconds(str(data.get("interval", INTERVAL)), f"interval in {path}"))
+
+
+def _distinct(entries: Iterable[Any], path: str) -> dict[str, Source]:
+    problems, sources = [], dict[str, Source]()
+    for number, entry in enumerate(entries, start=1):
+        try:
+            source, shown = _source(entry), _shown_name(entry)
+        except (InvalidEventError, TypeError) as error:
+            problems.append(f"table {number}: {error}")
+            continue
+        if shown in sources:
+            problems.append(f"table {number}: {shown} is there twice; name each table once")
+        sources[shown] = source
+    if problems:
+        raise InvalidEventError(f"{path}: " + "; ".join(problems))
+    return sources
+
+
+def interval_seconds(text: str, name: str) -> float:
+    try:
+        seconds = parse_duration(text, name=name) / 1_000_000
+    except ValueError as error:
+        raise InvalidEventError(str(error)) from error
+    if seconds < 1:
+        raise InvalidEventError(f"{name} is {text}; use at least 1s")
+    return seconds
+
+
+def _shown_name(entry: Mapping[str, Any]) -> str:
+    """For messages: with the cluster where it is not the usual one. An Opal table may tell its own only when it is read."""
+    cluster, name = entry.get("cluster") or DEFAULT_CLUSTER, str(entry.get("table") or entry["path"])
+    return name if cluster == DEFAULT_CLUSTER else f"{cluster}/{name}"
+
+
+def _parsed(path: str) -> Mapping[str, Any]:
+    try:
+        import yaml
+    except ImportError as error:
+        raise InvalidEventError(
+            "a file of tables needs PyYAML, which is not installed: pip install 'airflow-provider-opal[lakechime]'"
+        ) from error
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InvalidEventError(f"{path} cannot be read ({error}); correct it") from error
+    if not isinstance(data, Mapping):
+        raise InvalidEventError(f"{path} is no mapping; write 'tables:' and a list")
+    return data
+
+
+def _source(entry: Any) -> Source:
+    if not isinstance(entry, Mapping) or entry.get("format") not in FORMATS:
+        raise InvalidEventError(f"{entry!r} has no format; write one of {', '.join(FORMATS)}")
+    kind = entry["format"]
+    if unknown := sorted(str(name) for name in entry.keys() - {*_SHARED, *_OWN[kind]}):
+        raise InvalidEventError(
+            f"{', '.join(unknown)} is unknown of a table of format {kind}; known are {', '.join((*_SHARED, *_OWN[kind]))}"
+        )
+    if "path" not in entry and kind != "iceberg":
+        raise InvalidEventError(f"a table of format {kind} needs a path")
+    if not entry.get("table") and kind != "opal":
+        raise InvalidEventError(f"a table of format {kind} needs a name: table: shop.orders")
+    options = {str(name): str(value) for name, value in (entry.get("options") or {}).items()}
+    return _MAKERS[kind](entry, str(entry.get("cluster") or DEFAULT_CLUSTER), options)
+
+
+def _opal(entry: Mapping[str, Any], cluster: str, options: Mapping[str, str]) -> Source:
+    from lakechime.producers.opal import OpalPlace
+
+    return OpalPlace(path=str(entry["path"]), name=entry.get("table"), cluster=cluster, options=options)
+
+
+def _iceberg(entry: Mapping[str, Any], cluster: str, options: Mapping[str, str]) -> Source:
+    from lakechime.producers.iceberg import MAIN, IcebergPlace, IcebergSource
+
+    place = IcebergPlace(path=entry.get("path"), identifier=entry.get("identifier"), catalog=entry.get("catalog"), properties=options)
+    return IcebergSource(place=place, target=Target(table=entry["table"], cluster=cluster), branch=entry.get("branch") or MAIN)
+
+
+def _delta(entry: Mapping[str, Any], cluster: str, options: Mapping[str, str]) -> Source:
+    from lakechime.producers.delta import DeltaSource
+
+    return DeltaSource(path=str(entry["path"]), target=Target(table=entry["table"], cluster=cluster), options=options)
+
+
+def _hive(entry: Mapping[str, Any], cluster: str, options: Mapping[str, str]) -> Source:
+    from lakechime.producers.hive import HiveSource
+
+    keys = entry.get("keys")
+    if isinstance(keys, str):
+        raise InvalidEventError(f"keys: {keys} is one text; write a list, as [dt, hour]")
+    target = Target(table=entry["table"], cluster=cluster)
+    return HiveSource(
+        path=str(entry["path"]), target=target, keys=tuple(keys) if keys else None, marker=entry.get("marker"), options=options
+    )
+
+
+_MAKERS: Mapping[str, Callable[[Mapping[str, Any], str, Mapping[str, str]], Source]] = {
+    "opal": _opal,
+    "iceberg": _iceberg,
+    "delta": _delta,
+    "hive": _hive,
+}

@@ -1,0 +1,94 @@
+"""One loop over many tables: each is looked at every interval, by itself.
+
+A table that fails is looked at again later, twice as late each time, and never holds up the others; a database that is away neither.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from lakechime.client import LakeChime
+from lakechime.producers.outbox import Source, Synced, sync
+
+LOOKERS = 8
+MOST_PAUSE_SECONDS = 600.0
+_TICK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What to watch, and who hears of it. `client` opens a new one; it is asked again after a failure."""
+
+    client: Callable[[], LakeChime]
+    sources: Mapping[str, Source]
+    interval_seconds: float
+    at_result: Callable[[str, Synced], None]
+    at_failure: Callable[[str, Exception, float], None]
+    most_pause_seconds: float = MOST_PAUSE_SECONDS
+
+    def run(self, stop: threading.Event) -> None:
+        """Until the event is set. Looks that are under way end with what they register at that moment."""
+        tables = [_Watched(name=name, source=source) for name, source in self.sources.items()]
+        shared = _Shared(open_client=self.client)
+        pool = ThreadPoolExecutor(min(LOOKERS, len(tables)), thread_name_prefix="lakechime-watch")
+        try:
+            while not stop.is_set():
+                for table in tables:
+                    self._tend(table, pool, shared, stop)
+                stop.wait(_TICK_SECONDS)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+            for table in tables:
+                self._harvest(table)
+            shared.close()
+
+    def _tend(self, table: "_Watched", pool: ThreadPoolExecutor, shared: "_Shared", stop: threading.Event) -> None:
+        if table.look is not None and table.look.done():
+            self._harvest(table)
+        if table.look is None and time.monotonic() >= table.due:
+            table.look = pool.submit(lambda: sync(shared.client(), table.source, stop=stop.is_set))
+
+    def _harvest(self, table: "_Watched") -> None:
+        look, table.look = table.look, None
+        if look is None or look.cancelled():
+            return
+        try:
+            synced = look.result()
+        except Exception as error:  # noqa: BLE001  # whatever a library of a table's format raises, the others go on
+            table.failures += 1
+            pause = min(self.interval_seconds * 2 ** min(table.failures, 20), max(self.most_pause_seconds, self.interval_seconds))
+            table.due = time.monotonic() + pause
+            self.at_failure(table.name, error, pause)
+        else:
+            table.failures, table.due = 0, time.monotonic() + self.interval_seconds
+            self.at_result(table.name, synced)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watched:
+    name: str
+    source: Source
+    due: float = 0.0
+    failures: int = 0
+    look: Future[Synced] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Shared:
+    """The client of all looks, opened by the first that can."""
+
+    open_client: Callable[[], LakeChime]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    opened: LakeChime | None = None
+
+    def client(self) -> LakeChime:
+        with self.lock:
+            if self.opened is None:
+                self.opened = self.open_client()
+            return self.opened
+
+    def close(self) -> None:
+        if self.opened is not None:
+            self.opened.close()

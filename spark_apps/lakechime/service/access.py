@@ -1,0 +1,50 @@
+"""Who may ask: each route depends on one of the three rights of an `Access`."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, HTTPException, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from lakechime.access import ADMIN, MEANINGS, READ, WRITE, allows
+from lakechime.remote.problems import FORBIDDEN, UNAUTHENTICATED
+from lakechime.service.work import backend_of
+from lakechime.store.sql_tokens import SqlTokens
+
+_bearer = HTTPBearer(auto_error=False, description="A token that `lakechime token create` printed.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """A dependency of FastAPI for each right; it raises when the right is missing. `probe` is that of health checks."""
+
+    read: Callable[..., Any]
+    write: Callable[..., Any]
+    admin: Callable[..., Any]
+    probe: Callable[..., Any]
+
+
+async def everybody() -> None:
+    """No right is asked for."""
+
+
+NO_ACCESS_CONTROL = Access(read=everybody, write=everybody, admin=everybody, probe=everybody)
+
+
+def _requires_role(wanted: str) -> Callable[..., Awaitable[None]]:
+    async def requires_role(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> None:
+        secret = None if given is None else given.credentials
+        role = secret and await backend_of(request).run(lambda store: SqlTokens.of(store).role_of(secret))
+        if not role:
+            said = "no token was sent" if not secret else "the token is unknown or revoked"
+            message = f"{said}; send one that `lakechime token create` printed as bearer token"
+            raise HTTPException(UNAUTHENTICATED.status, message, headers={"WWW-Authenticate": "Bearer"})
+        if not allows(role, wanted):
+            message = f"this needs the role {wanted} ({MEANINGS[wanted]}), and the token has {role}; use a token of that role"
+            raise HTTPException(FORBIDDEN.status, message)
+
+    return requires_role
+
+
+BY_TOKEN = Access(read=_requires_role(READ), write=_requires_role(WRITE), admin=_requires_role(ADMIN), probe=everybody)

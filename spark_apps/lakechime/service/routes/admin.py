@@ -1,0 +1,90 @@
+"""What keeps the service: retention, tokens, and whether it is well."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Response
+from pydantic import WithJsonSchema
+
+from lakechime.access import MAX_TOKEN_NAME_CHARS, token_json
+from lakechime.remote.problems import UNAVAILABLE
+from lakechime.remote.wire import V1
+from lakechime.service import models
+from lakechime.service.access import Access
+from lakechime.service.routes.answers import MISSING, WITH_BODY, AnyBackend, problems, router
+from lakechime.service.schemas import NAME
+from lakechime.service.work import json_response
+from lakechime.store.migrate import read_revision
+from lakechime.store.sql_tokens import SqlTokens
+
+TokenName = Annotated[str, Path(), WithJsonSchema({**NAME, "maxLength": MAX_TOKEN_NAME_CHARS})]
+
+
+def routes(access: Access) -> APIRouter:
+    together = APIRouter()
+    together.include_router(_health(access))
+    together.include_router(_check(access), prefix=V1)
+    together.include_router(_retention(access), prefix=V1)
+    together.include_router(_tokens(access), prefix=V1)
+    return together
+
+
+def _health(access: Access) -> APIRouter:
+    health = APIRouter(dependencies=[Depends(access.probe)], tags=["health"])
+
+    @health.get("/health", response_model=models.Health)
+    async def alive() -> Response:
+        """The process answers."""
+        return json_response({"status": "ok"})
+
+    @health.get("/ready", response_model=models.Health, responses=problems(UNAVAILABLE))
+    async def ready(backend: AnyBackend) -> Response:
+        """The database answers too."""
+        await backend.run(lambda store: store.database.read(read_revision))
+        return json_response({"status": "ok"})
+
+    return health
+
+
+def _check(access: Access) -> APIRouter:
+    reading = router(access.read, "admin")
+
+    @reading.get("/check", response_model=models.Check)
+    async def check(backend: AnyBackend) -> Response:
+        """One line that says what is there."""
+        return await backend.answer(lambda client: {"check": client.check()})
+
+    return reading
+
+
+def _retention(access: Access) -> APIRouter:
+    admin = router(access.admin, "admin")
+
+    @admin.post("/expire", response_model=models.Expired, responses=problems(*WITH_BODY))
+    async def expire(body: models.Expire, backend: AnyBackend) -> Response:
+        """Delete old events."""
+        return await backend.answer(lambda client: {"expired": client.expire(body.older_than_ms, keep_unseen=body.keep_unseen)})
+
+    return admin
+
+
+def _tokens(access: Access) -> APIRouter:
+    admin = router(access.admin, "tokens")
+
+    @admin.get("/tokens", response_model=models.Tokens)
+    async def tokens(backend: AnyBackend) -> Response:
+        """Every token that was created, without its secret."""
+        return await backend.run(lambda store: json_response({"tokens": [token_json(token) for token in SqlTokens.of(store).tokens()]}))
+
+    @admin.post("/tokens", status_code=201, response_model=models.NewToken, responses=problems(*WITH_BODY))
+    async def create(body: models.TokenBody, backend: AnyBackend) -> Response:
+        """Create a token. Its secret is in this answer, and nowhere else."""
+        secret = await backend.run(lambda store: SqlTokens.of(store).create(body.name, body.role))
+        return json_response({"token": secret, "name": body.name, "role": body.role}, 201)
+
+    @admin.delete("/tokens/{name}", status_code=204, response_class=Response, responses=problems(*MISSING))
+    async def revoke(name: TokenName, backend: AnyBackend) -> Response:
+        """Revoke a token: from now on it opens nothing."""
+        await backend.run(lambda store: SqlTokens.of(store).revoke(name))
+        return Response(status_code=204)
+
+    return admin

@@ -1,0 +1,1 @@
+"""The events in a database: SQLite beside one Airflow, PostgreSQL for many. SQLAlchemy is loaded when a store is opened."""

@@ -1,0 +1,170 @@
+"""The database: how it is opened, transactions that are tried again where that is safe, and its errors as ours."""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event, exc
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from lakechime.errors import InvalidEventError, UnavailableError
+from lakechime.store.database.failures import is_passing, translated
+
+T = TypeVar("T")
+
+DIALECTS = ("sqlite", "postgresql")
+ATTEMPTS = 5
+FIRST_PAUSE_SECONDS = 0.05
+BUSY_SECONDS = 30
+_WRITES = "lakechime_writes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Database:
+    """Runs work in transactions. Work is a function of a connection and may run more than once; failed attempts are undone."""
+
+    engine: Engine
+
+    @property
+    def dialect(self) -> str:
+        return self.engine.dialect.name
+
+    @property
+    def shown(self) -> str:
+        """Without the password."""
+        return self.engine.url.render_as_string(hide_password=True)
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        return self._run(work, writes=False, repeatable=True)
+
+    def write(self, work: Callable[[Connection], T], *, repeatable: bool = False) -> T:
+        """`repeatable`: doing it twice does no harm, so that it is tried again also when it is unknown whether the commit landed."""
+        return self._run(work, writes=True, repeatable=repeatable)
+
+    def _run(self, work: Callable[[Connection], T], *, writes: bool, repeatable: bool) -> T:
+        attempt, give_up = 0, time.monotonic() + BUSY_SECONDS
+        while True:
+            attempt += 1
+            try:
+                return self._once(work, writes=writes, looks_first=not repeatable)
+            except _StaleConnectionError as stale:
+                if _is_last(attempt, give_up):
+                    raise translated(stale.error, self.shown) from stale.error
+            except exc.DBAPIError as error:
+                if _is_last(attempt, give_up) or not is_passing(error, repeatable=repeatable):
+                    raise translated(error, self.shown) from error
+            except exc.SQLAlchemyError as error:
+                raise translated(error, self.shown) from error
+            time.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
+
+    def _once(self, work: Callable[[Connection], T], *, writes: bool, looks_first: bool) -> T:
+        with self.engine.connect() as connection:
+            if writes:
+                connection = connection.execution_options(**{_WRITES: True})
+            with connection.begin():
+                if looks_first:
+                    _look(connection)
+                return work(connection)
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _is_last(attempt: int, give_up: float) -> bool:
+    return attempt == ATTEMPTS or time.monotonic() > give_up
+
+
+class _StaleConnectionError(Exception):
+    """The server ended the connection while it lay idle: nothing was sent on it."""
+
+    def __init__(self, error: exc.DBAPIError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _look(connection: Connection) -> None:
+    try:
+        connection.exec_driver_sql("SELECT 1")
+    except exc.DBAPIError as error:
+        if error.connection_invalidated:
+            raise _StaleConnectionError(error) from error
+        raise
+
+
+def open_database(url: str) -> Database:
+    """The connection is made at the first use."""
+    parsed = _parsed(url)
+    if parsed.get_backend_name() == "sqlite":
+        engine = _sqlite(parsed)
+    else:
+        engine = create_engine(
+            parsed, isolation_level="READ COMMITTED", pool_size=5, max_overflow=20, connect_args=_postgres_arguments(parsed)
+        )
+    _one_process_a_connection(engine)
+    return Database(engine=engine)
+
+
+def _postgres_arguments(url: URL) -> dict[str, Any]:
+    return {} if "connect_timeout" in url.query else {"connect_timeout": 10}
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+        name = parsed.get_backend_name()
+        parsed.get_dialect()
+    except (exc.ArgumentError, exc.NoSuchModuleError, ValueError) as error:
+        raise InvalidEventError(
+            f"the URL of the database cannot be read ({type(error).__name__}); write sqlite:////path/to/lakechime.db or "
+            "postgresql+psycopg2://user:password@host/database"
+        ) from None  # the error may show the password
+    if name not in DIALECTS:
+        raise InvalidEventError(f"LakeChime keeps events in {' or '.join(DIALECTS)}, and {name} is neither")
+    return parsed
+
+
+def _sqlite(url: URL) -> Engine:
+    if not url.database or url.database == ":memory:":
+        raise InvalidEventError("SQLite needs a file, which other processes can open too; write sqlite:////path/to/lakechime.db")
+    folder = Path(url.database).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnavailableError(f"the folder {folder} cannot be made ({error.strerror}); make it, or name another place") from error
+    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _entry: ConnectionPoolEntry) -> None:
+    """Readers beside a writer, and transactions that begin where we say. `synchronous=FULL`: what was registered outlives a power cut."""
+    connection.isolation_level = None
+    with closing(connection.cursor()) as cursor:
+        for pragma in (f"busy_timeout={BUSY_SECONDS * 1000}", "journal_mode=WAL", "synchronous=FULL"):
+            cursor.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """A writer takes the lock at once: one that reads first and then wants to write would fail where it should wait."""
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "BEGIN")
+
+
+def _one_process_a_connection(engine: Engine) -> None:
+    """A process that was forked must not speak on its parent's connections."""
+
+    def remember(_connection: Any, entry: ConnectionPoolEntry) -> None:
+        entry.info["pid"] = os.getpid()
+
+    def refuse(_connection: Any, entry: ConnectionPoolEntry, proxy: Any) -> None:
+        if entry.info["pid"] != os.getpid():
+            entry.dbapi_connection = proxy.dbapi_connection = None  # type: ignore[misc]  # the way that SQLAlchemy documents
+            raise exc.DisconnectionError("this connection belongs to the parent process")
+
+    event.listen(engine, "connect", remember)
+    event.listen(engine, "checkout", refuse)

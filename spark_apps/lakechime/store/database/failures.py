@@ -1,0 +1,86 @@
+"""What a database says when it cannot, as errors of ours that say what to do."""
+
+from typing import Any
+
+from sqlalchemy import exc
+
+from lakechime.errors import AccessError, LakeChimeError, SchemaError, UnavailableError
+
+_AGAIN = {"40001", "40P01"}  # serialization, deadlock
+_AWAY = ("08", "57P")
+_ADVICE = {
+    "away": "see that it runs and can be reached, then try again; what was not registered stays in its producer's log",
+    "full": "free some space, then try again; what was not registered stays in its producer's log",
+    "locked": "another process holds it; try again, or end that process",
+    "crowded": "raise max_connections or put fewer processes on it, then try again",
+    "read-only": "connect to the primary, or make the file and its folder writable",
+    "refused": "give this user the right, or connect as another user",
+    "missing": "run `lakechime migrate`, or open it with migrate=True",
+    "damaged": "restore it from a backup; what its producers' logs still have can be registered again",
+    "failed": "see the database's log",
+}
+_KINDS: dict[str, type[LakeChimeError]] = {
+    "refused": AccessError,
+    "missing": SchemaError,
+    "damaged": LakeChimeError,
+    "failed": LakeChimeError,
+}
+_SQLITE = (
+    ("locked", "locked"),
+    ("busy", "locked"),
+    ("is full", "full"),
+    ("disk i/o error", "away"),
+    ("readonly", "read-only"),
+    ("unable to open", "away"),
+    ("no such table", "missing"),
+    ("no such column", "missing"),
+    ("has no column", "missing"),
+    ("malformed", "damaged"),
+    ("not a database", "damaged"),
+)
+_POSTGRES = (
+    ("08", "away"),
+    ("57P", "away"),
+    ("53300", "crowded"),
+    ("53", "full"),
+    ("55P03", "locked"),
+    ("57014", "locked"),
+    ("40", "locked"),
+    ("25006", "read-only"),
+    ("28", "refused"),
+    ("42501", "refused"),
+    ("42P01", "missing"),
+    ("42703", "missing"),
+    ("XX", "damaged"),
+)
+
+
+def is_passing(error: exc.DBAPIError, *, repeatable: bool) -> bool:
+    """Whether to try again: nothing happened, or doing it twice does no harm."""
+    code = getattr(error.orig, "pgcode", None)
+    if code is not None and code in _AGAIN:
+        return True
+    if code is None and _kind_of(error) == "locked":
+        return True
+    return repeatable and (error.connection_invalidated or (code or "").startswith(_AWAY))
+
+
+def translated(error: exc.SQLAlchemyError, database: str) -> LakeChimeError:
+    if isinstance(error, exc.TimeoutError):
+        return UnavailableError(f"every connection to {database} is in use; close clients that are done, or try again")
+    kind = _kind_of(error)
+    said = str(getattr(error, "orig", None) or error).strip().split("\n")[0]
+    return _KINDS.get(kind, UnavailableError)(f"the database {database} is {kind} ({said}); {_ADVICE[kind]}")
+
+
+def _kind_of(error: Any) -> str:
+    code = getattr(getattr(error, "orig", None), "pgcode", None)
+    said = str(getattr(error, "orig", error)).lower()
+    if code is not None:
+        return next((kind for prefix, kind in _POSTGRES if code.startswith(prefix)), "failed")
+    if "password authentication failed" in said or "no pg_hba.conf entry" in said or ("does not exist" in said and "fatal" in said):
+        return "refused"
+    found = next((kind for part, kind in _SQLITE if part in said), None)
+    if found is None and isinstance(error, exc.OperationalError | exc.InterfaceError):
+        return "away"
+    return found or "failed"

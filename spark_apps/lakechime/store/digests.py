@@ -1,0 +1,37 @@
+"""Names of fixed size: of an event (is it the same one?), of a partition, and of a tag."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
+from lakechime.event import DataChangeEvent, JsonValue, partition_text
+from lakechime.tags import AGAIN
+
+_BYTES = 16
+
+
+def dedup_key(event: DataChangeEvent) -> str:
+    """The same snapshot and partition of a table is the same event, unless the producer says that the id comes again.
+
+    Without a snapshot (Hive) everything that the producer says counts.
+    """
+    partition = None if event.partition is None else partition_text(event.partition)
+    if event.snapshot_id is not None:
+        again = [event.tags[AGAIN]] if AGAIN in event.tags else []
+        return _digest("snapshot", event.cluster, event.table, event.snapshot_id, partition, *again)
+    return _digest("event", event.cluster, event.table, partition, event.snapshot_ts, str(event.operation_type), sorted(event.tags.items()))
+
+
+def partition_key(partition: Sequence[JsonValue]) -> str:
+    return _digest(partition_text(partition))
+
+
+def tag_keys(tags: Mapping[str, str]) -> list[str]:
+    """One for each, in the order of their names."""
+    return [_digest(name, tags[name]) for name in sorted(tags)]
+
+
+def _digest(*parts: object) -> str:
+    text = json.dumps(parts, separators=(",", ":"))
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:_BYTES]).rstrip(b"=").decode()

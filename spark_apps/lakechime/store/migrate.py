@@ -1,0 +1,81 @@
+"""The tables in the database and the ones that this client knows: the same, or made so where that is safe."""
+
+from typing import Any
+
+from sqlalchemy import Connection, inspect, text
+
+from lakechime.errors import SchemaError
+from lakechime.store.database.engine import Database
+from lakechime.store.schema import REVISION, VERSION_TABLE
+from lakechime.store.sequencer import LOCK
+
+KNOWN = tuple(f"{number:04}" for number in range(1, int(REVISION) + 1))
+BASE = "base"
+
+
+def ensure_schema(database: Database, *, migrate: bool) -> None:
+    """Make or upgrade the tables, unless `migrate` is False. Several processes may do this at once."""
+    found = database.read(read_revision)
+    if found == REVISION:
+        return
+    _refuse_newer(found, database.shown)
+    if not migrate:
+        is_what = "has no tables of LakeChime" if found is None else f"has the tables of revision {found}, and this client needs {REVISION}"
+        raise SchemaError(f"the database {database.shown} {is_what}; run `lakechime migrate`, or open it with migrate=True")
+    upgrade(database)
+
+
+def upgrade(database: Database, revision: str = REVISION) -> None:
+    """One process does it, and the others wait for that."""
+
+    def work(connection: Connection) -> None:
+        _lock(connection)
+        found = read_revision(connection)
+        _refuse_newer(found, database.shown)
+        if found is None or found < revision:
+            _run(connection, "upgrade", revision)
+
+    database.write(work)
+
+
+def downgrade(database: Database, revision: str) -> None:
+    """To an older revision, or to `base`, which drops the tables and all that is in them."""
+
+    def work(connection: Connection) -> None:
+        _lock(connection)
+        _refuse_newer(read_revision(connection), database.shown)
+        _run(connection, "downgrade", revision)
+
+    database.write(work)
+
+
+def read_revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+
+
+def _refuse_newer(found: str | None, database: str) -> None:
+    if found is not None and found not in KNOWN:
+        raise SchemaError(
+            f"the tables in {database} are of revision {found}, which is newer than this client ({REVISION}); "
+            "upgrade airflow-provider-opal here, to what made them or newer"
+        )
+
+
+def _lock(connection: Connection) -> None:
+    """Also nobody gives places meanwhile."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+
+
+def _run(connection: Connection, verb: str, revision: str) -> None:
+    """Alembic takes long to import: only who needs it pays."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "lakechime:store/migrations")
+    config.attributes["connection"] = connection
+    run: Any = getattr(command, verb)
+    run(config, revision)

@@ -1,0 +1,14 @@
+"""What Alembic runs: on the connection that it is handed, in the transaction that is open there."""
+
+from alembic import context
+
+from lakechime.store.schema import VERSION_TABLE, metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    version_table=VERSION_TABLE,
+    render_as_batch=True,
+    transactional_ddl=False,
+)
+context.run_migrations()

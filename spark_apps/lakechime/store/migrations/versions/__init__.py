@@ -1,0 +1,1 @@
+"""One module a step. A step never changes once it was released."""

@@ -1,0 +1,136 @@
+"""The tables, as the newest migration leaves them.
+
+`lakechime_inbox` holds what producers committed and nobody gave a place yet; `lakechime_events` what has one. `seq` is the order that
+watermarks pass. Every query of a trigger is answered from an index alone: by table, by table and partition, by table and tag. Partitions
+and tags are found by digests, because an index entry has a size limit in PostgreSQL that a tag's value may pass.
+"""
+
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy.dialects.postgresql import VARCHAR
+
+REVISION = "0002"  # of the newest migration
+VERSION_TABLE = "lakechime_alembic_version"
+DIGEST_CHARS = 22
+
+metadata = MetaData()
+
+
+def number() -> BigInteger:
+    """64 bits. SQLite counts up only what is called INTEGER."""
+    return BigInteger().with_variant(Integer, "sqlite")
+
+
+def digest() -> String:
+    """Compared by bytes, whatever language the database speaks."""
+    return String(DIGEST_CHARS).with_variant(VARCHAR(DIGEST_CHARS, collation="C"), "postgresql")
+
+
+meta = Table(
+    "lakechime_meta",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", number(), nullable=False),
+)
+
+tables = Table(
+    "lakechime_tables",
+    metadata,
+    Column("id", number(), primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("depth", Integer),
+    UniqueConstraint("cluster", "name", name="lakechime_tables_by_name"),
+)
+
+positions = Table(
+    "lakechime_positions",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("position", Text, nullable=False),
+)
+
+inbox = Table(
+    "lakechime_inbox",
+    metadata,
+    Column("id", number(), primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("dedup_key", digest(), nullable=False),
+    Column("partition", Text),
+    Column("partition_key", digest()),
+    Column("depth", Integer),
+    Column("snapshot_id", Text),
+    Column("snapshot_ts", number()),
+    Column("prev_snapshot_id", Text),
+    Column("table_format", String(16), nullable=False),
+    Column("operation_type", String(16), nullable=False),
+    Column("tags", Text, nullable=False),
+    Column("tag_keys", Text, nullable=False),
+)
+
+events = Table(
+    "lakechime_events",
+    metadata,
+    Column("seq", number(), primary_key=True, autoincrement=False),
+    Column("event_ts", number(), nullable=False),
+    Column("table_id", number(), nullable=False),
+    Column("dedup_key", digest(), nullable=False),
+    Column("partition", Text),
+    Column("partition_key", digest()),
+    Column("snapshot_id", Text),
+    Column("snapshot_ts", number()),
+    Column("prev_snapshot_id", Text),
+    Column("table_format", String(16), nullable=False),
+    Column("operation_type", String(16), nullable=False),
+    Column("tags", Text, nullable=False),
+    Column("gap", Boolean, nullable=False),
+    Column("inbox_id", number()),
+)
+Index("lakechime_events_by_dedup_key", events.c.dedup_key, unique=True)
+Index("lakechime_events_by_time", events.c.event_ts, events.c.seq)
+Index("lakechime_events_by_table", events.c.table_id, events.c.seq)
+Index("lakechime_events_by_partition", events.c.table_id, events.c.partition_key, events.c.seq)
+Index("lakechime_events_by_snapshot", events.c.table_id, events.c.snapshot_id, events.c.gap)
+
+event_tags = Table(
+    "lakechime_event_tags",
+    metadata,
+    Column("table_id", number(), primary_key=True, autoincrement=False),
+    Column("tag_key", digest(), primary_key=True),
+    Column("seq", number(), primary_key=True, autoincrement=False),
+)
+
+watermarks = Table(
+    "lakechime_watermarks",
+    metadata,
+    Column("consumer", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("value", Text),  # null: deleted; the row stays, so that the revision never starts again
+    Column("revision", number(), nullable=False),
+    Column("updated_ts", number(), nullable=False),
+)
+
+tokens = Table(
+    "lakechime_tokens",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("sha256", String(64), nullable=False, unique=True),
+    Column("role", String(16), nullable=False),
+    Column("created", number(), nullable=False),
+    Column("revoked", number()),
+    Column("last_used", number()),
+)
+
+# What the inbox and the events have in common: it is copied as it is.
+CARRIED = (
+    "dedup_key",
+    "partition",
+    "partition_key",
+    "snapshot_id",
+    "snapshot_ts",
+    "prev_snapshot_id",
+    "table_format",
+    "operation_type",
+    "tags",
+)

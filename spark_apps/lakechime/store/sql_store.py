@@ -1,0 +1,142 @@
+"""The store over a database."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection, func, select, update
+
+from lakechime.answers import Filter, Found, Interest, Outbox, Page, Registered, TableState, Watermark
+from lakechime.event import DataChangeEvent, JsonValue
+from lakechime.store import watermarks
+from lakechime.store.database.engine import Database, open_database
+from lakechime.store.database.statements import HORIZON
+from lakechime.store.migrate import ensure_schema, read_revision
+from lakechime.store.queries import find_first, first_seq_from, read_head, read_page
+from lakechime.store.register import Registration
+from lakechime.store.retention import expire_batch, last_expirable
+from lakechime.store.schema import events, meta, positions
+from lakechime.store.sequencer import Sequencer
+from opal_lake.clock import Clock, SystemClock
+
+_PAGE = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlStore:
+    """Every method is a transaction, or a few. `clock`: instead of the database's."""
+
+    database: Database
+    sequencer: Sequencer
+
+    @classmethod
+    def open(cls, url: str, *, migrate: bool = True, clock: Clock | None = None) -> "SqlStore":
+        database = open_database(url)
+        ensure_schema(database, migrate=migrate)
+        own = SystemClock() if database.dialect == "sqlite" else None
+        return cls(database=database, sequencer=Sequencer(dialect=database.dialect, clock=clock or own))
+
+    def register(self, events: Sequence[DataChangeEvent], outbox: Outbox | None) -> list[Registered]:
+        return Registration(database=self.database, sequencer=self.sequencer, given=events, outbox=outbox).run()
+
+    def events(self, meant: Filter, *, after: int, until: int | None, limit: int) -> Page:
+        self._drain()
+        return self.database.read(lambda connection: read_page(connection, self.sequencer, meant, (after, until), limit))
+
+    def events_between(self, meant: Filter, start_ts: int, end_ts: int) -> list[Registered]:
+        first, last = self.span(start_ts, end_ts)
+        found: list[Registered] = []
+        while first < last:
+            page = self.events(meant, after=first, until=last, limit=_PAGE)
+            found += page.events
+            first = page.next_after
+        return found
+
+    def span(self, start_ts: int, end_ts: int) -> tuple[int, int]:
+        """A range of times as one of seq, after < seq <= until; no event that comes later gets a time within."""
+        return self.database.write(lambda connection: self._fix(connection, start_ts, end_ts), repeatable=True)
+
+    def _fix(self, connection: Connection, start_ts: int, end_ts: int) -> tuple[int, int]:
+        """What lies in the range by now, as (after, until]; no event that comes later gets a time within."""
+        self.sequencer.lock(connection)
+        head = self.sequencer.drain(connection)
+        horizon = min(end_ts, head.next_ts)
+        connection.execute(update(meta).where(meta.c.name == HORIZON, meta.c.value < horizon).values(value=horizon))
+        start, end = (first_seq_from(connection, moment) for moment in (start_ts, end_ts))
+        until = head.seq if end is None else end - 1
+        return (until if start is None else start - 1), until
+
+    def find(self, interests: Sequence[Interest]) -> Found:
+        self._drain()
+        return self.database.read(lambda connection: find_first(connection, self.database.dialect, interests))
+
+    def head(self) -> int:
+        self._drain()
+        return self.database.read(read_head)
+
+    def table_state(self, cluster: str, table: str) -> TableState | None:
+        self._drain()
+        return self.database.read(lambda connection: self._table_state(connection, cluster, table))
+
+    def _table_state(self, connection: Connection, cluster: str, table: str) -> TableState | None:
+        table_id, depth = self.sequencer.tables(connection, [(cluster, table)]).get((cluster, table), (None, None))
+        chosen = select(positions.c.position).where(positions.c.cluster == cluster, positions.c.name == table)
+        position = connection.execute(chosen).scalar()
+        if table_id is None and position is None:
+            return None
+        newest = select(events.c.seq, events.c.snapshot_id).where(events.c.table_id == table_id).order_by(events.c.seq.desc()).limit(1)
+        last = connection.execute(newest).first()
+        return TableState(
+            table=table,
+            cluster=cluster,
+            depth=depth,
+            last_seq=None if last is None else last.seq,
+            last_snapshot_id=None if last is None else last.snapshot_id,
+            position=None if position is None else json.loads(position),
+        )
+
+    def watermark(self, consumer: str, key: str) -> Watermark | None:
+        return self.database.read(lambda connection: watermarks.read_watermark(connection, consumer, key))
+
+    def watermarks(self, consumer: str) -> dict[str, Watermark]:
+        return self.database.read(lambda connection: watermarks.read_watermarks(connection, consumer))
+
+    def put_watermark(self, consumer: str, key: str, value: JsonValue, *, expected: int | None) -> Watermark:
+        wanted = Watermark(consumer=consumer, key=key, value=value, revision=0, updated_ts=0)
+
+        def work(connection: Connection) -> Watermark:
+            return watermarks.put_watermark(connection, replace(wanted, updated_ts=self.sequencer.now_ms(connection)), expected)
+
+        return self.database.write(work)
+
+    def delete_watermark(self, consumer: str, key: str, *, expected: int) -> None:
+        self.database.write(lambda connection: watermarks.delete_watermark(connection, consumer, key, expected))
+
+    def expire(self, older_than_ms: int, *, keep_unseen: bool) -> int:
+        last = self.database.read(lambda connection: last_expirable(connection, older_than_ms, keep_unseen=keep_unseen))
+        after = gone = 0
+        while after < last:
+            span = (after, last)
+            count, after = self.database.write(lambda connection: expire_batch(connection, self.database.dialect, span), repeatable=True)  # noqa: B023  # it runs before the next turn
+            gone += count
+        return gone
+
+    def check(self) -> str:
+        def work(connection: Connection) -> str:
+            count = connection.execute(select(func.count()).select_from(events)).scalar_one()
+            return f"{self.database.dialect}, revision {read_revision(connection)}, {count:,} events, head {read_head(connection):,}"
+
+        return self.database.read(work)
+
+    def close(self) -> None:
+        self.database.close()
+
+    def _drain(self) -> None:
+        """What producers committed in transactions of their own gets its places before anybody looks."""
+        if self.database.read(self.sequencer.has_pending):
+            self.database.write(self._try_drain, repeatable=True)
+
+    def _try_drain(self, connection: Connection) -> None:
+        """Whoever has the lock does it for us."""
+        if self.sequencer.try_lock(connection):
+            self.sequencer.drain(connection)

@@ -1,0 +1,1 @@
+"""When data-change events start something: the semantics, without a scheduler."""

@@ -1,0 +1,176 @@
+"""One look a poll for all that wait: they miss nothing, cost the same whether one or a thousand, and outlive a database that is away."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from time import sleep
+from typing import Any
+
+import pytest
+
+from airflow_provider_opal.events import poller
+from airflow_provider_opal.events.interest import interests_of
+from airflow_provider_opal.events.poller import poller_of, wait_for_all
+from lakechime import AccessError, LakeChime, UnavailableError
+from tests.airflow_provider_opal.chime import chime, event, put
+
+__all__ = ["chime"]
+
+CONN = "lakechime_default"
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the poller asked for."""
+    asked: list[str] = []
+    for name in ("find", "tail"):
+        monkeypatch.setattr(LakeChime, name, _noted(getattr(LakeChime, name), name, asked))
+    return asked
+
+
+def _noted(original: Callable[..., Any], name: str, asked: list[str]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        asked.append(name)
+        return original(*arguments)
+
+    return call
+
+
+def waiter(number: int, after: int = 0, interval_s: float = 0.2) -> "asyncio.Task[int]":
+    [interest] = interests_of([("default", f"shop.t{number}")], after=after)
+    return asyncio.ensure_future(poller_of(CONN).wait(interest, interval_s))
+
+
+def test_a_thousand_that_wait_cost_one_query_a_poll(chime: LakeChime, calls: list[str]) -> None:
+    async def wait() -> None:
+        waiting = [waiter(number, interval_s=0.05) for number in range(1000)]
+        await polled(2)
+        calls.clear()
+        polls = poller_of(CONN).polls
+        await polled(5)
+        assert set(calls) == {"tail"}
+        assert len(calls) - (poller_of(CONN).polls - polls) in (0, 1), "one a poll, and that of a poll that has just begun"
+        seqs = [put(chime, event(f"shop.t{number}")) for number in range(0, 1000, 100)]
+        await polled(2)
+        assert sorted(task.result() for task in waiting if task.done()) == seqs
+        for task in waiting:
+            task.cancel()
+
+    asyncio.run(wait())
+
+
+async def polled(times: int) -> None:
+    """So many polls have ended since, that began after this."""
+    last = poller_of(CONN).polls + times + 1
+    while poller_of(CONN).polls < last:
+        await asyncio.sleep(0.01)
+
+
+def test_whoever_comes_late_or_again_finds_what_came_before(chime: LakeChime) -> None:
+    """As after the death of a triggerer: `after` says how far it was."""
+
+    async def wait() -> list[int]:
+        first = waiter(1)
+        await asyncio.sleep(0.3)
+        put(chime, event("shop.t2"), event("shop.t3"))
+        return [await asyncio.wait_for(waiter(2), 10), await asyncio.wait_for(waiter(3, after=1), 10), first.cancel()]
+
+    assert asyncio.run(wait()) == [1, 2, True]
+
+
+def test_nobody_misses_an_event_however_they_come_and_go(chime: LakeChime) -> None:
+    drawn = random.Random(7)
+
+    async def follow(number: int) -> list[int]:
+        """As a sensor run after run: each waits from where the last one was."""
+        seen: list[int] = []
+        while len(seen) < 10:
+            [interest] = interests_of([("default", f"shop.t{number}")], after=seen[-1] if seen else 0)
+            seen.append(await poller_of(CONN).wait(interest, 0.02))
+            await asyncio.sleep(drawn.random() * 0.02)
+        return seen
+
+    async def write() -> dict[int, list[int]]:
+        seqs: dict[int, list[int]] = {number: [] for number in range(8)}
+        order = [number for number in seqs for _ in range(10)]
+        drawn.shuffle(order)
+        for number in order:
+            made = event(f"shop.t{number}", snapshot=len(seqs[number]) + 1)
+            seqs[number].append(await asyncio.to_thread(put, chime, made))
+        return seqs
+
+    async def both() -> tuple[list[list[int]], dict[int, list[int]]]:
+        writing = asyncio.ensure_future(write())
+        followed = await asyncio.wait_for(asyncio.gather(*(follow(number) for number in range(8))), 120)
+        return followed, await writing
+
+    followed, seqs = asyncio.run(both())
+    assert followed == list(seqs.values())
+
+
+def test_those_who_gave_up_are_forgotten_and_the_last_one_ends_the_poller(chime: LakeChime, calls: list[str]) -> None:
+    async def wait() -> None:
+        waiting = [waiter(number, interval_s=0.05) for number in range(3)]
+        await asyncio.sleep(0.5)
+        for task in waiting:
+            task.cancel()
+        await asyncio.sleep(0.5)
+        calls.clear()
+        await asyncio.sleep(0.5)
+
+    asyncio.run(wait())
+    assert calls == []
+
+
+def test_who_comes_while_the_last_one_leaves_is_not_forgotten(chime: LakeChime, monkeypatch: pytest.MonkeyPatch) -> None:
+    close = LakeChime.close
+    monkeypatch.setattr(LakeChime, "close", lambda self: (sleep(0.5), close(self)))
+    put(chime, event("shop.t1"), event("shop.t2"))
+
+    async def wait() -> list[int]:
+        first = await asyncio.wait_for(waiter(1), 10)
+        await asyncio.sleep(0.2)
+        return [first, await asyncio.wait_for(waiter(2), 10)]
+
+    assert asyncio.run(wait()) == [1, 2]
+
+
+def test_a_database_that_is_away_is_waited_for_and_one_that_refuses_is_told(chime: LakeChime, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[Exception] = [UnavailableError("the database restarts")] * 2
+    find = LakeChime.find
+
+    def away(self: LakeChime, interests: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return find(self, interests)
+
+    monkeypatch.setattr(LakeChime, "find", away)
+    monkeypatch.setattr(poller, "LONGEST_PAUSE_S", 0.1)
+
+    async def wait() -> int:
+        waiting = waiter(1)
+        await asyncio.sleep(0.2)
+        put(chime, event("shop.t1"))
+        return await asyncio.wait_for(waiting, 20)
+
+    assert asyncio.run(wait()) == 1
+    failures.append(AccessError("the token was revoked"))
+
+    async def refused() -> None:
+        await asyncio.wait_for(waiter(1), 20)
+
+    with pytest.raises(AccessError, match="was revoked"):
+        asyncio.run(refused())
+
+
+def test_all_of_some_tables_are_waited_for(chime: LakeChime) -> None:
+    async def wait() -> int:
+        interests = interests_of([("default", "shop.t1"), ("default", "shop.t2")], mode="all")
+        waiting = asyncio.ensure_future(wait_for_all(CONN, interests, 0.05))
+        put(chime, event("shop.t1"))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        put(chime, event("shop.t2"))
+        return await asyncio.wait_for(waiting, 10)
+
+    assert asyncio.run(wait()) == 2

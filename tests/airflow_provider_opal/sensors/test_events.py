@@ -1,0 +1,269 @@
+"""Sensors over data-change events: ranges without a gap, partitions whenever they came, and what a flow is given."""
+
+import asyncio
+import json
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+
+from airflow_provider_opal import AcknowledgeOperator, PartitionTriggerSensor, SnapshotTriggerSensor, lakechime_asset
+from lakechime import LakeChime
+from lakechime.triggers.environment import read_variables
+from tests.airflow_provider_opal.chime import Run, chime, event, put
+from tests.airflow_provider_opal.stand_ins import Store
+
+__all__ = ["chime"]
+
+RAW = ("default", "shop.raw")
+
+
+def sensor(**more: Any) -> SnapshotTriggerSensor:
+    return SnapshotTriggerSensor(**{"task_id": "s", "tables": ["shop.raw"], "start": "all", "deferrable": False, **more})
+
+
+def partition(**more: Any) -> PartitionTriggerSensor:
+    return PartitionTriggerSensor(
+        **{"task_id": "p", "table": "shop.raw", "partition": ["2026-11-01", 7], "deferrable": False, "skip_when_empty": True, **more}
+    )
+
+
+def test_ranges_of_events_follow_on_from_each_other_and_a_cleared_run_gets_its_own(chime: LakeChime) -> None:
+    one, two = Run(sensor(), "one"), Run(sensor(), "two")
+    put(chime, event("shop.other"), event(snapshot=1))
+    first = sensor().execute(one.context)
+    assert first == {"from": 0, "to": 2}
+    assert [found["snapshot_id"] for found in one.pushed["events"]] == ["1"]
+    put(chime, event(snapshot=2), event(snapshot=3))
+    assert sensor().execute(one.context) == first
+    assert sensor().execute(two.context) == {"from": 2, "to": 4}
+    assert [found.snapshot_id for found in read_variables(two.pushed["environment"])] == ["2", "3"]
+    with pytest.raises(AirflowSkipException, match="nothing is new of"):
+        sensor(skip_when_empty=True).execute(Run(sensor(), "three").context)
+
+
+@pytest.mark.parametrize("start, seen", [("head", 2), ("all", 0), (1, 1)])
+def test_a_new_consumer_of_events_starts_at_its_start(chime: LakeChime, start: Any, seen: int) -> None:
+    put(chime, event(snapshot=1), event(snapshot=2))
+    sensor(start=start, max_events=1).poke(Run(sensor()).context)
+    kept = chime.watermark("d.s", "events")
+    assert kept is not None
+    assert kept.value == (seen if start == "head" else seen + 1)
+
+
+def test_two_runs_of_a_consumer_never_take_the_same_events(chime: LakeChime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes second to move the watermark begins anew behind the first."""
+    put(chime, event(snapshot=1))
+    one, two = Run(sensor(), "one"), Run(sensor(), "two")
+    taken: list[Any] = []
+    original = LakeChime.put_watermark
+
+    def overtaken(self: LakeChime, consumer: str, key: str, value: Any, *, expected: int | None) -> Any:
+        if value == 1 and not taken:
+            taken.append(None)
+            taken[0] = sensor().execute(two.context)
+            put(chime, event(snapshot=2))
+        return original(self, consumer, key, value, expected=expected)
+
+    monkeypatch.setattr(LakeChime, "put_watermark", overtaken)
+    assert sensor().execute(one.context) == {"from": 1, "to": 2}
+    assert taken == [{"from": 0, "to": 1}]
+
+
+def test_a_retry_after_the_worker_died_between_the_two_notes_keeps_its_range(chime: LakeChime) -> None:
+    put(chime, event(snapshot=1))
+    run = Run(sensor())
+    run.store["opal_given"] = {"from": 0, "to": 1}
+    assert sensor().execute(run.context) == {"from": 0, "to": 1}
+    kept = chime.watermark("d.s", "events")
+    assert kept is not None
+    assert kept.value == 1
+
+
+def test_any_of_the_tables_is_enough_or_all_of_them_are_needed(chime: LakeChime) -> None:
+    both = {"tables": ["shop.raw", ("prod", "shop.raw")], "skip_when_empty": True}
+    put(chime, event(snapshot=1), event("shop.other"))
+    assert sensor(**both).execute(Run(sensor(), "one").context) == {"from": 0, "to": 2}
+    needs = {**both, "mode": "all", "consumer": "all"}
+    with pytest.raises(AirflowSkipException):
+        sensor(**needs).execute(Run(sensor(), "two").context)
+    put(chime, event(snapshot=1, cluster="prod"))
+    three = Run(sensor(), "three")
+    assert sensor(**needs, max_events=1).execute(three.context) == {"from": 0, "to": 3}
+    assert [found["cluster"] for found in three.pushed["events"]] == ["default", "prod"]
+
+
+def test_tags_are_asked_for_and_the_watermark_passes_what_does_not_match(chime: LakeChime) -> None:
+    put(chime, event(snapshot=1), event(snapshot=2, tags={"completeness.hourly": "99", "more": "1"}), event(snapshot=3))
+    run = Run(sensor())
+    assert sensor(tags={"completeness.hourly": "99"}).execute(run.context) == {"from": 0, "to": 3}
+    assert [found["snapshot_id"] for found in run.pushed["events"]] == ["2"]
+
+
+def test_a_flow_that_failed_gets_its_events_again_with_what_is_newer(chime: LakeChime) -> None:
+    waiting = sensor(acknowledge=False)
+    put(chime, event(snapshot=1))
+    assert waiting.execute(Run(waiting, "one").context) == {"from": 0, "to": 1}
+    put(chime, event(snapshot=2))
+    two = Run(waiting, "two")
+    assert waiting.execute(two.context) == {"from": 0, "to": 2}
+    done = AcknowledgeOperator(task_id="done", sensor="s")
+    end = Run(done, "two")
+    end.pulled["s"] = {"from": 0, "to": 2}
+    assert [done.execute(end.context) for _ in range(2)] == [2, 2]
+    end.pulled["s"] = {"from": 0, "to": 1}
+    with pytest.raises(AirflowFailException, match="another flow has moved it"):
+        done.execute(end.context)
+    end.pulled["s"] = None
+    with pytest.raises(AirflowFailException, match="returned None, which is no range"):
+        done.execute(end.context)
+
+
+def test_what_expired_unseen_fails_and_says_so(chime: LakeChime) -> None:
+    put(chime, event(snapshot=1), event(snapshot=2), event(snapshot=3))
+    chime.put_watermark("d.s", "events", 1, expected=None)
+    chime.expire(2**50, keep_unseen=False)
+    put(chime, event(snapshot=4))
+    with pytest.raises(AirflowFailException, match="has seen the events up to 1, and later ones have expired unseen"):
+        sensor().execute(Run(sensor()).context)
+
+
+def test_progress_is_shown_with_the_table_s_asset(chime: LakeChime) -> None:
+    assets: defaultdict[Any, Store] = defaultdict(Store)
+    put(chime, event(snapshot=1))
+    sensor().execute(Run(sensor(), assets=assets).context)
+    assert assets[lakechime_asset("shop.raw")]["seen/d.s"] == {"seq": 1}
+    assert sensor().inlets == [lakechime_asset("shop.raw")]
+
+
+def test_a_partition_is_there_whenever_it_came_if_its_tags_match(chime: LakeChime) -> None:
+    with pytest.raises(AirflowSkipException, match="is not there yet"):
+        partition().execute(Run(partition()).context)
+    put(chime, event(snapshot=1, partition=("2026-11-01", 8)), event(snapshot=2, partition=("2026-11-01", 7)))
+    run = Run(partition())
+    [found] = partition().execute(run.context)
+    assert (found["partition"], found["snapshot_id"]) == (["2026-11-01", 7], "2")
+    assert json.loads(run.pushed["environment"]["LAKECHIME_EVENTS"]) == [found]
+    with pytest.raises(AirflowSkipException):
+        partition(tags={"completeness.daily": "100"}).execute(run.context)
+    put(chime, event(snapshot=3, partition=("2026-11-01", 7), tags={"completeness.daily": "100"}))
+    assert len(partition(tags={"completeness.daily": "100"}).execute(run.context)) == 1
+    assert [found["snapshot_id"] for found in partition(max_events=1).execute(run.context)] == ["3"]
+
+
+def test_with_a_frequency_a_partition_is_looked_for_once_a_tick(chime: LakeChime) -> None:
+    begun = datetime.now(UTC) - timedelta(minutes=90)
+    waiting = partition(start_timestamp=begun, frequency=1, frequency_unit="hours", skip_when_empty=False)
+    run = Run(waiting)
+    assert not waiting.poke(run.context).is_done
+    put(chime, event(snapshot=1, partition=("2026-11-01", 7)))
+    assert not waiting.poke(run.context).is_done, "the tick has been looked at"
+    assert partition(start_timestamp=begun, frequency=1, frequency_unit="hours").execute(run.context)
+    ahead = partition(start_timestamp=datetime.now(UTC) + timedelta(hours=1), frequency=1, frequency_unit="DAY")
+    assert not ahead.poke(run.context).is_done
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ({"partition": "2026-11-01"}, "is no list of values"),
+        ({"partition": []}, "is no list of values"),
+        ({"frequency": 1}, "give all three"),
+        ({"start_timestamp": 0, "frequency": 0, "frequency_unit": "hour"}, "no whole number from 1 on"),
+        ({"start_timestamp": 0, "frequency": 1, "frequency_unit": "fortnight"}, "use one of minute, hour, day, week, month"),
+        ({"tags": {"a": 1}}, "are no texts by names"),
+    ],
+)
+def test_what_a_partition_sensor_cannot_be_says_what_to_write(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        partition(**more)
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ({"tables": "shop.raw"}, "is no list of tables"),
+        ({"tables": []}, "is no list of tables"),
+        ({"tables": [5]}, "5 is no table"),
+        ({"table": "shop.raw"}, "give one of the two"),
+        ({"mode": "some"}, "use 'any' .* or 'all'"),
+        ({"table": "shop.raw", "tables": None, "acknowledge": False}, "acknowledge=False is for events"),
+    ],
+)
+def test_what_a_snapshot_sensor_cannot_be_says_what_to_write(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        sensor(**more)
+
+
+def fired(deferred: TaskDeferred) -> Any:
+    path, arguments = deferred.trigger.serialize()
+    arguments = json.loads(json.dumps(arguments))
+    module, _, name = path.rpartition(".")
+    trigger = getattr(__import__(module, fromlist=[name]), name)(**arguments)
+    return asyncio.wait_for(anext(trigger.run()), 20)
+
+
+def test_a_deferred_sensor_wakes_for_its_events_and_takes_what_is_there_then(chime: LakeChime) -> None:
+    waiting = sensor(deferrable=True, poke_interval=0.05)
+    run = Run(waiting)
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting.execute(run.context)
+
+    async def wake() -> Any:
+        wait = asyncio.ensure_future(fired(deferred.value))
+        await asyncio.sleep(0.3)
+        assert not wait.done()
+        put(chime, event("shop.other"))
+        await asyncio.sleep(0.3)
+        assert not wait.done()
+        put(chime, event(snapshot=1))
+        return (await wait).payload
+
+    assert asyncio.run(wake()) == {"seq": 2}
+    put(chime, event(snapshot=2))
+    assert waiting.resume(run.context, {"seq": 2}) == {"from": 0, "to": 3}
+
+
+def test_a_deferred_sensor_whose_events_another_run_took_waits_on(chime: LakeChime) -> None:
+    waiting = sensor(deferrable=True)
+    run = Run(waiting)
+    for _ in range(2):
+        with pytest.raises(TaskDeferred) as deferred:
+            waiting.resume(run.context, {"seq": 1})
+    assert deferred.value.trigger.serialize()[1]["after"] == 0
+
+
+def test_a_deferred_partition_sensor_wakes_for_its_partition_alone(chime: LakeChime) -> None:
+    waiting = partition(deferrable=True, skip_when_empty=False, poke_interval=0.05)
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting.execute(Run(waiting).context)
+
+    async def wake() -> Any:
+        wait = asyncio.ensure_future(fired(deferred.value))
+        await asyncio.sleep(0.3)
+        put(chime, event(snapshot=1, partition=("2026-11-01", 8)), event(snapshot=2, partition=("2026-11-01", 7.0)))
+        await asyncio.sleep(0.3)
+        assert not wait.done()
+        put(chime, event(snapshot=3, partition=("2026-11-01", 7)))
+        return (await wait).payload
+
+    assert asyncio.run(wake()) == {"seq": 3}
+    assert len(waiting.resume(Run(waiting).context, {"seq": 3})) == 1
+
+
+def test_a_deferred_partition_sensor_looks_at_its_ticks(chime: LakeChime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakechime.triggers.schedule._FIXED_MS", dict.fromkeys(("MINUTE", "HOUR", "DAY", "WEEK"), 300))
+    waiting = partition(deferrable=True, skip_when_empty=False, start_timestamp=0, frequency=1, frequency_unit="minute")
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting.execute(Run(waiting).context)
+
+    async def wake() -> Any:
+        wait = asyncio.ensure_future(fired(deferred.value))
+        await asyncio.sleep(0.7)
+        assert not wait.done()
+        put(chime, event(snapshot=1, partition=("2026-11-01", 7)))
+        return (await wait).payload
+
+    assert asyncio.run(wake()) == {"seq": 1}

@@ -1,0 +1,79 @@
+"""The event trigger of an AssetWatcher: its watermark moves when an event is stored, and not before."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from airflow.sdk import Asset, AssetWatcher
+from airflow.triggers.base import BaseEventTrigger
+from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
+
+from airflow_provider_opal import LakeChimeTrigger
+from lakechime import LakeChime
+from tests.airflow_provider_opal.chime import chime, event, put
+
+__all__ = ["chime"]
+
+
+def trigger(**more: Any) -> LakeChimeTrigger:
+    made = LakeChimeTrigger(**{"tables": ["shop.raw"], "consumer": "c", "poke_interval_s": 0.05, **more})
+    return LakeChimeTrigger(**json.loads(json.dumps(made.serialize()[1])))
+
+
+def seen(client: LakeChime) -> Any:
+    kept = client.watermark("c", "events")
+    return None if kept is None else kept.value
+
+
+def item(seq: int, **outcome: int) -> AdvanceItem:
+    return AdvanceItem(broker_payload=seq, outcome=AdvanceOutcome(**{"acked": 1, "failed": 0, **outcome}))
+
+
+def test_airflow_takes_it_for_a_watcher_and_knows_it_again() -> None:
+    asset = Asset("a", watchers=[AssetWatcher(name="w", trigger=trigger())])
+    assert asset.watchers[0].trigger.shared_stream_key() == ("lakechime", "lakechime_default", "c")
+    path, arguments = trigger().serialize()
+    assert BaseEventTrigger.hash(path, arguments) == BaseEventTrigger.hash(*trigger().serialize())
+
+
+def test_the_watermark_moves_when_the_event_is_stored_and_what_was_not_comes_again(chime: LakeChime) -> None:
+    put(chime, event(snapshot=1))
+
+    async def first() -> tuple[Any, int]:
+        stream = LakeChimeTrigger.create_shared_stream_producer(trigger().serialize()[1])
+        events = stream.open_stream()
+        next_event = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.3)
+        put(chime, event(snapshot=2), event("shop.other"), event(snapshot=3))
+        payload, seq = await asyncio.wait_for(next_event, 10)
+        with pytest.raises(RuntimeError, match="was not stored"):
+            await stream.advance([item(seq, failed=1, acked=0)])
+        return payload, seq
+
+    payload, seq = asyncio.run(first())
+    assert ([one["snapshot_id"] for one in payload["events"]], payload["from"], seen(chime)) == (["2", "3"], 1, 1)
+
+    async def again() -> Any:
+        stream = LakeChimeTrigger.create_shared_stream_producer(trigger().serialize()[1])
+        got, where = await asyncio.wait_for(anext(stream.open_stream()), 10)
+        await stream.advance([item(where)])
+        return got
+
+    assert asyncio.run(again()) == payload
+    assert seen(chime) == seq == 4
+
+
+def test_alone_it_counts_an_event_as_stored_when_the_next_one_is_asked_for(chime: LakeChime) -> None:
+    chime.put_watermark("c", "events", 0, expected=None)
+    put(chime, event(snapshot=1))
+
+    async def run() -> list[Any]:
+        events = trigger().run()
+        one = await asyncio.wait_for(anext(events), 10)
+        before = seen(chime)
+        put(chime, event(snapshot=2))
+        two = await asyncio.wait_for(anext(events), 10)
+        return [before, seen(chime), *(found.payload["events"][0]["snapshot_id"] for found in (one, two))]
+
+    assert asyncio.run(run()) == [0, 1, "1", "2"]

@@ -1,0 +1,122 @@
+"""Producers and consumers, each a process of its own that may be killed at any moment."""
+
+import random
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Engine, create_engine
+
+from lakechime import ConflictError, DataChangeEvent, Interest, LakeChime, UnavailableError
+from lakechime.store.register import register_in
+from tests.chime.place import Place, client_of, digest_of, event_of
+
+MOST_IN_BATCH = 60
+LONGEST_HELD_SECONDS = 1.0
+PAUSE_SECONDS = 0.02
+PROGRESS = "story"  # the key of the watermark of a consumer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumer:
+    """`tables`: what it reads; none is all. `tags`: what it waits for. Several processes may be one consumer."""
+
+    name: str
+    tables: tuple[str, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
+    by_find: bool = False
+
+
+def opened(place: Place, dice: random.Random) -> LakeChime:
+    """As soon as the database is there."""
+    while True:
+        try:
+            return client_of(place, dice)
+        except UnavailableError:
+            time.sleep(0.2)
+
+
+def produce(place: Place, number: int, seed: str) -> None:
+    """The table's log is its outbox: what LakeChime has not got is registered, whoever was to do it before."""
+    dice = random.Random(seed)
+    table = place.table(number)
+    with opened(place, dice) as client:
+        engine = None if place.url.startswith("sqlite") else create_engine(place.url, pool_size=1)
+        while True:
+            try:
+                if _registered(client, table, place.snapshots, dice=dice, engine=engine):
+                    return
+            except (UnavailableError, _away()):
+                time.sleep(0.2)
+
+
+def _away() -> type[Exception]:
+    """Of the producer's own connection."""
+    from sqlalchemy.exc import DBAPIError
+
+    return DBAPIError
+
+
+def _registered(client: LakeChime, table: str, snapshots: int, *, dice: random.Random, engine: Engine | None) -> bool:
+    """Whether there is nothing more to do."""
+    state = client.table_state(table)
+    last = int(state.last_snapshot_id or 0) if state is not None else 0
+    if last >= snapshots:
+        return True
+    many = 1 if dice.random() < 0.2 else dice.randrange(1, MOST_IN_BATCH)
+    batch = [event_of(table, number) for number in range(last + 1, min(last + many, snapshots) + 1)]
+    if engine is not None and dice.random() < 0.3:
+        _hold(engine, batch, dice)
+    else:
+        client.register(batch)
+    return False
+
+
+def _hold(engine: Engine, batch: list[DataChangeEvent], dice: random.Random) -> None:
+    """In a transaction that stays open, and is undone now and then."""
+    with engine.connect() as connection:
+        half = len(batch) // 2
+        register_in(connection, batch[:half])
+        time.sleep(dice.random() ** 4 * LONGEST_HELD_SECONDS)
+        register_in(connection, batch[half:])
+        if dice.random() < 0.1:
+            connection.rollback()
+        else:
+            connection.commit()
+
+
+def consume(place: Place, consumer: Consumer, seed: str) -> None:
+    """Read after the watermark, write down what was seen, and move the watermark: it holds what was processed, so both move or none."""
+    dice = random.Random(seed)
+    with opened(place, dice) as client, (place.folder / f"{consumer.name}-{seed}").open("a", encoding="utf-8") as ledger:
+        while True:
+            try:
+                found = _read(client, consumer, dice)
+                if found is None:
+                    time.sleep(PAUSE_SECONDS)
+                    continue
+                before, revision, events, to_seq = found
+                ledger.writelines(f"{event.seq} {event.table} {event.snapshot_id}\n" for event in events)
+                ledger.flush()
+                value = {"seq": to_seq, "count": before["count"] + len(events), "digest": digest_of(before["digest"], events)}
+                client.put_watermark(consumer.name, PROGRESS, value, expected=revision)
+            except ConflictError:
+                continue  # another process of this consumer was faster
+            except UnavailableError:
+                time.sleep(0.2)
+
+
+def _read(client: LakeChime, consumer: Consumer, dice: random.Random) -> tuple[Any, int | None, list[DataChangeEvent], int] | None:
+    """What was processed before, the revision that this is known from, and the events after it."""
+    there = client.watermark(consumer.name, PROGRESS)
+    before: Any = {"seq": 0, "count": 0, "digest": ""} if there is None else there.value
+    revision = None if there is None else there.revision
+    tags = dict(consumer.tags)
+    if consumer.by_find:
+        found = client.find([Interest(tables=consumer.tables, tags=tags, after=before["seq"])])
+        if found.seqs == (None,):  # nothing for it up to the head
+            return (before, revision, [], found.head) if found.head > before["seq"] else None
+    page = client.events(consumer.tables, after=before["seq"], tags=tags, limit=dice.randrange(1, 400))
+    if page.next_after == before["seq"]:
+        return None
+    return before, revision, [one.event for one in page.events], page.next_after

@@ -1,0 +1,417 @@
+"""What every client of LakeChime does, whatever lies behind it.
+
+The suite runs over each address that the fixture `chime_address` (conftest.py) gives. A service over a database is one more parameter:
+start it over `request.getfixturevalue(...)`'s database and return its URL and a token. `chime` is the client of the test, and
+`LakeChime.open(**chime_address)` makes others of the same store.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from lakechime import ConflictError, Interest, InvalidEventError, LakeChime, NotFoundError, OperationType, Outbox, Registered, TableFormat
+from tests.lakechime.made import TABLE, hive, made
+
+HOSTILE = "o'rders\"; DROP TABLE lakechime_events; --"
+
+
+def seqs(found: Iterator[Registered] | tuple[Registered, ...] | list[Registered]) -> list[int]:
+    return [registered.event.seq or 0 for registered in found]
+
+
+def test_events_get_places_in_the_order_given(chime: LakeChime) -> None:
+    first = chime.register([made(1), made(2)])
+    second = chime.register([made(3)])
+    assert seqs(first) == sorted(seqs(first))
+    assert seqs(second) > seqs(first)[-1:]
+    assert not [one for one in first + second if one.duplicate or one.gap]
+    assert chime.events().events == (*first, *second)
+
+
+def test_an_event_comes_back_whole(chime: LakeChime) -> None:
+    event = made(
+        7,
+        partition=("2026-11-24", 7, None, True, {"a": [1.5, "ü\x00\\u0000"]}),
+        snapshot_ts=1_700_000_000_123,
+        table_format=TableFormat.DELTA,
+        operation_type=OperationType.APPEND,
+        tags={"completeness.hourly": "99", "ключ": "значение\nzwei 🎉"},
+        cluster="eu-west",
+    )
+    (given,) = chime.register([event])
+    (read,) = chime.events([("eu-west", TABLE)]).events
+    assert read == given
+    assert {name: value for name, value in read.event.to_json().items() if name not in ("seq", "event_ts")} == event.to_json()
+    assert read.event.event_ts is not None
+    assert read.event.event_ts > 1_700_000_000_000
+
+
+def test_the_same_event_twice_is_one(chime: LakeChime) -> None:
+    (first,) = chime.register([made(1, tags={"run": "a"})])
+    again = chime.register([made(1, tags={"run": "b"}), made(2), made(2, operation_type=OperationType.DELETE)])
+    assert [one.duplicate for one in again] == [True, False, True]
+    assert again[0].event == first.event
+    assert again[2].event == again[1].event
+    assert len(chime.events().events) == 2
+
+
+def test_partitions_of_a_snapshot_are_events_of_their_own(chime: LakeChime) -> None:
+    events = [made(1, partition=(day,)) for day in ("a", "b")]
+    assert not [one for one in chime.register(events) if one.duplicate]
+    assert [one.duplicate for one in chime.register([*events, made(1, partition=("c",))])] == [True, True, False]
+
+
+def test_without_a_snapshot_everything_that_is_told_makes_an_event_the_same(chime: LakeChime) -> None:
+    chime.register([hive(("a",), snapshot_ts=1)])
+    again = chime.register([hive(("a",), snapshot_ts=1), hive(("a",), snapshot_ts=2), hive(("a",), snapshot_ts=1, tags={"x": "1"})])
+    assert [one.duplicate for one in again] == [True, False, False]
+
+
+def test_nothing_registers_nothing(chime: LakeChime) -> None:
+    assert chime.register([]) == []
+    assert chime.head() == 0
+    page = chime.events()
+    assert (page.events, page.next_after, page.more, page.head) == ((), 0, False, 0)
+
+
+def test_what_is_registered_already_is_refused(chime: LakeChime) -> None:
+    (given,) = chime.register([made(1)])
+    with pytest.raises(InvalidEventError, match="registered already"):
+        chime.register([given.event])
+
+
+def test_a_missing_predecessor_is_a_gap_and_a_tables_first_event_is_none(chime: LakeChime) -> None:
+    given = chime.register([made(5), made(6), made(8), made(9)])
+    assert [one.gap for one in given] == [False, False, True, False]
+    assert [one.gap for one in chime.events().events] == [False, False, True, False]
+    late = chime.register([made(7)])
+    assert [one.gap for one in late] == [False]
+
+
+def test_all_partitions_of_a_snapshot_are_alike_in_being_a_gap(chime: LakeChime) -> None:
+    first = chime.register([made(5, partition=(day,)) for day in "ab"])
+    assert [one.gap for one in first] == [False, False]
+    assert [one.gap for one in chime.register([made(5, partition=("c",))])] == [False]
+    assert [one.gap for one in chime.register([made(9, partition=(day,)) for day in "ab"])] == [True, True]
+    assert [one.gap for one in chime.register([made(9, partition=("c",)), made(10, partition=("c",))])] == [True, False]
+
+
+def test_another_number_of_partition_levels_is_refused_and_nothing_is_registered(chime: LakeChime) -> None:
+    chime.register([made(1), made(2, partition=("a", 1))])
+    with pytest.raises(InvalidEventError, match="has 1 levels, and the partitions of this table have 2"):
+        chime.register([made(3), made(4, partition=("a",))])
+    with pytest.raises(InvalidEventError, match="levels"):
+        chime.register([made(1, table="new", partition=("a",)), made(2, table="new", partition=("a", "b"))])
+    assert len(chime.events().events) == 2
+    chime.register([made(3), made(4, table="other", partition=("a",))])
+
+
+def test_pages_bring_every_event_once_and_pass_what_does_not_match(chime: LakeChime) -> None:
+    chime.register([made(number, table=name) for number in range(1, 11) for name in ("a", "b", "c")])
+    found, after = [], 0
+    while True:
+        page = chime.events(["a", "c"], after=after, limit=7)
+        found += page.events
+        after = page.next_after
+        if not page.more:
+            break
+    assert len(found) == 20
+    assert seqs(found) == sorted(set(seqs(found)))
+    assert after == page.head == chime.head()
+    assert chime.events(["a"], after=after).events == ()
+    assert chime.events(["nobody knows it"], after=3).next_after == chime.head()
+
+
+def test_until_bounds_what_is_read(chime: LakeChime) -> None:
+    places = seqs(chime.register([made(number) for number in range(1, 6)]))
+    page = chime.events([TABLE], after=places[0], until=places[2])
+    assert seqs(page.events) == places[1:3]
+    assert (page.next_after, page.more) == (places[2], False)
+    assert chime.events([TABLE], after=places[3], until=places[2]).next_after == places[3]
+
+
+def test_partition_and_tags_filter(chime: LakeChime) -> None:
+    chime.register(
+        [
+            made(1, partition=("a",), tags={"x": "1"}),
+            made(2, partition=("a",), tags={"x": "1", "y": "2"}),
+            made(3, partition=("b",), tags={"x": "1", "y": "2"}),
+            made(4, partition=("a",)),
+            made(4, table="other", partition=("a",), tags={"x": "1", "y": "2"}),
+        ]
+    )
+
+    def snapshots(**asked: object) -> list[str | None]:
+        return [found.event.snapshot_id for found in chime.events([TABLE], **asked).events]  # type: ignore[arg-type]
+
+    assert snapshots(partition=["a"]) == ["1", "2", "4"]
+    assert snapshots(tags={"x": "1"}) == ["1", "2", "3"]
+    assert snapshots(tags={"y": "2", "x": "1"}) == ["2", "3"]
+    assert snapshots(partition=["a"], tags={"x": "1", "y": "2"}) == ["2"]
+    assert snapshots(tags={"x": "2"}) == snapshots(partition=["c"]) == snapshots(partition=[1]) == []
+    assert len(chime.events(tags={"x": "1"}).events) == 4
+    assert len(chime.events(partition=["a"]).events) == 4
+    assert len(chime.events([TABLE, "other"], tags={"x": "1", "y": "2"}, partition=["a"]).events) == 2
+
+
+def test_partitions_are_compared_as_json(chime: LakeChime) -> None:
+    chime.register([made(1, partition=(1,)), made(2, partition=("1",)), made(3, partition=(1.0,)), made(4, partition=({"b": 1, "a": 2},))])
+    assert [found.event.snapshot_id for found in chime.events(partition=[1]).events] == ["1"]
+    assert [found.event.snapshot_id for found in chime.events(partition=["1"]).events] == ["2"]
+    assert [found.event.snapshot_id for found in chime.events(partition=[{"a": 2, "b": 1}]).events] == ["4"]
+
+
+def test_find_answers_each_interest(chime: LakeChime) -> None:
+    events = [made(1), made(2, tags={"x": "1"}), made(3, partition=("a",), tags={"x": "1", "y": "2"}), made(1, table="other")]
+    one, two, three, other = seqs(chime.register(events))
+    asked = [
+        (Interest(tables=(TABLE,)), one),
+        (Interest(tables=(TABLE,), after=one), two),
+        (Interest(tables=("other", TABLE), after=three), other),
+        (Interest(tables=(TABLE,), tags={"x": "1"}), two),
+        (Interest(tables=(TABLE,), tags={"x": "1"}, after=two), three),
+        (Interest(tables=(TABLE,), tags={"x": "1", "y": "2"}), three),
+        (Interest(tables=(TABLE, "other"), partition=("a",)), three),
+        (Interest(tables=(TABLE,), partition=("a",), tags={"x": "1", "y": "2"}), three),
+        (Interest(tables=(TABLE,), partition=("a",), tags={"y": "1"}), None),
+        (Interest(tables=(TABLE,), after=three), None),
+        (Interest(tables=(("elsewhere", TABLE), "unknown")), None),
+    ]
+    found = chime.find([interest for interest, _ in asked])
+    assert list(found.seqs) == [seq for _, seq in asked]
+    assert found.head == chime.head() == other
+    assert chime.find([]).seqs == ()
+
+
+def test_find_takes_a_thousand_interests(chime: LakeChime) -> None:
+    chime.register([made(1, table=f"t{number}") for number in range(0, 1000, 2)])
+    found = chime.find([Interest(tables=(f"t{number}",)) for number in range(1000)])
+    assert [seq is None for seq in found.seqs] == [number % 2 == 1 for number in range(1000)]
+
+
+def test_tail_brings_what_is_new_for_everybody(chime: LakeChime) -> None:
+    chime.register([made(1)])
+    after = chime.head()
+    new = chime.register([made(1, table="a"), made(1, table="b", cluster="elsewhere")])
+    assert chime.tail(after).events == tuple(new)
+
+
+def test_times_bound_a_search_and_never_fall(chime: LakeChime) -> None:
+    first = chime.register([made(1)])[0].event.event_ts
+    second = chime.register([made(2)])[0].event.event_ts
+    assert first is not None
+    assert second is not None
+    assert first <= second
+    everything = chime.events_between(TABLE, 0, second + 1)
+    assert seqs(everything) == [1, 2]
+    assert seqs(chime.events_between(TABLE, 0, first)) == []
+    assert [one.event.event_ts for one in chime.events_between(TABLE, second, second + 1)][-1] == second
+    assert chime.events_between(TABLE, second + 1, second + 1) == []
+    assert chime.events_between("other", 0, second + 1) == []
+
+
+def test_no_later_event_gets_a_time_that_a_search_has_covered(chime: LakeChime) -> None:
+    (given,) = chime.register([made(1)])
+    assert given.event.event_ts is not None
+    end = given.event.event_ts + 5
+    time.sleep(0.02)
+    covered = chime.events_between(TABLE, 0, end)
+    (later,) = chime.register([made(2)])
+    assert later.event.event_ts is not None
+    assert later.event.event_ts >= end
+    assert chime.events_between(TABLE, 0, end) == covered
+
+
+def test_watermarks_move_only_from_where_they_were_read(chime: LakeChime) -> None:
+    assert chime.watermark("report", "events") is None
+    first = chime.put_watermark("report", "events", 3, expected=None)
+    with pytest.raises(ConflictError, match="none was expected"):
+        chime.put_watermark("report", "events", 4, expected=None)
+    second = chime.put_watermark("report", "events", 5, expected=first.revision)
+    assert second.revision > first.revision
+    with pytest.raises(ConflictError, match="another process moved it"):
+        chime.put_watermark("report", "events", 6, expected=first.revision)
+    assert chime.watermark("report", "events") == second
+    with pytest.raises(ConflictError):
+        chime.put_watermark("nobody", "events", 1, expected=7)
+
+
+def test_watermarks_hold_json_by_key(chime: LakeChime) -> None:
+    values = {"": 1, "events": 12, "versions/shop": {"version": 7, "at": ["x", None, 1.5]}, "text": "ü\x00", "no": False}
+    for key, value in values.items():
+        chime.put_watermark("report", key, value, expected=None)
+    chime.put_watermark("other", "events", 99, expected=None)
+    assert {key: found.value for key, found in chime.watermarks("report").items()} == values
+    assert chime.watermarks("nobody") == {}
+    with pytest.raises(InvalidEventError, match="at most"):
+        chime.put_watermark("report", "big", "x" * 70_000, expected=None)
+    with pytest.raises(InvalidEventError, match="delete it instead"):
+        chime.put_watermark("report", "big", None, expected=None)
+
+
+def test_a_deleted_watermark_never_has_an_old_revision_again(chime: LakeChime) -> None:
+    first = chime.put_watermark("report", "events", 3, expected=None)
+    with pytest.raises(ConflictError):
+        chime.delete_watermark("report", "events", expected=first.revision + 1)
+    chime.delete_watermark("report", "events", expected=first.revision)
+    assert chime.watermark("report", "events") is None
+    assert chime.watermarks("report") == {}
+    with pytest.raises(NotFoundError, match="has no watermark"):
+        chime.delete_watermark("report", "events", expected=first.revision)
+    with pytest.raises(ConflictError):
+        chime.put_watermark("report", "events", 4, expected=first.revision)
+    again = chime.put_watermark("report", "events", 4, expected=None)
+    assert again.revision > first.revision + 1
+
+
+def test_of_many_who_move_a_watermark_at_once_one_does(chime: LakeChime) -> None:
+    start = chime.put_watermark("report", "events", 0, expected=None)
+    barrier = threading.Barrier(4)
+
+    def move(number: int) -> bool:
+        barrier.wait()
+        try:
+            chime.put_watermark("report", "events", number, expected=start.revision)
+        except ConflictError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(move, range(4))) == 1
+
+
+def test_the_outbox_moves_with_the_events_or_not_at_all(chime: LakeChime) -> None:
+    assert chime.table_state(TABLE) is None
+    chime.register([made(1)], outbox=Outbox(table=TABLE, position={"table_id": "x", "version": 1}))
+    state = chime.table_state(TABLE)
+    assert state is not None
+    assert (state.position, state.last_snapshot_id, state.last_seq, state.depth) == ({"table_id": "x", "version": 1}, "1", 1, None)
+    with pytest.raises(ConflictError, match="moved the position"):
+        chime.register([made(2)], outbox=Outbox(table=TABLE, position={"table_id": "x", "version": 2}))
+    assert len(chime.events().events) == 1
+    chime.register([made(2, partition=("a",))], outbox=Outbox(table=TABLE, position=7, expected={"version": 1, "table_id": "x"}))
+    chime.register([], outbox=Outbox(table=TABLE, position=8, expected=7))
+    state = chime.table_state(TABLE)
+    assert state is not None
+    assert (state.position, state.last_snapshot_id, state.depth) == (8, "2", 1)
+
+
+def test_of_producers_that_register_one_log_at_once_one_does(chime: LakeChime) -> None:
+    barrier = threading.Barrier(4)
+
+    def register(number: int) -> bool:
+        barrier.wait()
+        try:
+            chime.register([made(1, tags={"by": str(number)})], outbox=Outbox(table=TABLE, position=1))
+        except ConflictError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(register, range(4))) == 1
+    assert len(chime.events().events) == 1
+
+
+def test_a_table_without_events_has_a_position_at_most(chime: LakeChime) -> None:
+    chime.register([], outbox=Outbox(table="empty", position=[1], cluster="eu"))
+    state = chime.table_state("empty", "eu")
+    assert state is not None
+    assert (state.position, state.last_seq, state.last_snapshot_id) == ([1], None, None)
+    assert chime.table_state("empty") is None
+
+
+def test_old_events_go_and_the_newest_of_each_table_stays(chime: LakeChime) -> None:
+    chime.register([made(number, tags={"x": "1"}) for number in range(1, 6)])
+    (last,) = chime.register([made(1, table="other")])
+    assert last.event.event_ts is not None
+    assert chime.expire(0) == 0
+    assert chime.expire(last.event.event_ts + 1) == 4
+    page = chime.events()
+    assert [(found.event.table, found.event.snapshot_id) for found in page.events] == [(TABLE, "5"), ("other", "1")]
+    assert page.expired == page.head
+    assert [found.event.snapshot_id for found in chime.events([TABLE], tags={"x": "1"}).events] == ["5"]
+    (after,) = chime.register([made(6)])
+    assert not after.gap
+    assert (after.event.seq or 0) > page.head
+
+
+def test_what_a_consumer_has_not_passed_stays(chime: LakeChime) -> None:
+    places = seqs(chime.register([made(number) for number in range(1, 6)]))
+    chime.put_watermark("slow", "events", places[1], expected=None)
+    chime.put_watermark("fast", "events", places[4], expected=None)
+    chime.put_watermark("other kind", "version", 1, expected=None)
+    assert chime.expire(1 << 60) == 2
+    assert seqs(chime.events([TABLE], after=places[1]).events) == places[2:]
+    assert chime.events([TABLE], after=places[1]).expired == places[1]
+    assert chime.expire(1 << 60, keep_unseen=False) == 2
+
+
+def test_names_are_only_names(chime: LakeChime) -> None:
+    event = made(1, table=HOSTILE, partition=(HOSTILE,), tags={HOSTILE: HOSTILE}, cluster=HOSTILE)
+    chime.register([event])
+    assert len(chime.events([(HOSTILE, HOSTILE)], partition=[HOSTILE], tags={HOSTILE: HOSTILE}).events) == 1
+    assert chime.find([Interest(tables=((HOSTILE, HOSTILE),), tags={HOSTILE: HOSTILE})]).seqs == (1,)
+    chime.put_watermark(HOSTILE, HOSTILE, HOSTILE, expected=None)
+    assert chime.watermarks(HOSTILE)[HOSTILE].value == HOSTILE
+    assert chime.table_state(HOSTILE, HOSTILE) is not None
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda chime: chime.events(limit=0),
+        lambda chime: chime.events(limit=1_000_000),
+        lambda chime: chime.events("shop.orders"),
+        lambda chime: chime.events(["a\x00b"]),
+        lambda chime: chime.events([""]),
+        lambda chime: chime.events(["x" * 600]),
+        lambda chime: chime.events(after=-1),
+        lambda chime: chime.events(after=1 << 64),
+        lambda chime: chime.events(until=1 << 64),
+        lambda chime: chime.events(partition=[float("nan")]),
+        lambda chime: chime.events(partition="abc"),
+        lambda chime: chime.events(tags={"x": "y" * 1_000_000}),
+        lambda chime: chime.events_between("t", 2, 1),
+        lambda chime: chime.events_between("t", 1, 1 << 64),
+        lambda chime: chime.find([Interest(tables=())]),
+        lambda chime: chime.find([Interest(tables=("t",), after=-1)]),
+        lambda chime: chime.watermark(""),
+        lambda chime: chime.watermark("a\nb"),
+        lambda chime: chime.put_watermark("c", "k", float("inf"), expected=None),
+        lambda chime: chime.put_watermark("c", "k", 1, expected=1 << 70),
+        lambda chime: chime.table_state("\ud800"),
+        lambda chime: chime.expire(-1),
+        lambda chime: chime.expire(1 << 64),
+    ],
+)
+def test_what_does_not_fit_is_refused(chime: LakeChime, ask: object) -> None:
+    with pytest.raises(InvalidEventError):
+        ask(chime)  # type: ignore[operator]
+
+
+def test_many_registrations_at_once_are_all_there_once(chime_address: dict[str, str]) -> None:
+    """Threads with clients of their own; the same events come from two sides."""
+
+    def register(side: int) -> None:
+        with LakeChime.open(**chime_address) as client:
+            for number in range(1, 26):
+                client.register([made(number, table=f"t{side // 2}"), made(number, table=f"own{side}")])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(register, range(4)))
+    with LakeChime.open(**chime_address) as client:
+        found = client.events(limit=10_000).events
+        assert len(found) == len({(one.event.table, one.event.snapshot_id) for one in found}) == 25 * 6
+        assert seqs(found) == sorted(set(seqs(found)))
+        for table in {one.event.table for one in found}:
+            assert [one.event.snapshot_id for one in found if one.event.table == table] == [str(number) for number in range(1, 26)]
+            assert not [one for one in found if one.event.table == table and one.gap]
+
+
+def test_a_check_says_what_is_there(chime: LakeChime) -> None:
+    chime.register([made(1), made(2)])
+    assert "2 events" in chime.check()
+    assert "head 2" in chime.check()

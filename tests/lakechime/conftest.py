@@ -1,0 +1,20 @@
+"""Databases of a test's own."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of an empty database."""
+    make: Callable[[], str] = (
+        request.getfixturevalue("new_postgres") if request.param == "postgres" else lambda: f"sqlite:///{tmp_path}/lakechime.db"
+    )
+    return make()
+
+
+@pytest.fixture
+def new_postgres(request: pytest.FixtureRequest) -> Callable[[], str]:
+    return lambda: str(request.getfixturevalue("postgres").new_database())

@@ -1,0 +1,115 @@
+"""Hive-style folders: a partition that was not there before is an event, and one that was written again is an update."""
+
+import os
+from pathlib import Path
+
+import boto3
+import pytest
+
+from lakechime import InvalidEventError, LakeChime, NotFoundError
+from lakechime.completeness import completeness_tag
+from lakechime.producers.hive import HiveSource, newest_by_partition, packed, partition_of_path, register_partition, unpacked
+from lakechime.producers.outbox import Synced, Target, sync
+from tests.fixtures_s3 import BUCKET
+from tests.lakechime.producers.told import events_of
+
+NAME = "web.logs"
+
+
+def put(root: Path, path: str, at_s: int = 1_790_000_000) -> None:
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"x")
+    os.utime(file, (at_s, at_s))
+
+
+def look(client: LakeChime, path: object, **options: object) -> Synced:
+    return sync(client, HiveSource(path=str(path), target=Target(table=NAME), **options))  # type: ignore[arg-type]  # the test's own
+
+
+def told(client: LakeChime) -> list[tuple[object, str]]:
+    return [(event.partition, event.operation_type.value) for event in events_of(client, NAME)]
+
+
+def test_paths_of_partitions() -> None:
+    assert partition_of_path("dt=2026-11-01/hour=03") == ("2026-11-01", "03")
+    assert partition_of_path("a=x%3Ay/b=__HIVE_DEFAULT_PARTITION__/") == ("x:y", None)
+    with pytest.raises(InvalidEventError, match="no partition"):
+        partition_of_path("2026-11-01/hour=03")
+    with pytest.raises(InvalidEventError, match="levels dt, minute"):
+        partition_of_path("dt=1/minute=3", ("dt", "hour"))
+
+
+def test_new_partitions_and_those_written_again(client: LakeChime, tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    put(root, "dt=1/hour=02/a.parquet", 20)
+    put(root, "dt=1/hour=01/a.parquet", 10)
+    put(root, "dt=1/hour=03/.hidden", 30)
+    put(root, "_temporary/dt=1/hour=09/a.parquet", 30)
+    assert look(client, root).events == 2
+    assert look(client, root).events == 0
+    put(root, "dt=1/hour=03/b.parquet", 40)
+    put(root, "dt=1/hour=01/b.parquet", 50)
+    look(client, root)
+    assert told(client) == [(("1", "01"), "APPEND"), (("1", "02"), "APPEND"), (("1", "03"), "APPEND"), (("1", "01"), "UPDATE")]
+    assert [event.snapshot_ts for event in events_of(client, NAME)] == [10_000, 20_000, 40_000, 50_000]
+    assert look(client, root).events == 0
+
+
+def test_with_a_marker_a_partition_is_told_when_it_has_it(client: LakeChime, tmp_path: Path) -> None:
+    put(tmp_path / "logs", "dt=1/a.parquet", 10)
+    put(tmp_path / "logs", "dt=2/a.parquet", 10)
+    put(tmp_path / "logs", "dt=2/_SUCCESS", 11)
+    look(client, tmp_path / "logs", marker="_SUCCESS")
+    assert told(client) == [(("2",), "APPEND")]
+
+
+def test_folders_of_other_levels_are_named_and_stop_nobody(client: LakeChime, tmp_path: Path) -> None:
+    put(tmp_path / "logs", "dt=1/hour=1/a", 10)
+    put(tmp_path / "logs", "dt=1/a", 20)
+    put(tmp_path / "logs", "old/a", 20)
+    put(tmp_path / "logs", "dt=1/hour=2/a", 30)
+    synced = look(client, tmp_path / "logs")
+    assert told(client) == [(("1", "1"), "APPEND"), (("1", "2"), "APPEND")]
+    assert "'dt=1'" in synced.notes[0]
+    assert "'old'" in synced.notes[0]
+    with pytest.raises(InvalidEventError, match="old"):
+        look(client, tmp_path / "logs")
+    with pytest.raises(NotFoundError, match="correct the path"):
+        look(client, tmp_path / "none")
+
+
+def test_who_wrote_a_partition_registers_it_with_what_is_complete(client: LakeChime) -> None:
+    for _ in range(2):
+        first = register_partition(client, NAME, "dt=1/hour=1", keys=("dt", "hour"), tags=completeness_tag("hourly", 99))
+    assert first.duplicate
+    register_partition(client, NAME, "dt=1/hour=1", tags=completeness_tag("hourly", 100))
+    assert [dict(event.tags) for event in events_of(client, NAME)] == [{"completeness.hourly": "99"}, {"completeness.hourly": "100"}]
+    with pytest.raises(InvalidEventError, match="levels"):
+        register_partition(client, NAME, "dt=1")
+
+
+def test_what_was_seen_is_small() -> None:
+    seen = {
+        f"dt=2026-{month:02d}-{day:02d}/hour={hour:02d}": 1_790_000_000_000 + hour
+        for month in range(12)
+        for day in range(30)
+        for hour in range(24)
+    }
+    assert unpacked(packed(seen)) == seen
+    assert len(packed(seen)) < 8 * len(seen)
+
+
+@pytest.mark.s3
+def test_folders_on_s3(client: LakeChime, s3_options: dict[str, str]) -> None:
+    names = ("aws_access_key_id", "aws_secret_access_key", "region_name", "endpoint_url")
+    store = boto3.client("s3", **{name: s3_options[name] for name in names})  # type: ignore[call-overload]  # by name
+    store.put_object(Bucket=BUCKET, Key="hive/logs/dt=1/hour=01/a.parquet", Body=b"x")
+    assert look(client, f"s3://{BUCKET}/hive/logs", options=s3_options).events == 1
+    store.put_object(Bucket=BUCKET, Key="hive/logs/dt=1/hour=02/a.parquet", Body=b"x")
+    assert look(client, f"s3://{BUCKET}/hive/logs", options=s3_options).events == 1
+    assert told(client) == [(("1", "01"), "APPEND"), (("1", "02"), "APPEND")]
+
+
+def test_stamps_are_those_of_the_newest_file() -> None:
+    assert newest_by_partition(iter(()), None) == {}

@@ -1,0 +1,292 @@
+"""An Opal table's log is the outbox: its commits are events, once, in order, whoever looks when."""
+
+import contextlib
+import itertools
+import shutil
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakechime import InvalidEventError, LakeChime, OperationType, TableFormat, UnavailableError, chain
+from lakechime.chains import ProblemKind
+from lakechime.producers.opal import is_empty_ingest, sync_opal
+from opal_lake.clock import ManualClock
+from opal_lake.duration import parse_duration
+from opal_lake.spec.table_spec import TableLayout, plan_spec
+from opal_lake.storage import Storage
+from opal_lake.storage.memory import MemoryStorage
+from opal_lake.table import Table, create_on
+from opal_lake.testing.ids import CountingIds
+from tests.lakechime.producers.told import events_of
+from tests.opal_lake import shop
+
+NAME = "shop.prices"
+LAYOUT = TableLayout(keys=["sku"], delta="at", deletes="price IS NULL")
+
+
+def put(table: Table, *values: shop.Row, **options: Any) -> Any:
+    rows, deleted = shop.rows(values)
+    return table.ingest(rows, deleted, **options)
+
+
+def test_each_version_that_changes_the_view_is_an_event(client: LakeChime) -> None:
+    table = shop.create(MemoryStorage())
+    put(table, ("a", 1, 10), ("b", 1, 10), metadata="inline", partition_key="2026-11-01")
+    put(table, ("a", 2, None), metadata="inline")
+    put(table, ("c", 3, 1), partition_key="2026-11-02")
+    put(table, ("b", 3, 11), partition_key="2026-11-03")
+    table.metagen()
+    table.compact()
+    table.savepoint("kept")
+    synced = sync_opal(client, table, NAME)
+    told = [(event.snapshot_id, event.prev_snapshot_id, event.partition, event.operation_type.value) for event in events_of(client, NAME)]
+    assert told == [
+        ("0", None, None, "APPEND"),
+        ("1", "0", ("2026-11-01",), "APPEND"),
+        ("2", "1", None, "DELETE"),
+        ("5", "2", ("2026-11-02",), "UPDATE"),
+        ("5", "2", ("2026-11-03",), "UPDATE"),
+    ]
+    assert (synced.events, synced.last) == (5, "5")
+    times = {str(commit.version): commit.timestamp_us // 1000 for commit in table.history()}
+    assert all(event.snapshot_ts == times[str(event.snapshot_id)] for event in events_of(client, NAME))
+    assert {event.table_format for event in events_of(client, NAME)} == {TableFormat.OPAL}
+
+
+def test_partition_keys_of_ingests_that_were_looked_at_before_are_known(client: LakeChime) -> None:
+    table = shop.create(MemoryStorage())
+    put(table, ("c", 3, 1), partition_key="2026-11-02")
+    sync_opal(client, table, NAME)
+    table.metagen()
+    sync_opal(client, table, NAME)
+    assert events_of(client, NAME)[-1].partition == ("2026-11-02",)
+
+
+def test_a_partition_without_rows_is_told(client: LakeChime) -> None:
+    table = shop.create(MemoryStorage())
+    put(table, partition_key="2026-11-02", token="empty")
+    sync_opal(client, table, NAME)
+    assert [(event.snapshot_id, event.partition) for event in events_of(client, NAME)] == [("0", None), ("1", ("2026-11-02",))]
+
+
+def test_business_snapshots_and_restores_are_tags(client: LakeChime) -> None:
+    table = shop.create(MemoryStorage())
+    put(table, ("a", 1, 10), metadata="inline", business_snapshot="2026-11-01")
+    put(table, ("a", 2, 11), metadata="inline")
+    table.restore(version=1)
+    sync_opal(client, table, NAME)
+    events = events_of(client, NAME)
+    assert events[1].tags["opal.business_snapshot"] == "2026-11-01"
+    assert (events[3].tags["opal.restored_version"], events[3].operation_type) == ("1", OperationType.UPDATE)
+    assert [problem.kind for problem in chain(events, on_problems="report").problems] == [ProblemKind.RESTORE]
+
+
+def test_the_name_is_a_property_or_the_place(client: LakeChime, tmp_path: Path) -> None:
+    named = Table.create(f"{tmp_path}/a", shop.SCHEMA, replace(LAYOUT, properties={"event_table": "shop.a"}))
+    placed = Table.create(f"{tmp_path}/b", shop.SCHEMA, LAYOUT)
+    assert sync_opal(client, named).table == "shop.a"
+    assert sync_opal(client, f"file://{placed.uri}").table == f"{tmp_path}/b"
+
+
+@dataclass
+class Counting:
+    """A store that counts what it is asked."""
+
+    store: Any
+    asked: list[str] = field(default_factory=list)
+    killed: str | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(*args: Any, **named: Any) -> Any:
+            self.asked.append(name)
+            if name == "register" and self.killed == "before":
+                raise UnavailableError("killed")
+            answer = getattr(self.store, name)(*args, **named)
+            if name == "register" and self.killed == "after":
+                raise UnavailableError("killed")
+            return answer
+
+        return ask
+
+
+def test_a_look_at_nothing_new_is_one_request_and_at_something_two(client: LakeChime) -> None:
+    table, counting = shop.create(MemoryStorage()), Counting(client.store)
+    counted = LakeChime(counting)
+    for _ in range(20):
+        put(table, ("a", 1, 10), metadata="inline")
+    sync_opal(counted, table, NAME)
+    assert counting.asked == ["table_state", "register"]
+    sync_opal(counted, table, NAME)
+    assert counting.asked == ["table_state", "register", "table_state"]
+
+
+def test_versions_that_expired_before_they_were_registered_are_said(client: LakeChime) -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    layout = replace(LAYOUT, properties={"checkpoint_commits": 1})
+    table = create_on(storage, plan_spec(shop.SCHEMA, layout), clock, CountingIds())
+    put(table, ("a", 1, 10), metadata="inline")
+    sync_opal(client, table, NAME)
+    for at in range(2, 7):
+        put(table, ("a", at, 10), metadata="inline")
+    lapse(table, clock)
+    put(table, ("a", 9, 10), metadata="inline")
+    synced = sync_opal(client, table, NAME)
+    page = client.events([NAME]).events
+    assert (page[2].event.snapshot_id, page[2].event.prev_snapshot_id, page[2].gap) == ("6", "5", True)
+    assert page[2].event.tags["lost_snapshots"] == "2-6"
+    assert len(synced.notes) == 1
+    assert ProblemKind.GAP in {problem.kind for problem in chain([one.event for one in page], on_problems="report").problems}
+    alone = chain([one.event for one in page[2:]], on_problems="report")
+    assert [problem.kind for problem in alone.problems] == [ProblemKind.GAP]
+    assert sync_opal(client, table, NAME).events == 0
+
+
+def lapse(table: Table, clock: ManualClock) -> None:
+    """All but the newest version expire, and the log before it goes."""
+    for _ in range(3):
+        clock.at_us += parse_duration("30d", name="span")
+        table.retain(window="0s", grace="0s")
+        table.savepoint("s", move=True)
+        table.release("s")
+
+
+def test_rewrites_that_expired_are_no_gap(client: LakeChime) -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    layout = replace(LAYOUT, properties={"checkpoint_commits": 1})
+    table = create_on(storage, plan_spec(shop.SCHEMA, layout), clock, CountingIds())
+    put(table, ("a", 1, 10), metadata="inline")
+    sync_opal(client, table, NAME)
+    for _ in range(5):
+        table.savepoint("s", move=True)
+    lapse(table, clock)
+    assert not any(version in (2, 3) for version in versions_in_the_log(storage))
+    put(table, ("a", 2, 10), metadata="inline")
+    assert sync_opal(client, table, NAME).notes == ()
+    page = client.events([NAME]).events
+    assert (page[-1].event.prev_snapshot_id, page[-1].gap) == ("1", False)
+    chain([one.event for one in page])
+
+
+def versions_in_the_log(storage: Storage) -> list[int]:
+    return [int(entry.path[-25:-5]) for entry in storage.list("_opal/log/")]
+
+
+def test_a_table_that_was_made_again_tells_its_versions_again(client: LakeChime, tmp_path: Path) -> None:
+    for prices in ([1, 2, 3], [4, 5]):
+        table = Table.create(f"{tmp_path}/t", shop.SCHEMA, LAYOUT)
+        for price in prices:
+            put(table, ("a", price, price), metadata="inline")
+        sync_opal(client, table, NAME)
+        sync_opal(client, table, NAME)
+        shutil.rmtree(f"{tmp_path}/t")
+    events = events_of(client, NAME)
+    assert [event.snapshot_id for event in events] == ["0", "1", "2", "3", "0", "1", "2"]
+    assert ProblemKind.RECREATED in {problem.kind for problem in chain(events, on_problems="report").problems}
+
+
+def test_a_table_that_went_back_to_a_backup_is_said(client: LakeChime, tmp_path: Path) -> None:
+    table = Table.create(f"{tmp_path}/t", shop.SCHEMA, LAYOUT)
+    put(table, ("a", 1, 1), metadata="inline")
+    shutil.copytree(f"{tmp_path}/t", f"{tmp_path}/backup")
+    put(table, ("a", 2, 2), metadata="inline")
+    sync_opal(client, table, NAME)
+    shutil.rmtree(f"{tmp_path}/t")
+    shutil.move(f"{tmp_path}/backup", f"{tmp_path}/t")
+    for price in (7, 8):
+        put(table, ("a", price, price), metadata="inline")
+    sync_opal(client, table, NAME)
+    assert [event.snapshot_id for event in events_of(client, NAME)] == ["0", "1", "2", "0", "1", "2", "3"]
+    assert chain(events_of(client, NAME), on_problems="report").problems
+
+
+def test_two_tables_of_one_name_are_refused(client: LakeChime, tmp_path: Path) -> None:
+    sync_opal(client, Table.create(f"{tmp_path}/a", shop.SCHEMA, LAYOUT), NAME)
+    with pytest.raises(InvalidEventError, match="under another name"):
+        sync_opal(client, Table.create(f"{tmp_path}/b", shop.SCHEMA, LAYOUT), NAME)
+
+
+VERBS = ("inline", "batch", "metagen", "compact", "restore", "savepoint", "look", "look", "killed before", "killed after")
+
+
+def test_whoever_looks_when_and_is_killed_where_each_commit_is_told_once(client: LakeChime) -> None:
+    """Several writers, each with a head of its own; a look dies before its transaction, or after it, before it knows."""
+    names = itertools.count()
+    counting = Counting(client.store)
+    killed = LakeChime(counting)
+
+    @settings(max_examples=20, suppress_health_check=list(HealthCheck), print_blob=True)
+    @given(st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 2), st.integers(0, 30)), max_size=30))
+    def run(steps: list[tuple[str, int, int]]) -> None:
+        name, storage = f"t{next(names)}", MemoryStorage()
+        writers = [shop.create(storage), shop.reopen(storage, "x"), shop.reopen(storage, "y")]
+        for at, (verb, writer, number) in enumerate(steps):
+            counting.killed = verb.removeprefix("killed ") if verb.startswith("killed") else None
+            if verb == "look" or counting.killed is not None:
+                with contextlib.suppress(UnavailableError):
+                    sync_opal(killed, writers[writer], name)
+            else:
+                act(writers[writer], verb, number, at)
+        sync_opal(client, writers[0], name)
+        equal_to_log(client, writers[0], name)
+
+    run()
+
+
+def act(table: Table, verb: str, number: int, at: int) -> None:
+    """One job of one writer."""
+    match verb:
+        case "inline" | "batch":
+            row = ("abc"[number % 3], at, None if number % 5 == 0 else number)
+            put(table, row, metadata=verb, partition_key=(None, "k1", "k2")[number % 3])
+        case "metagen":
+            table.metagen()
+        case "compact":
+            table.compact()
+        case "restore":
+            table.restore(version=number % (table.snapshot_at().version + 1))
+        case "savepoint":
+            table.savepoint("s", move=True)
+
+
+def equal_to_log(client: LakeChime, table: Table, name: str = NAME) -> None:
+    """The events are the commits that changed the view, once, in order, and their chain is the log."""
+    commits = [commit for commit in reversed([*table.history()]) if commit.changes_view or is_empty_ingest(commit)]
+    events = events_of(client, name)
+    snapshots = [*dict.fromkeys(event.snapshot_id for event in events)]
+    assert snapshots == [str(commit.version) for commit in commits]
+    assert len({(event.snapshot_id, event.partition) for event in events}) == len(events)
+    order = [int(event.snapshot_id or 0) for event in events]
+    assert order == sorted(order)
+    before = dict(zip(snapshots[1:], snapshots, strict=False))
+    assert all(event.prev_snapshot_id == before.get(str(event.snapshot_id)) for event in events)
+    followed = chain(events, on_problems="report")
+    assert followed.snapshots == tuple(snapshots)
+    assert {problem.kind for problem in followed.problems} <= {ProblemKind.RESTORE}
+    assert not any(one.gap for one in client.events([name], limit=10_000).events)
+
+
+def test_many_at_once_do_no_harm(client: LakeChime) -> None:
+    storage = MemoryStorage()
+    tables = [shop.create(storage), *(shop.reopen(storage, name) for name in "xyz")]
+    failures: list[Exception] = []
+
+    def work(table: Table, number: int) -> None:
+        try:
+            for step in range(15):
+                put(table, (f"{number}", step, step), metadata="inline", partition_key=f"k{number}")
+                sync_opal(client, table, NAME)
+        except Exception as error:  # noqa: BLE001  # shown below
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(table, number)) for number, table in enumerate(tables)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    equal_to_log(client, tables[0])

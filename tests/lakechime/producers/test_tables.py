@@ -1,0 +1,86 @@
+"""Which tables to look at, as words and as a file."""
+
+from pathlib import Path
+
+import pytest
+
+from lakechime import InvalidEventError
+from lakechime.producers.delta import DeltaSource
+from lakechime.producers.hive import HiveSource
+from lakechime.producers.iceberg import IcebergPlace, IcebergSource
+from lakechime.producers.opal import OpalPlace
+from lakechime.producers.outbox import Target
+from lakechime.producers.tables import read_tables, tables_of_words
+
+FILE = """
+interval: 1m
+tables:
+  - {table: shop.orders, format: opal, path: "s3://lake/orders", options: {endpoint_url: "http://s3"}}
+  - {format: opal, path: lake/users}
+  - {table: web.clicks, format: iceberg, identifier: web.clicks, catalog: prod, branch: audit, options: {uri: "https://catalog"}}
+  - {table: web.views, format: delta, path: /lake/views, cluster: east}
+  - {table: web.logs, format: hive, path: /lake/logs, keys: [dt, hour], marker: _SUCCESS}
+"""
+
+
+def test_words() -> None:
+    words = ("lake/users", "a=opal:s3://lake/a", "b=iceberg:prod:web.b", "c=iceberg:s3://lake/c", "d=delta:/lake/d", "e=hive:/lake/e")
+    assert tables_of_words(words, "east") == {
+        "east/lake/users": OpalPlace(path="lake/users", cluster="east"),
+        "east/a": OpalPlace(path="s3://lake/a", name="a", cluster="east"),
+        "east/b": IcebergSource(place=IcebergPlace(catalog="prod", identifier="web.b"), target=Target(table="b", cluster="east")),
+        "east/c": IcebergSource(place=IcebergPlace(path="s3://lake/c"), target=Target(table="c", cluster="east")),
+        "east/d": DeltaSource(path="/lake/d", target=Target(table="d", cluster="east")),
+        "east/e": HiveSource(path="/lake/e", target=Target(table="e", cluster="east")),
+    }
+
+
+@pytest.mark.parametrize("word", ["a=/lake/a", "a=hudi:/lake/a", "a=delta:", "=delta:/lake/a"])
+def test_words_that_name_no_table(word: str) -> None:
+    with pytest.raises(InvalidEventError, match=r"FORMAT:PLACE|needs a name"):
+        tables_of_words([word])
+
+
+def test_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "tables.yaml"
+    file.write_text(FILE, encoding="utf-8")
+    tables = read_tables(str(file))
+    assert tables.interval_seconds == 60
+    assert tables.sources["shop.orders"] == OpalPlace(path="s3://lake/orders", name="shop.orders", options={"endpoint_url": "http://s3"})
+    assert tables.sources["lake/users"] == OpalPlace(path="lake/users")
+    place = IcebergPlace(identifier="web.clicks", catalog="prod", properties={"uri": "https://catalog"})
+    assert tables.sources["web.clicks"] == IcebergSource(place=place, target=Target(table="web.clicks"), branch="audit")
+    assert tables.sources["east/web.views"] == DeltaSource(path="/lake/views", target=Target(table="web.views", cluster="east"))
+    assert tables.sources["web.logs"] == HiveSource(
+        path="/lake/logs", target=Target(table="web.logs"), keys=("dt", "hour"), marker="_SUCCESS"
+    )
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("tables: []", "a list of tables"),
+        ("tables: [{format: opal, path: a}]\nevery: 3s", "unknown: every"),
+        ("[1]", "no mapping"),
+        ("tables: [", "cannot be read"),
+        ("tables: [{table: a, format: opal, path: a}]\ninterval: soon", "interval"),
+        ("tables: [{table: a, format: opal, path: a}]\ninterval: 0s", "at least 1s"),
+        ("tables: [{table: a, format: hudi}, 7]", "table 1: .*no format.*table 2"),
+        ("tables: [{table: a, format: delta}]", "needs a path"),
+        ("tables: [{format: delta, path: a}]", "needs a name"),
+        ("tables: [{table: a, format: delta, path: a, keys: [dt]}]", "keys is unknown"),
+        ("tables: [{table: a, format: hive, path: a, keys: dt}]", "write a list"),
+        ("tables: [{table: a, format: iceberg}]", "not by both"),
+        ("tables: [{table: a, format: opal, path: a}, {table: a, format: delta, path: b}]", "a is there twice"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "tables.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidEventError, match=f"(?s){said}"):
+        read_tables(str(file))
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidEventError, match="cannot be read"):
+        read_tables(f"{tmp_path}/none.yaml")

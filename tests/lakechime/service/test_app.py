@@ -1,0 +1,205 @@
+"""What the service answers: clear errors, limits, pages, and no wait of the event loop for the database."""
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from lakechime import DataChangeEvent, LakeChime, TableFormat, UnavailableError
+from lakechime.service.access import NO_ACCESS_CONTROL
+from lakechime.service.app import create_app
+from lakechime.service.limits import MAX_BODY_BYTES
+from lakechime.store.sql_store import SqlStore
+from tests.fixtures_lakechime import Served, listening, serving
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with serving(f"sqlite:///{tmp_path}/lakechime.db") as running:
+        yield running
+
+
+def post(served: Served, path: str, body: Any) -> httpx.Response:
+    return request(served, "POST", path, content=body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+def request(served: Served, method: str, path: str, **more: Any) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {served.tokens['admin']}", "Content-Type": "application/json"}
+    return httpx.request(method, served.url + path, headers=headers, timeout=60, **more)
+
+
+def event(number: int, **more: Any) -> dict[str, Any]:
+    return {"table": "shop.orders", "table_format": "ICEBERG", "snapshot_id": str(number), **more}
+
+
+@pytest.mark.parametrize(
+    "path, body, said",
+    [
+        (
+            "/v1/events",
+            {"events": [{**event(1), "tabel": "t"}]},
+            "events[0]: an event has no field 'tabel'; its fields are table",
+        ),
+        ("/v1/events", {"events": [], "outobx": None}, "there is no field 'outobx'; did you mean 'outbox'?"),
+        ("/v1/events", {"events": [event(1, seq=4)]}, "registered already"),
+        ("/v1/events", {"events": [event(1, tags={"a": "x" * 1_000_000})]}, "tag 'a' has 1,000,000 characters, and at most 1,024 are kept"),
+        ("/v1/events", {"events": [{"table": "t", "table_format": "ICEBERG"}]}, "has no snapshot_id; only HIVE may leave it out"),
+        ("/v1/events/query", {"tabels": ["t"]}, "did you mean 'tables'?"),
+        ("/v1/events/query", {"tables": ["t"], "limit": 0}, "limit: Input should be greater than or equal to 1"),
+        ("/v1/events/query", {"tables": ["t"], "after": "7"}, "after: Input should be a valid integer"),
+        ("/v1/events/query", {"start_ts": 5}, "a range of times has both start_ts and end_ts"),
+        ("/v1/events/query", {"partition": "2026-11-24"}, "partition: partition='2026-11-24' is no list"),
+        ("/v1/events/find", {"interests": [{"tables": []}]}, "interests[0].tables: List should have at least 1 item"),
+        ("/v1/triggers/snapshot", {"tables": ["t"], "mode": "some"}, "mode: Input should be 'any' or 'all'"),
+        ("/v1/events", [], "body: Input should be a valid dictionary"),
+        ("/v1/events", b"{", "the body is no JSON"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_a_sentence(served: Served, path: str, body: Any, said: str) -> None:
+    answer = post(served, path, body)
+    assert (answer.status_code, answer.json()["error"]) == (422, "invalid")
+    assert said in answer.json()["message"]
+    with served.open() as client:
+        assert client.head() == 0
+
+
+def test_unknown_parameters_of_a_url_are_refused(served: Served) -> None:
+    answer = request(served, "GET", "/v1/events/tail?afetr=7")
+    assert (answer.status_code, answer.json()["message"]) == (422, "query: there is no field 'afetr'; did you mean 'after'?")
+
+
+def test_paths_and_methods_that_are_not_there_are_said(served: Served) -> None:
+    missing, wrong = request(served, "GET", "/v2/events"), request(served, "PATCH", "/v1/events")
+    assert (missing.status_code, missing.json()["error"]) == (404, "not_found")
+    assert (wrong.status_code, wrong.json()["error"]) == (405, "method_not_allowed")
+
+
+def test_a_body_of_another_partition_depth_registers_nothing(served: Served) -> None:
+    assert post(served, "/v1/events", {"events": [event(1, partition=["a", 1])]}).status_code == 200
+    answer = post(served, "/v1/events", {"events": [event(2), event(3, partition=["a"])]})
+    assert answer.status_code == 422
+    assert "levels" in answer.json()["message"]
+    with served.open() as client:
+        assert len(client.events().events) == 1
+
+
+@pytest.mark.parametrize("length_is_said", [True, False])
+def test_a_larger_body_is_refused(served: Served, length_is_said: bool) -> None:
+    body = b'{"events": ["' + b"x" * MAX_BODY_BYTES + b'"]}'
+    chunks = (body[place : place + 65_536] for place in range(0, len(body), 65_536))
+    answer = request(served, "POST", "/v1/events", content=body if length_is_said else chunks)
+    assert (answer.status_code, answer.json()["error"]) == (413, "too_large")
+    assert f"larger than {MAX_BODY_BYTES:,} bytes" in answer.json()["message"]
+    assert request(served, "GET", "/v1/head").status_code == 200
+
+
+def test_deep_json_is_no_bug(served: Served) -> None:
+    deep = b'{"events": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+    answer = post(served, "/v1/events", deep)
+    assert answer.status_code in (400, 422)
+    assert answer.json()["error"] in ("malformed", "invalid")
+
+
+def test_pages_and_times_and_the_tail_name_each_event_once(served: Served) -> None:
+    post(served, "/v1/events", {"events": [event(number, tags={"even": str(number % 2)}) for number in range(1, 26)]})
+    found, after, more = [], 0, True
+    while more:
+        page = post(served, "/v1/events/query", {"tables": ["shop.orders"], "tags": {"even": "0"}, "after": after, "limit": 5}).json()
+        found += [one["event"]["snapshot_id"] for one in page["events"]]
+        after, more = page["next_after"], page["more"]
+    assert found == [str(number) for number in range(2, 26, 2)]
+    times = {"start_ts": 0, "end_ts": 1 << 50, "limit": 20}
+    first = post(served, "/v1/events/query", times).json()
+    rest = post(served, "/v1/events/query", {**times, "after": first["next_after"]}).json()
+    assert (len(first["events"]), first["more"], len(rest["events"]), rest["more"]) == (20, True, 5, False)
+    assert post(served, "/v1/events/query", {**times, "end_ts": 1}).json()["events"] == []
+    tail = request(served, "GET", "/v1/events/tail?after=0&limit=3").json()
+    assert [one["event"]["snapshot_id"] for one in tail["events"]] == ["1", "2", "3"]
+
+
+def test_triggers_are_evaluated_by_the_service(served: Served) -> None:
+    post(served, "/v1/events", {"events": [event(1, partition=["a"], tags={"completeness.daily": "99"})]})
+    asked = {"table": "shop.orders", "partition": ["a"]}
+    assert len(post(served, "/v1/triggers/partition", asked).json()["events"]) == 1
+    assert post(served, "/v1/triggers/partition", {**asked, "tags": {"x": "1"}}).json() == {"events": []}
+    assert post(served, "/v1/triggers/partition", {**asked, "start_ts": 1 << 47}).json() == {"events": []}
+    fired = post(served, "/v1/triggers/snapshot", {"tables": ["shop.orders", "other"]}).json()["fired"]
+    assert ([one["snapshot_id"] for one in fired["events"]], fired["from_seq"]) == (["1"], 0)
+    again = {"tables": [{"table": "shop.orders"}], "after_seq": fired["to_seq"]}
+    assert post(served, "/v1/triggers/snapshot", again).json() == {"fired": None}
+    assert post(served, "/v1/triggers/snapshot", {"tables": ["shop.orders", "other"], "mode": "all"}).json() == {"fired": None}
+
+
+def test_a_database_that_is_busy_stops_no_other_answer(served: Served, tmp_path: Path) -> None:
+    """Health is asked while a registration waits for the lock that somebody else holds."""
+    holder = sqlite3.connect(tmp_path / "lakechime.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    answers: list[int] = []
+    waiting = threading.Thread(target=lambda: answers.append(post(served, "/v1/events", {"events": [event(1)]}).status_code))
+    waiting.start()
+    for _ in range(5):
+        assert request(served, "GET", "/health").json() == {"status": "ok"}
+    assert waiting.is_alive()
+    assert answers == []
+    holder.execute("ROLLBACK")
+    holder.close()
+    waiting.join(60)
+    assert answers == [200]
+
+
+def test_a_database_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.write_text("no folder yet")
+    url = f"sqlite:///{folder}/lakechime.db"
+
+    def open_store() -> SqlStore:
+        try:
+            return SqlStore.open(url)
+        except OSError as error:
+            raise UnavailableError(f"the disk is away: {error}") from error
+
+    with listening(create_app(open_store, NO_ACCESS_CONTROL)) as at:
+        answer = httpx.get(f"{at}/v1/head")
+        assert (answer.status_code, answer.json()["error"], answer.headers["Retry-After"]) == (503, "unavailable", "1")
+        assert httpx.get(f"{at}/ready").status_code == 503
+        assert httpx.get(f"{at}/health").status_code == 200
+        folder.unlink()
+        assert httpx.get(f"{at}/ready").status_code == 200
+        with LakeChime.open(at) as client:
+            client.register([DataChangeEvent(table="t", table_format=TableFormat.HIVE)])
+            assert client.head() == 1
+
+
+def test_a_wrong_database_is_the_service_s_fault(tmp_path: Path) -> None:
+    with listening(create_app(lambda: SqlStore.open("mysql://nowhere/db"), NO_ACCESS_CONTROL)) as at:
+        answer = httpx.get(f"{at}/v1/head")
+    assert (answer.status_code, answer.json()["error"]) == (503, "unavailable")
+    assert "cannot open its database" in answer.json()["message"]
+
+
+def test_a_bug_is_an_answer_too(tmp_path: Path) -> None:
+    def open_store() -> SqlStore:
+        raise ZeroDivisionError("a secret that is only for the log")
+
+    with listening(create_app(open_store, NO_ACCESS_CONTROL)) as at:
+        answer = httpx.get(f"{at}/v1/head")
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "bug", "message": "a bug in the service (ZeroDivisionError); its log says more"}
+
+
+def test_the_document_names_every_path_and_every_error(served: Served) -> None:
+    document = request(served, "GET", "/openapi.json").json()
+    assert {"/v1/events", "/v1/events/query", "/v1/watermark", "/v1/triggers/snapshot", "/health"} <= {*document["paths"]}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if path.startswith("/v1"):
+                assert {"401", "403", "422", "503"} <= {*operation["responses"]}, (method, path)
+                assert operation["security"] == [{"HTTPBearer": []}]
+            if "requestBody" in operation:
+                assert {"400", "413"} <= {*operation["responses"]}, (method, path)
+    assert "ValidationError" not in json.dumps(document)

@@ -1,0 +1,200 @@
+"""What a watermark passes is never overtaken: with transactions held open, in any interleaving with registrations and readers."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, Engine, create_engine, text
+
+from lakechime import Interest, InvalidEventError, LakeChime
+from lakechime.store.register import register_in
+from tests.lakechime.made import made
+
+PRODUCERS = 3
+
+
+@pytest.fixture
+def postgres_chime(new_postgres: Callable[[], str]) -> Iterator[tuple[LakeChime, Engine]]:
+    url = new_postgres()
+    engine = create_engine(url, pool_size=PRODUCERS + 2)
+    with LakeChime.open(url) as client:
+        yield client, engine
+    engine.dispose()
+
+
+@pytest.mark.postgres
+def test_an_event_appears_when_its_transaction_commits_and_not_before(postgres_chime: tuple[LakeChime, Engine]) -> None:
+    chime, engine = postgres_chime
+    with engine.connect() as late, late.begin() as transaction:
+        register_in(late, [made(1, table="late")])
+        (quick,) = chime.register([made(1)])
+        assert chime.head() == quick.event.seq
+        page = chime.tail(0)
+        assert [found.event.table for found in page.events] == [quick.event.table]
+        transaction.commit()
+    after = chime.tail(page.next_after)
+    assert [found.event.table for found in after.events] == ["late"]
+    assert (after.events[0].event.seq or 0) > (quick.event.seq or 0)
+    assert (after.events[0].event.event_ts or 0) >= (quick.event.event_ts or 0)
+
+
+@pytest.mark.postgres
+def test_a_transaction_that_is_undone_leaves_nothing(postgres_chime: tuple[LakeChime, Engine]) -> None:
+    chime, engine = postgres_chime
+    with engine.connect() as connection, connection.begin() as transaction:
+        register_in(connection, [made(1)])
+        transaction.rollback()
+    assert chime.tail(0).events == ()
+    (given,) = chime.register([made(1)])
+    assert not given.duplicate
+
+
+@pytest.mark.postgres
+def test_the_same_event_from_two_transactions_is_one(postgres_chime: tuple[LakeChime, Engine]) -> None:
+    """Neither waits for the other."""
+    chime, engine = postgres_chime
+    with engine.connect() as first, engine.connect() as second, first.begin() as one, second.begin() as two:
+        register_in(first, [made(1, tags={"by": "first"})])
+        register_in(second, [made(1, tags={"by": "second"})])
+        two.commit()
+        assert [found.event.tags["by"] for found in chime.tail(0).events] == ["second"]
+        one.commit()
+    assert [found.event.tags["by"] for found in chime.tail(0).events] == ["second"]
+    assert chime.register([made(1)])[0].duplicate
+
+
+@pytest.mark.postgres
+def test_a_partition_of_a_wrong_depth_leaves_the_producers_transaction_whole(postgres_chime: tuple[LakeChime, Engine]) -> None:
+    chime, engine = postgres_chime
+    chime.register([made(1, partition=("a",))])
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE of_the_producer (n integer)"))
+        with pytest.raises(InvalidEventError, match="levels"):
+            register_in(connection, [made(2, partition=("a", "b"))])
+        connection.execute(text("INSERT INTO of_the_producer VALUES (1)"))
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT n FROM of_the_producer")).scalars().all() == [1]
+
+
+def test_sqlite_takes_a_producers_own_transaction_too(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/lakechime.db"
+    with LakeChime.open(url) as chime:
+        engine = create_engine(url)
+        with engine.begin() as connection:
+            register_in(connection, [made(1, partition=("a",), tags={"x": "1"}), made(2)])
+            assert chime.head() == 0
+        assert [found.event.snapshot_id for found in chime.events(tags={"x": "1"}).events] == ["1"]
+        assert [one.duplicate for one in chime.register([made(2), made(3)])] == [True, False]
+        engine.dispose()
+
+
+@dataclass
+class Story:
+    """Producers with transactions of their own, and readers with watermarks."""
+
+    chime: LakeChime
+    engine: Engine
+    name: str
+    open: dict[int, Connection] = field(default_factory=dict)
+    pending: dict[int, list[str]] = field(default_factory=dict)
+    committed: set[str] = field(default_factory=set)
+    snapshots: int = 0
+    watermarks: dict[str, int] = field(default_factory=lambda: {"all": 0, "mine": 0, "found": 0})
+    seen: dict[str, list[str]] = field(default_factory=lambda: {"all": [], "mine": [], "found": []})
+    times: list[int] = field(default_factory=list)
+
+    def act(self, verb: str, producer: int) -> None:
+        getattr(self, verb)(producer)
+
+    def _next(self) -> str:
+        self.snapshots += 1
+        return str(self.snapshots)
+
+    def hold(self, producer: int) -> None:
+        """Register within a transaction that stays open."""
+        if producer not in self.open:
+            self.open[producer] = self.engine.connect()
+            self.pending[producer] = []
+        number = self._next()
+        register_in(self.open[producer], [made(int(number), table=self.name, tags={"kind": "held"})])
+        self.pending[producer].append(number)
+
+    def commit(self, producer: int) -> None:
+        self._end(producer, commit=True)
+
+    def undo(self, producer: int) -> None:
+        self._end(producer, commit=False)
+
+    def _end(self, producer: int, *, commit: bool) -> None:
+        if producer in self.open:
+            connection = self.open.pop(producer)
+            with contextlib.closing(connection):
+                (connection.commit if commit else connection.rollback)()
+            self.committed |= set(self.pending.pop(producer)) if commit else set()
+
+    def register(self, _producer: int) -> None:
+        number = self._next()
+        self.chime.register([made(int(number), table=self.name)])
+        self.committed.add(number)
+
+    def read(self, _producer: int) -> None:
+        page = self.chime.tail(self.watermarks["all"], limit=2)
+        new = [found for found in page.events if found.event.table == self.name]
+        self.seen["all"] += [found.event.snapshot_id or "" for found in new]
+        self.times += [found.event.event_ts or 0 for found in new]
+        self.watermarks["all"] = page.next_after
+
+    def read_mine(self, _producer: int) -> None:
+        page = self.chime.events([self.name], after=self.watermarks["mine"])
+        self.seen["mine"] += [found.event.snapshot_id or "" for found in page.events]
+        self.watermarks["mine"] = page.next_after
+
+    def read_found(self, _producer: int) -> None:
+        """A sensor: the watermark moves to the head where nothing is found."""
+        found = self.chime.find([Interest(tables=(self.name,), after=self.watermarks["found"])])
+        if found.seqs[0] is None:
+            self.watermarks["found"] = max(self.watermarks["found"], found.head)
+            return
+        page = self.chime.events([self.name], after=self.watermarks["found"], until=found.seqs[0])
+        self.seen["found"] += [one.event.snapshot_id or "" for one in page.events]
+        self.watermarks["found"] = found.seqs[0]
+
+    def finish(self) -> None:
+        for producer in list(self.open):
+            self.undo(producer)
+        for _ in range(self.snapshots + 1):
+            for read in (self.read, self.read_mine, self.read_found):
+                read(0)
+
+
+VERBS = ("hold", "commit", "undo", "register", "read", "read_mine", "read_found")
+
+
+@pytest.mark.postgres
+def test_no_watermark_is_ever_overtaken(postgres_chime: tuple[LakeChime, Engine]) -> None:
+    chime, engine = postgres_chime
+    told = 0
+
+    @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, PRODUCERS - 1)), max_size=30))
+    def tell(acts: list[tuple[str, int]]) -> None:
+        nonlocal told
+        told += 1
+        head = chime.head()
+        story = Story(chime=chime, engine=engine, name=f"t{told}", watermarks={"all": head, "mine": 0, "found": 0})
+        try:
+            for verb, producer in acts:
+                story.act(verb, producer)
+        finally:
+            story.finish()
+        for seen in story.seen.values():
+            assert len(seen) == len(set(seen))
+            assert set(seen) == story.committed
+        assert all(earlier <= later for earlier, later in pairwise(story.times))
+
+    tell()
