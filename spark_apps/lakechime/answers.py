@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, JsonValue, check_name
 
+SEEN_EVENTS = "events"  # the key of the watermarks whose value is a seq: snapshot triggers keep them, and retention heeds them
 TableName = str | tuple[str, str]  # a table of the default cluster, or (cluster, table)
 
 

@@ -1,7 +1,8 @@
 """How complete a partition is, by a convention of tags: `completeness.hourly` = `99` says that 99% of the hour's rows are there.
 
 The period is the span of time that the producer counts (hourly, daily, or a name of its own). The value is a percentage in as few digits as
-say it: `99`, `99.5`, `100`. A trigger matches tags by equality, so a producer registers an event for each threshold that was agreed on.
+say it: `99`, `99.5`, `100`. A trigger matches tags by equality, so a producer registers an event for each threshold that was agreed on:
+these tags, and no others, make events of one snapshot different ones.
 """
 
 import re

@@ -58,7 +58,10 @@ def register_partition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiveSource:
-    """A folder with a folder for each partition. `keys` are the names of the levels; without them those of the first partition count."""
+    """A folder with a folder for each partition. `keys` are the names of the levels; without them those of the first partition count.
+
+    Folders that are no partitions are told once, in a note; only where there is nothing else is that an error.
+    """
 
     path: str
     target: Target
@@ -72,7 +75,8 @@ class HiveSource:
         if position is not None:
             origin.is_of(position, self.target)
         seen: dict[str, int] = {} if position is None else unpacked(position["seen"])
-        stamps, strangers = newest_by_partition(folder.files(recursive=True), self.marker), list[str]()
+        stamps, strangers = newest_by_partition(folder.files(recursive=True), self.marker), dict[str, str]()
+        told = {} if position is None else unpacked(position.get("strangers", packed({})))
         keys, events = self.keys or _keys_of(seen), list[DataChangeEvent]()
         for path, stamp in sorted(stamps.items(), key=lambda item: (item[1], item[0])):
             if stamp <= seen.get(path, -1):
@@ -82,11 +86,13 @@ class HiveSource:
                 events.append(self._event(path, stamp, keys, is_new=path not in seen))
                 seen[path] = stamp
             except LakeChimeError as error:
-                strangers.append(str(error))
-        if events:
-            yield Step(position={**origin.to_json(), "seen": packed(seen)}, events=tuple(events), note=_note(strangers))
-        elif strangers:
-            raise InvalidEventError(f"{self.path}: {_note(strangers)}")
+                strangers[path] = str(error)
+        if strangers and not seen:
+            raise InvalidEventError(f"{self.path}: {_note([*strangers.values()])}")
+        new = [text for path, text in strangers.items() if path not in told]
+        if events or new:
+            known = {} if not strangers else {"strangers": packed(dict.fromkeys(strangers, 0))}
+            yield Step(position={**origin.to_json(), "seen": packed(seen), **known}, events=tuple(events), note=_note(new))
 
     def _event(self, path: str, stamp: int, keys: Sequence[str], *, is_new: bool) -> DataChangeEvent:
         return DataChangeEvent(

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from lakechime.answers import Outbox, Registered
 from lakechime.client import LakeChime
 from lakechime.errors import ConflictError, InvalidEventError
-from lakechime.event import DEFAULT_CLUSTER, MAX_TAG_VALUE_CHARS, DataChangeEvent, JsonValue, TableFormat
+from lakechime.event import DEFAULT_CLUSTER, MAX_TAG_VALUE_CHARS, DataChangeEvent, JsonValue, OperationType, TableFormat
 from lakechime.tags import AGAIN
 
 EVENTS_AT_ONCE = 500
 MOST_AT_ONCE = 5_000  # of one snapshot that touches very many partitions
-OTHER_PARTITION = "lakechime.partition"  # as JSON, where a table's partitions have other levels than its events
+OTHER_PARTITION = "lakechime.partition"  # as JSON, where a table's partitions have other levels than its events: one, or the list of them
 _LOST_RACES = 100
 
 Position = Mapping[str, Any]
@@ -103,7 +103,7 @@ class _Registering:
         """Several small snapshots go in one transaction."""
         waiting: list[Step] = []
         for step in steps:
-            waiting.append(replace(step, events=tuple(self._fitting(event) for event in step.events)))
+            waiting.append(self._fitting(step))
             if sum(len(step.events) for step in waiting) >= EVENTS_AT_ONCE or len(waiting) >= EVENTS_AT_ONCE:
                 self._register(waiting)
                 waiting = []
@@ -113,17 +113,25 @@ class _Registering:
             self._register(waiting)
         return self.synced
 
-    def _fitting(self, event: DataChangeEvent) -> DataChangeEvent:
-        """A table's partitions may get other levels. A store has one number of levels a table, which then says no partition."""
-        if event.partition is None:
-            return event
-        if self.depth is None:
-            self.depth = len(event.partition)
-        if len(event.partition) == self.depth:
-            return event
-        shown = json.dumps(event.partition, ensure_ascii=False)
-        tags = {**event.tags, OTHER_PARTITION: shown} if len(shown) <= MAX_TAG_VALUE_CHARS else event.tags
-        return replace(event, partition=None, tags=tags)
+    def _fitting(self, step: Step) -> Step:
+        """A table's partitions may get other levels. A store has one number of levels a table, so a snapshot says once that
+        others changed.
+        """
+        others: dict[str | None, list[DataChangeEvent]] = {}
+        events: list[DataChangeEvent] = []
+        for event in step.events:
+            if event.partition is not None and self.depth is None:
+                self.depth = len(event.partition)
+            if event.partition is None or len(event.partition) == self.depth:
+                events.append(event)
+            else:
+                others.setdefault(event.snapshot_id, []).append(event)
+        if not others:
+            return step
+        count = sum(map(len, others.values()))
+        note = f"{count:,} partitions have other levels than the {self.depth} of {self.target.table}; their events name no partition"
+        events += map(_one_of, others.values())
+        return replace(step, events=tuple(events), note=note if step.note is None else f"{step.note}; {note}")
 
     def _register(self, steps: Sequence[Step]) -> None:
         """A very large snapshot in portions: only with the last one the position moves, and a repeated portion is known again."""
@@ -178,6 +186,20 @@ def place_of(uri: str) -> str:
     if separator and scheme != "file":
         return f"s3://{rest}" if scheme == "s3a" else uri
     return os.path.abspath(rest if separator else uri)
+
+
+def _one_of(events: Sequence[DataChangeEvent]) -> DataChangeEvent:
+    """Of all partitions of a snapshot that no event can name: what is true of each of them."""
+    first = events[0]
+    shown = json.dumps(first.partition if len(events) == 1 else [event.partition for event in events], ensure_ascii=False)
+    same = {name: value for name, value in first.tags.items() if all(event.tags.get(name) == value for event in events)}
+    operations = {event.operation_type for event in events}
+    return replace(
+        first,
+        partition=None,
+        operation_type=first.operation_type if len(operations) == 1 else OperationType.UPDATE,
+        tags={**same, OTHER_PARTITION: shown} if len(shown) <= MAX_TAG_VALUE_CHARS else same,
+    )
 
 
 def again_tags(again: str | None) -> dict[str, str]:

@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 
+from lakechime.completeness import PREFIX
 from lakechime.event import DataChangeEvent, JsonValue, partition_text
 from lakechime.tags import AGAIN
 
@@ -12,14 +13,16 @@ _BYTES = 16
 
 
 def dedup_key(event: DataChangeEvent) -> str:
-    """The same snapshot and partition of a table is the same event, unless the producer says that the id comes again.
+    """The same snapshot and partition of a table is the same event, unless the producer says that the id comes again,
+    or that another share of it is complete.
 
     Without a snapshot (Hive) everything that the producer says counts.
     """
     partition = None if event.partition is None else partition_text(event.partition)
     if event.snapshot_id is not None:
         again = [event.tags[AGAIN]] if AGAIN in event.tags else []
-        return _digest("snapshot", event.cluster, event.table, event.snapshot_id, partition, *again)
+        complete = sorted(tag for tag in event.tags.items() if tag[0].startswith(PREFIX))
+        return _digest("snapshot", event.cluster, event.table, event.snapshot_id, partition, *again, *([complete] if complete else []))
     return _digest("event", event.cluster, event.table, partition, event.snapshot_ts, str(event.operation_type), sorted(event.tags.items()))
 
 

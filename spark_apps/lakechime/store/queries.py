@@ -26,17 +26,18 @@ def read_expired(connection: Connection) -> int:
 
 
 def read_page(connection: Connection, sequencer: Sequencer, meant: Filter, span: tuple[int, int | None], limit: int) -> Page:
-    """The head comes first: what is registered after that look is for the next page."""
+    """The head comes first: what is registered after that look is for the next page. What expired comes last: it
+    has to tell of all that was gone when the rows were read.
+    """
     after, until = span
     head = read_head(connection)
     last = head if until is None else min(until, head)
     ids = [table_id for table_id, _ in sequencer.tables(connection, meant.tables).values()] if meant.tables else None
-    expired = read_expired(connection)
     if (ids is not None and not ids) or last <= after:
-        return Page(events=(), next_after=max(after, last), more=False, head=head, expired=expired)
+        return Page(events=(), next_after=max(after, last), more=False, head=head, expired=read_expired(connection))
     seqs = _seqs(meant, ids, (after, last), limit + 1).subquery("matching")
     rows = connection.execute(select_events().where(events.c.seq.in_(select(seqs.c.seq))).order_by(events.c.seq)).all()
-    more = len(rows) > limit
+    expired, more = read_expired(connection), len(rows) > limit
     found = tuple(registered_of(row) for row in rows[:limit])
     return Page(events=found, next_after=found[-1].event.seq or 0 if more else last, more=more, head=head, expired=expired)
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, select, update
 
+from lakechime.answers import SEEN_EVENTS
 from lakechime.store.database.recordset import LONG, TEXT, recordset, rows_text
 from lakechime.store.database.statements import EXPIRED
 from lakechime.store.digests import tag_keys
 from lakechime.store.schema import event_tags, events, meta, watermarks
 
 BATCH = 1_000
-SEEN = "events"  # the key of the watermarks whose value is a seq
 
 
 def last_expirable(connection: Connection, older_than_ms: int, *, keep_unseen: bool) -> int:
@@ -20,7 +20,9 @@ def last_expirable(connection: Connection, older_than_ms: int, *, keep_unseen: b
     kept = connection.execute(first_kept).scalar()
     last = connection.execute(select(func.coalesce(func.max(events.c.seq), 0))).scalar_one() if kept is None else kept - 1
     if keep_unseen:
-        values = connection.execute(select(watermarks.c.value).where(watermarks.c.key == SEEN, watermarks.c.value.is_not(None))).scalars()
+        values = connection.execute(
+            select(watermarks.c.value).where(watermarks.c.key == SEEN_EVENTS, watermarks.c.value.is_not(None))
+        ).scalars()
         last = min([last, *(int(value) for value in values if value.lstrip("-").isdigit())])
     return int(last)
 

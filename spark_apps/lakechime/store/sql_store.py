@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sqlalchemy import Connection, func, select, update
 
@@ -113,13 +114,21 @@ class SqlStore:
         self.database.write(lambda connection: watermarks.delete_watermark(connection, consumer, key, expected))
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool) -> int:
-        last = self.database.read(lambda connection: last_expirable(connection, older_than_ms, keep_unseen=keep_unseen))
-        after = gone = 0
-        while after < last:
-            span = (after, last)
-            count, after = self.database.write(lambda connection: expire_batch(connection, self.database.dialect, span), repeatable=True)  # noqa: B023  # it runs before the next turn
+        """Consumers may begin, or go back, between two batches: each batch asks anew what may go."""
+        after: int | None = 0
+        gone = 0
+        while after is not None:
+            work = partial(self._expire_batch, older_than_ms=older_than_ms, keep_unseen=keep_unseen, after=after)
+            count, after = self.database.write(work, repeatable=True)
             gone += count
         return gone
+
+    def _expire_batch(self, connection: Connection, *, older_than_ms: int, keep_unseen: bool, after: int) -> tuple[int, int | None]:
+        """How many went, and the seq to go on after; None at the end."""
+        last = last_expirable(connection, older_than_ms, keep_unseen=keep_unseen)
+        if after >= last:
+            return 0, None
+        return expire_batch(connection, self.database.dialect, (after, last))
 
     def check(self) -> str:
         def work(connection: Connection) -> str:

@@ -65,4 +65,10 @@ def read_variables(variables: Mapping[str, str], reader: Reader | None = None) -
     tables = tuple((cluster, table) for cluster, table in named["tables"])
     partition = tuple(named["partition"]) if "partition" in named else None
     interest = Interest(tables=tables, partition=partition, tags=named.get("tags", {}), after=named["after"])
-    return tuple(found.event for found in read_all(reader, interest, named["until"]))
+    events = tuple(found.event for found in read_all(reader, interest, named["until"]))
+    if COUNT in variables and len(events) < int(variables[COUNT]):
+        raise InvalidEventError(
+            f"{QUERY} finds {len(events):,} of the {int(variables[COUNT]):,} events that started this flow, since retention deleted the "
+            "others; read the tables as a whole, and keep events longer"
+        )
+    return events

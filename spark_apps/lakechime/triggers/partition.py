@@ -11,7 +11,7 @@ from lakechime.triggers.schedule import FrequencyUnit, tick_at, tick_number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTrigger:
-    """Evaluated at start_ts + n x frequency; fires when any event from the beginning to now matches, whenever it was registered."""
+    """Evaluated at start_ts + n x frequency; fires when any event that is registered by then matches, whenever it was registered."""
 
     table: str
     partition: tuple[JsonValue, ...]
@@ -41,7 +41,7 @@ class PartitionTrigger:
         return evaluated_ts is None or tick_at(self.start_ts, self.frequency, self.unit, newest) > evaluated_ts
 
     def evaluate(self, reader: Reader, now_ts: int) -> tuple[DataChangeEvent, ...]:
-        """The events registered up to now; none, and it does not fire. Before start_ts it never fires."""
+        """All that are registered; none, and it does not fire. Before start_ts it never fires."""
         if now_ts < self.start_ts:
             return ()
-        return tuple(found.event for found in read_all(reader, self.interest) if (found.event.event_ts or 0) <= now_ts)
+        return tuple(found.event for found in read_all(reader, self.interest))

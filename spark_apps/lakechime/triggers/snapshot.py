@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lakechime.answers import Interest, Registered, TableName, table_name
+from lakechime.answers import SEEN_EVENTS, Interest, Registered, TableName, table_name
 from lakechime.errors import InvalidEventError
 from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, checked_tags
 from lakechime.triggers.reader import Reader, read_all
 
-WATERMARK = "events"  # the key of the watermark that a snapshot trigger's consumer keeps; its value is a seq
+WATERMARK = SEEN_EVENTS  # the key of the watermark that a snapshot trigger's consumer keeps; its value is a seq
 Mode = Literal["any", "all"]
 
 
