@@ -15,8 +15,8 @@ from airflow.sdk.plugins_manager import integrate_macros_plugins
 from airflow_provider_opal import DataChangeEventOperator
 from airflow_provider_opal.events.macros import decode_events, encode_events
 from lakechime import InvalidEventError, LakeChime
-from lakechime.store.sequencer import Sequencer
 from lakechime.triggers.environment import read_variables
+from opal_lake.clock import SystemClock
 from tests.airflow_provider_opal.chime import Run, chime, event, put
 
 __all__ = ["chime"]
@@ -83,8 +83,8 @@ def test_a_span_must_have_ended_and_be_the_right_way_round(chime: LakeChime) -> 
     now = datetime.now(UTC)
     with pytest.raises(AirflowException, match="s ahead: what is registered until then"):
         fetch(end_time=now + timedelta(hours=1)).execute(Run(fetch()).context)
-    soon = datetime.now(UTC) + timedelta(seconds=0.5)
     put(chime, event(cluster="prod"))
+    soon = datetime.now(UTC) + timedelta(seconds=0.5)
     assert len(fetch(end_time=soon).execute(Run(fetch()).context)) == 1
     assert datetime.now(UTC) >= soon, "it waited for the end"
     with pytest.raises(AirflowFailException, match="turn them round"):
@@ -95,13 +95,14 @@ def test_a_span_must_have_ended_and_be_the_right_way_round(chime: LakeChime) -> 
 
 def test_a_database_whose_clock_is_behind_is_waited_for(chime: LakeChime, monkeypatch: pytest.MonkeyPatch) -> None:
     """An event that it registers later would have a time of the span."""
-    now_ms = Sequencer.now_ms
-    monkeypatch.setattr(Sequencer, "now_ms", lambda self, connection: now_ms(self, connection) - 1500)
+    now_us, behind_us = SystemClock.now_us, [20_000_000]
+    monkeypatch.setattr(SystemClock, "now_us", lambda self: now_us(self) - behind_us[0])  # SQLite's events have their times from it
     end, late = datetime.now(UTC), []
 
     def register_late(seconds: float) -> None:
         late.append(put(chime, event(snapshot=len(late) + 1, cluster="prod")))
-        sleep(seconds)
+        sleep(0 if behind_us[0] else seconds)
+        behind_us[0] = 0  # the first wait is over at once
 
     monkeypatch.setattr("airflow_provider_opal.operators.data_change_event.sleep", register_late)
     found = fetch(end_time=end).execute(Run(fetch()).context)
