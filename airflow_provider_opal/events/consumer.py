@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lakechime.triggers.snapshot import Mode
 
 WATERMARK = "events"  # as lakechime.triggers.snapshot names it
+INTEREST = "interest"
 PAGE = 1000
 Range = dict[str, Any]  # "from" and "to": all events with from < seq <= to
 
@@ -74,6 +75,7 @@ class EventConsumer:
         """A new consumer's begins at its start, which is kept, so that later events count as new."""
         from lakechime import ConflictError
 
+        check_interest(self.client, self.consumer, self.tables, self.tags)
         while (kept := self.client.watermark(self.consumer, WATERMARK)) is None:
             try:
                 return self._put(self.client.head() if self.start == "head" else 0 if self.start == "all" else int(self.start), None)
@@ -109,6 +111,24 @@ class EventConsumer:
                 "and give the consumer another name (consumer=); it then begins at its start"
             )
         return None if fired is None else fired.to_seq
+
+
+def check_interest(client: "LakeChime", consumer: str, tables: Sequence[Sequence[str]], tags: Mapping[str, str]) -> None:
+    """What a consumer waits for belongs to its watermark: whoever waits for other tables has not seen what it passed."""
+    from lakechime import ConflictError
+
+    meant: Any = {"tables": sorted([*table] for table in tables), "tags": dict(tags)}
+    while (kept := client.watermark(consumer, INTEREST)) is None:
+        try:
+            kept = client.put_watermark(consumer, INTEREST, meant, expected=None)
+            break
+        except ConflictError:
+            continue
+    if kept.value != meant:
+        raise AirflowFailException(
+            f"consumer {consumer!r} has a watermark for {kept.value}, and is asked for {meant}: what that passed was not seen for these. "
+            "Give the consumer another name (consumer=)"
+        )
 
 
 def seq_of(watermark: "Watermark") -> int:

@@ -9,7 +9,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import SharedStreamProducer
 
 from airflow_provider_opal.assets import DEFAULT_CLUSTER
-from airflow_provider_opal.events.consumer import WATERMARK, seq_of
+from airflow_provider_opal.events.consumer import WATERMARK, check_interest, seq_of
 from airflow_provider_opal.events.interest import checked_tables, checked_tags, interests_of, table_pairs
 from airflow_provider_opal.events.poller import wait_for_all
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
@@ -54,8 +54,9 @@ class LakeChimeTrigger(BaseEventTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     def shared_stream_key(self) -> Hashable:
-        """One stream a consumer: by it Airflow tells when an event is stored."""
-        return ("lakechime", self.lakechime_conn_id, self.consumer)
+        """One stream a consumer of the same tables and tags: by it Airflow tells when an event is stored."""
+        tables, tags = tuple(map(tuple, self.tables)), tuple(sorted(self.tags.items()))
+        return ("lakechime", self.lakechime_conn_id, self.consumer, tables, tags)
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
@@ -113,6 +114,7 @@ class EventStream(SharedStreamProducer):
 
     def _seen(self) -> int:
         with closing(self._client()) as client:
+            check_interest(client, self.trigger.consumer, self.trigger.tables, self.trigger.tags)
             kept = client.watermark(self.trigger.consumer, WATERMARK)
             if kept is not None:
                 return seq_of(kept)

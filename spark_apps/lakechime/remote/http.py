@@ -96,7 +96,7 @@ class HttpStore:
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool) -> int:
         body = {"older_than_ms": older_than_ms, "keep_unseen": keep_unseen}
-        return int(self.transport.post(f"{V1}/expire", body)["expired"])
+        return int(self.transport.once("POST", f"{V1}/expire", body=body)["expired"])  # a second one would run beside the first
 
     def check(self) -> str:
         return f"{self.transport.url}: {self.transport.get(f'{V1}/check')['check']}"

@@ -26,7 +26,7 @@ class Transport:
     """Speaks to one service. Several threads may use it; a forked process gets connections of its own."""
 
     url: str
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     sleep: Callable[[float], None] = time.sleep
     _client: httpx.Client | None = field(default=None, repr=False)
     _process: int = 0

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _PLACES = ("body", "query", "path", "header")
 _SHOWN_MISTAKES = 3
 _RETRY_AFTER_SECONDS = "1"
+_NOT_FOR_CALLERS = "the service cannot reach its database, or cannot use it; try again. The log of the service says what is wrong"
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -47,9 +48,10 @@ def answered(problem: Problem, message: str) -> Response:
 async def _ours(_: Request, error: Exception) -> Response:
     assert isinstance(error, LakeChimeError)
     problem = problem_of(error)
-    if problem.status >= BUG.status:
-        log.warning("%s: %s", problem.name, error)
-    return answered(problem, str(error))
+    if problem.status < BUG.status:
+        return answered(problem, str(error))
+    log.warning("%s: %s", problem.name, error)
+    return answered(problem, _NOT_FOR_CALLERS)
 
 
 async def _unfit(_: Request, error: Exception) -> Response:

@@ -29,10 +29,10 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _says_what_is_unknown(cls, value: Any) -> Any:
-        if isinstance(value, dict) and (unknown := sorted(str(name) for name in set(value) - set(cls.model_fields))):
+        if isinstance(value, dict) and (unknown := sorted(str(name)[:80] for name in set(value) - set(cls.model_fields))):
             near = difflib.get_close_matches(unknown[0], cls.model_fields, n=1)
             meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(cls.model_fields) or 'none'}"
-            raise ValueError(f"there is no field {unknown[0][:80]!r}; {meant}")
+            raise ValueError(f"there is no field {unknown[0]!r}; {meant}")
         return value
 
 

@@ -267,3 +267,14 @@ def test_a_deferred_partition_sensor_looks_at_its_ticks(chime: LakeChime, monkey
         return (await wait).payload
 
     assert asyncio.run(wake()) == {"seq": 1}
+
+
+def test_a_consumer_of_other_tables_or_tags_is_refused_under_the_same_name(chime: LakeChime) -> None:
+    """Its watermark has passed events of tables that it did not ask for."""
+    put(chime, event(snapshot=1), event("shop.other"))
+    assert sensor(consumer="c").execute(Run(sensor(), "one").context) == {"from": 0, "to": 2}
+    for other in ({"tables": ["shop.other"]}, {"tags": {"done": "yes"}}):
+        with pytest.raises(AirflowFailException, match="another name"):
+            sensor(consumer="c", **other).execute(Run(sensor(), "two").context)
+    put(chime, event(snapshot=2))
+    assert sensor(consumer="c").execute(Run(sensor(), "three").context) == {"from": 2, "to": 3}

@@ -32,7 +32,9 @@ def item(seq: int, **outcome: int) -> AdvanceItem:
 
 def test_airflow_takes_it_for_a_watcher_and_knows_it_again() -> None:
     asset = Asset("a", watchers=[AssetWatcher(name="w", trigger=trigger())])
-    assert asset.watchers[0].trigger.shared_stream_key() == ("lakechime", "lakechime_default", "c")
+    assert asset.watchers[0].trigger.shared_stream_key() == trigger().shared_stream_key()
+    assert trigger(tables=["shop.other"]).shared_stream_key() != trigger().shared_stream_key()
+    assert trigger(tags={"done": "yes"}).shared_stream_key() != trigger().shared_stream_key()
     path, arguments = trigger().serialize()
     assert BaseEventTrigger.hash(path, arguments) == BaseEventTrigger.hash(*trigger().serialize())
 

@@ -186,3 +186,7 @@ def test_without_a_token_the_message_says_how_to_give_one(served: Served) -> Non
         assert chime.check().startswith(served.url)
         with pytest.raises(AccessError, match=r"needs the role write .*the token has read"):
             chime.register([EVENT])
+
+
+def test_a_token_is_in_no_traceback() -> None:
+    assert "secret" not in repr(HttpStore.open("http://127.0.0.1:1", token="lakechime_secret"))
