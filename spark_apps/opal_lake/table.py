@@ -236,13 +236,11 @@ class Table(OpenTable):
         """A new version that shows what an older one showed. All versions stay readable as before; a dry run counts what would change.
 
         Rows that were pending then are pending again. Properties, savepoints and the oldest readable event time stay as they are, and so
-        does what was applied: a retry of an ingest that this undoes ingests nothing. Business snapshots stay, too; with
-        `business_snapshots` those that began since have not begun, and those that were finished since are finished no longer.
+        does what was applied: a retry of an ingest that this undoes ingests nothing. `business_snapshots` also undoes those since.
         """
         Restore.check_together({"version": version, "timestamp": timestamp, "savepoint": savepoint}, lambda _: False)
         kept = version if savepoint is None else savepoint_version(self.log.head(), savepoint)
-        state = self.snapshot_at(kept, timestamp)
-        return restore(self.log, state, business_snapshots=business_snapshots, dry_run=dry_run, token=token)
+        return restore(self.log, self.snapshot_at(kept, timestamp), business_snapshots=business_snapshots, dry_run=dry_run, token=token)
 
     def repair_clock(self, *, dry_run: bool = False) -> JobResult:
         """Correct the times of versions since some writer's clock was ahead; a dry run tells what they would be."""

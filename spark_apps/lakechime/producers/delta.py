@@ -111,7 +111,7 @@ class _Events:
         if commit.operation == _RESTORE:
             tags[RESTORED] = str(commit.parameters.get("version") or commit.parameters.get("timestamp") or "")
         event = replace(self._event(commit.version, tags), snapshot_ts=commit.timestamp_ms, operation_type=_operation(commit))
-        partitions = [*dict.fromkeys(_partition(file, columns) for file in commit.files)]
+        partitions = sorted({_partition(file, columns) for file in commit.files}, key=repr)  # files come in any order
         if None in partitions:
             yield event
         yield from (replace(event, partition=partition) for partition in partitions if partition is not None)

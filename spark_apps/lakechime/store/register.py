@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Text, insert, select, update
+from sqlalchemy import Connection, Text, insert, select, update
 from sqlalchemy.sql.dml import ReturningInsert
 
 from lakechime.answers import Outbox, Registered
@@ -51,8 +51,8 @@ class Registration:
 
     def _first(self, connection: Connection, rows: Mapping[int, dict[str, Any]]) -> dict[str, int] | list[tuple[str, Registered]]:
         check_depths(connection, self.sequencer, rows.values())
-        if self.outbox is not None and not _move_position(connection, self.outbox):
-            return self._committed_before(connection, self.outbox, list(rows.values()))
+        if self.outbox is not None:
+            _move_position(connection, self.outbox)
         if not rows:
             return []
         if not self.sequencer.try_lock(connection):
@@ -61,18 +61,6 @@ class Registration:
         places = self.sequencer.place(connection, [pending_of(number, row) for number, row in rows.items()], head, rows)
         there = self._stored(connection, [place.pending.dedup_key for place in places if place.duplicate])
         return [(place.pending.dedup_key, self._answer(place, head.next_ts, there)) for place in places]
-
-    def _committed_before(self, connection: Connection, outbox: Outbox, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Registered]]:
-        """Where the answer to a commit was lost, the work is repeated, and finds its own position and events."""
-        if _position(connection, outbox) == position_text(outbox.position):
-            self.sequencer.lock(connection)
-            self.sequencer.drain(connection)
-            there = self._stored(connection, [row["dedup_key"] for row in rows])
-            if len(there) == len(rows):
-                return [(key, registered_of(row, duplicate=True)) for key, row in there.items()]
-        raise ConflictError(
-            f"another producer moved the position of {outbox.table} meanwhile; read it again, and register what is missing after it"
-        )
 
     def _answer(self, place: Place, event_ts: int, there: Mapping[str, Any]) -> Registered:
         if place.duplicate:
@@ -134,21 +122,19 @@ def check_depths(connection: Connection, sequencer: Sequencer, rows: Any) -> Non
             )
 
 
-def _position(connection: Connection, outbox: Outbox) -> str | None:
-    return connection.execute(select(positions.c.position).where(_is_of(outbox))).scalar()
-
-
-def _is_of(outbox: Outbox) -> ColumnElement[bool]:
-    return (positions.c.cluster == outbox.cluster) & (positions.c.name == outbox.table)
-
-
-def _move_position(connection: Connection, outbox: Outbox) -> bool:
-    """False: it is not where the producer saw it."""
+def _move_position(connection: Connection, outbox: Outbox) -> None:
+    mine = (positions.c.cluster == outbox.cluster) & (positions.c.name == outbox.table)
     text = position_text(outbox.position)
     if outbox.expected is None:
-        return _position(connection, outbox) is None and _inserted(connection, outbox, text)
-    changed = update(positions).where(_is_of(outbox), positions.c.position == position_text(outbox.expected)).values(position=text)
-    return connection.execute(changed).rowcount == 1
+        there = connection.execute(select(positions.c.position).where(mine)).first()
+        moved = there is None and _inserted(connection, outbox, text)
+    else:
+        changed = update(positions).where(mine, positions.c.position == position_text(outbox.expected)).values(position=text)
+        moved = connection.execute(changed).rowcount == 1
+    if not moved:
+        raise ConflictError(
+            f"another producer moved the position of {outbox.table} meanwhile; read it again, and register what is missing after it"
+        )
 
 
 def _inserted(connection: Connection, outbox: Outbox, text: str) -> bool:

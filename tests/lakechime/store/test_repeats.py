@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import event as listening
 
 from lakechime import DataChangeEvent, LakeChime
-from lakechime.answers import Filter, Outbox
+from lakechime.answers import Filter
 from lakechime.chains import chain
 from lakechime.completeness import completeness_tag
-from lakechime.errors import ConflictError, InvalidEventError
+from lakechime.errors import InvalidEventError
 from lakechime.producers.outbox import OTHER_PARTITION, Step, Target, sync
 from lakechime.store import retention
 from lakechime.store.queries import read_page
@@ -55,14 +55,6 @@ def test_a_partition_registered_by_a_clock_ahead_fires(store: SqlStore) -> None:
     there = store.register([made(1, partition=("a",))], None)[0].event
     with LakeChime(store) as client:
         assert PartitionTrigger(table=TABLE, partition=("a",)).evaluate(client, (there.event_ts or 0) - 60_000)
-
-
-def test_a_commit_whose_answer_was_lost_is_repeated(store: SqlStore) -> None:
-    outbox = Outbox(table=TABLE, position=1)
-    store.register([made(1)], outbox)
-    assert [answer.duplicate for answer in store.register([made(1)], outbox)] == [True]
-    with pytest.raises(ConflictError):
-        store.register([made(2)], outbox)
 
 
 def test_a_consumer_that_begins_during_retention_keeps_its_events(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
