@@ -1,29 +1,54 @@
-"""How a program with verbs runs one of them: errors become one clear line and an exit code."""
+"""How a program with verbs begins and runs one of them: errors become one clear line and an exit code."""
 
 import argparse
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from opal_lake.cli.command import is_set
+from opal_lake.cli.command import OpalParser, Verbs, is_set
+from opal_lake.cli.overview import version
 from opal_lake.cli.render import Style
 from opal_lake.job.exit_codes import BUG, OK, STOPPED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A command with verbs: its name, its exit codes, and what it says when Ctrl-C stops it."""
+    """A command with verbs: its name, its exit codes, and what it says when Ctrl-C stops it.
+
+    `add_verbs` registers the verbs, and `overview` is the page that shows them all.
+    """
 
     name: str
     exit_code: Callable[[BaseException], int]
     when_stopped: str
+    add_verbs: Callable[[Verbs], None]
+    overview: Callable[[Mapping[str, argparse.ArgumentParser], Style], str]
 
     @property
     def traceback_variable(self) -> str:
         """The environment variable that asks for tracebacks."""
         return f"{self.name.upper()}_TRACEBACK"
+
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Run one command; returns its exit code. Wrong usage raises SystemExit, as argparse does."""
+        words = sys.argv[1:] if argv is None else argv
+        parser = self.build_parser()
+        parser.check_command(words)
+        args = parser.parse(words)
+        if args.command is None:
+            print(self.overview(parser.verbs(), Style.of(sys.stdout)))
+            return OK
+        return self.run(args)
+
+    def build_parser(self) -> OpalParser:
+        """The parser with all verbs."""
+        parser = OpalParser(prog=self.name, add_help=False)
+        parser.add_argument("-h", "--help", action=_Overview, nargs=0, page=self.overview)
+        parser.add_argument("--version", action="version", version=f"{self.name} {version()}")
+        self.add_verbs(parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=OpalParser))
+        return parser
 
     def run(self, args: argparse.Namespace) -> int:
         """The verb's exit code; an error becomes one clear line."""
@@ -48,3 +73,16 @@ class Program:
         else:
             print(f"{Style.of(sys.stderr).bad(f'{self.name}:')} {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return code
+
+
+class _Overview(argparse.Action):
+    """All verbs, by what they are for; argparse has no groups of subcommands."""
+
+    def __init__(self, *, page: Callable[[Mapping[str, argparse.ArgumentParser], Style], str], **given: object) -> None:
+        super().__init__(**given)  # type: ignore[arg-type]  # what argparse itself hands on
+        self._page = page
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        assert isinstance(parser, OpalParser)
+        print(self._page(parser.verbs(), Style.of(sys.stdout)))
+        parser.exit()
