@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import datetime
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +13,14 @@ from airflow_provider_opal.assets import DEFAULT_CLUSTER
 from airflow_provider_opal.events.handover import ENVIRONMENT_KEY, hand_over
 from airflow_provider_opal.events.interest import checked_partition, checked_tags
 from airflow_provider_opal.events.moments import moment_ms
-from airflow_provider_opal.events.runs import default_consumer
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
 from airflow_provider_opal.templated import is_templated
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from lakechime import LakeChime
-
 Moment = datetime | int | str
+SHORTEST_WAIT_S = 0.05  # the clock may stand still for a while
 
 
 class DataChangeEventOperator(BaseOperator):
@@ -81,36 +79,20 @@ class DataChangeEventOperator(BaseOperator):
             tags = checked_tags(self.tags)
         except ValueError as error:
             raise AirflowFailException(str(error)) from error  # to try again would not help
-        self._wait(end_ts / 1000 - datetime.now(UTC).timestamp())
+        what: dict[str, Any] = {"cluster": self.cluster, "partition": partition, "tags": tags}
         with closing(LakeChimeHook(self.lakechime_conn_id).get_conn()) as client:
-            self._wait_for_clock_of(client, context, end_ts)
             try:
-                what: dict[str, Any] = {"cluster": self.cluster, "partition": partition, "tags": tags}
-                found = client.events_between(self.dataset, start_ts, end_ts, **what)
+                answer = client.events_between(self.dataset, start_ts, end_ts, **what)
+                while answer.covered_until_ts < end_ts:  # by the clock that gives events their times
+                    self._wait((end_ts - answer.covered_until_ts) / 1000)
+                    answer = client.events_between(self.dataset, start_ts, end_ts, **what)
             except InvalidEventError as error:
                 raise AirflowFailException(str(error)) from error
+        found = answer.events
         self.log.info("%s events of %s from %s to %s", len(found), self.dataset, self.start_time, self.end_time)
         if not found and self.skip_when_empty:
             raise AirflowSkipException(f"nothing happened to {self.dataset} from {self.start_time} to {self.end_time}")
         return hand_over(context, [registered.event for registered in found], partition=partition, tags=tags)
-
-    def _wait_for_clock_of(self, client: "LakeChime", context: "Context", end_ts: int) -> None:
-        """By the clock that gives events their times the span has to have ended, too; it is read off a watermark."""
-        from lakechime import AccessError, ConflictError
-
-        consumer = f"span.{default_consumer(context)}"
-        while end_ts / 1000 > datetime.now(UTC).timestamp() - self.longest_wait_s:
-            try:
-                before = client.watermark(consumer, "end")
-                kept = client.put_watermark(consumer, "end", end_ts, expected=None if before is None else before.revision)
-            except ConflictError:  # a mapped task beside this one
-                continue
-            except AccessError:  # a token that may only read: then clocks have to agree
-                return
-            left_s = (end_ts - kept.updated_ts) / 1000
-            if left_s <= 0:
-                return
-            self._wait(left_s)
 
     def _wait(self, left_s: float) -> None:
         if left_s > self.longest_wait_s:
@@ -118,5 +100,4 @@ class DataChangeEventOperator(BaseOperator):
                 f"end_time={self.end_time!s} is {left_s:.0f} s ahead: what is registered until then would be in no run's span. Let the "
                 "span end when the run begins, as data_interval_end does"
             )
-        if left_s > 0:
-            sleep(left_s)
+        sleep(max(left_s, SHORTEST_WAIT_S))

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lakechime.answers import Found, Interest, Outbox, Page, Registered, TableState, Watermark
+    from lakechime.answers import EventsBetween, Found, Interest, Outbox, Page, Registered, TableState, Watermark
     from lakechime.chains import Chain, chain
     from lakechime.client import LakeChime
     from lakechime.errors import (
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lakechime.event import DataChangeEvent, OperationType, TableFormat
 
 _MODULES = {
-    "lakechime.answers": ("Found", "Interest", "Outbox", "Page", "Registered", "TableState", "Watermark"),
+    "lakechime.answers": ("EventsBetween", "Found", "Interest", "Outbox", "Page", "Registered", "TableState", "Watermark"),
     "lakechime.chains": ("Chain", "chain"),
     "lakechime.client": ("LakeChime",),
     "lakechime.errors": (
@@ -43,6 +43,7 @@ __all__ = [
     "ChainError",
     "ConflictError",
     "DataChangeEvent",
+    "EventsBetween",
     "Found",
     "Interest",
     "InvalidEventError",

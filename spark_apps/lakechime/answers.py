@@ -46,8 +46,8 @@ class Page:
     """Events in the order that watermarks pass them.
 
     `next_after` is what to ask after next time, and what a watermark may take once these events are done: also where events in between
-    did not match. `more`: ask again at once. `head`: the greatest seq that there was. `expired`: events up to this seq may have been
-    expired; who asked after a lesser one may have missed some.
+    did not match. `more`: ask again at once. `head`: the greatest seq that there was. `expired`: the greatest seq of these tables' events
+    that expired (of all tables where none was named); who asked after a lesser one may have missed some.
     """
 
     events: tuple[Registered, ...]
@@ -55,6 +55,18 @@ class Page:
     more: bool
     head: int
     expired: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsBetween:
+    """The events of a range of times, and how far that is final.
+
+    No event before `covered_until_ts` is missing, and none will ever come. It is the end of the range, where that has passed by the clock
+    that gives events their times. Else ask again: events at `covered_until_ts` or later may still get company.
+    """
+
+    events: tuple[Registered, ...]
+    covered_until_ts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +91,24 @@ class Found:
 class Outbox:
     """How far a producer's log is registered. It moves in the transaction of the events, and only from where the producer saw it.
 
-    `expected` is the position that was read (None: there was none); ConflictError when it is another one by now.
+    `expected` is the position that was read (None: there was none); ConflictError when it is another one by now, unless it moved from there
+    by this very call: the same step with the same events is done once, and answered again. `seen`: what the producer has to remember by
+    item, such as each partition, since no position should grow with a table. It is kept in the same transaction.
     """
 
     table: str
     position: JsonValue
     expected: JsonValue = None
     cluster: str = DEFAULT_CLUSTER
+    seen: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenPage:
+    """What a producer remembers of a table, item by item. Ask again after `next_after`, unless it is None."""
+
+    items: Mapping[str, JsonValue]
+    next_after: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +141,15 @@ class Store(Protocol):
 
     def events(self, meant: Filter, *, after: int, until: int | None, limit: int) -> Page: ...
 
-    def events_between(self, meant: Filter, start_ts: int, end_ts: int) -> list[Registered]: ...
+    def events_between(self, meant: Filter, start_ts: int, end_ts: int) -> EventsBetween: ...
 
     def find(self, interests: Sequence[Interest]) -> Found: ...
 
     def head(self) -> int: ...
 
     def table_state(self, cluster: str, table: str) -> TableState | None: ...
+
+    def seen(self, cluster: str, table: str, *, after: str) -> SeenPage: ...
 
     def watermark(self, consumer: str, key: str) -> Watermark | None: ...
 

@@ -1,14 +1,33 @@
 """The one client of LakeChime: the same methods over a database and over the service."""
 
+import json
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from lakechime.answers import Filter, Found, Interest, Outbox, Page, Registered, Store, TableName, TableState, Watermark, table_name
+from lakechime.answers import (
+    EventsBetween,
+    Filter,
+    Found,
+    Interest,
+    Outbox,
+    Page,
+    Registered,
+    Store,
+    TableName,
+    TableState,
+    Watermark,
+    table_name,
+)
 from lakechime.errors import InvalidEventError
 from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, JsonValue, check_name, check_number, checked_partition, checked_tags
 
 MAX_LIMIT = 10_000
+MAX_TABLES = 10_000  # that one statement looks up
+MAX_SEEN = 10_000  # items of one registration
+MAX_POSITION_BYTES = 65_536
+MAX_ITEM_CHARS = 4_096
+MAX_ITEM_BYTES = 1_024
 _WEB = ("http://", "https://")
 
 
@@ -22,10 +41,11 @@ class LakeChime:
         self._store = store
 
     @classmethod
-    def open(cls, url: str, *, token: str | None = None, migrate: bool = True) -> Self:
+    def open(cls, url: str, *, token: str | None = None, migrate: bool | None = None) -> Self:
         """`sqlite:////path/to/lakechime.db`, `postgresql+psycopg2://...`, or the URL of the service with a token.
 
-        Tables that are not there are made, and older ones are upgraded, unless `migrate` is False.
+        Tables are made where there are none. Older ones are upgraded in an SQLite file; in a server's database only with `migrate=True`,
+        since many use it. With `migrate=False` nothing is made.
         """
         if url.startswith(_WEB):
             from lakechime.remote.http import HttpStore
@@ -48,7 +68,7 @@ class LakeChime:
                 raise InvalidEventError(
                     f"event {event.seq} of {event.table} is registered already; register it where it is new, without seq and event_ts"
                 )
-        return self._store.register(events, outbox)
+        return self._store.register(events, None if outbox is None else checked_outbox(outbox))
 
     def events(
         self,
@@ -77,15 +97,19 @@ class LakeChime:
         cluster: str = DEFAULT_CLUSTER,
         partition: Sequence[JsonValue] | None = None,
         tags: Mapping[str, str] | None = None,
-    ) -> list[Registered]:
-        """Events with start_ts <= event_ts < end_ts. No later event gets a time in this range, as far as it lies in the past."""
+    ) -> EventsBetween:
+        """Events with start_ts <= event_ts < end_ts, and how far that is final: as far as the range has passed, it stays as it was read."""
         if check_number("start_ts", start_ts) > check_number("end_ts", end_ts):
             raise InvalidEventError(f"start_ts={start_ts} is after end_ts={end_ts}; turn them round")
         return self._store.events_between(_filter([(cluster, table)], partition, tags), start_ts, end_ts)
 
     def find(self, interests: Sequence[Interest]) -> Found:
-        """For each interest the first seq that matches: one query for all of them."""
-        return self._store.find([_checked(interest) for interest in interests])
+        """For each interest the first seq that matches: one query for all of them, or one for each 10,000 tables that they name.
+
+        The head is then that of the first query.
+        """
+        answers = [self._store.find(batch) for batch in _portions([_checked(interest) for interest in interests])]
+        return Found(seqs=tuple(seq for answer in answers for seq in answer.seqs), head=min(answer.head for answer in answers))
 
     def tail(self, after: int, limit: int = 1000) -> Page:
         """What is new for everybody."""
@@ -98,6 +122,18 @@ class LakeChime:
     def table_state(self, table: str, cluster: str = DEFAULT_CLUSTER) -> TableState | None:
         """What is known of a table, and how far its producer's log is registered; None of an unknown table."""
         return self._store.table_state(check_name("cluster", cluster), check_name("table", table))
+
+    def seen(self, table: str, cluster: str = DEFAULT_CLUSTER) -> dict[str, JsonValue]:
+        """What the table's producer remembers, by item: see `Outbox`."""
+        check_name("cluster", cluster)
+        check_name("table", table)
+        found: dict[str, JsonValue] = {}
+        after: str | None = ""
+        while after is not None:
+            page = self._store.seen(cluster, table, after=after)
+            found.update(page.items)
+            after = page.next_after
+        return found
 
     def watermark(self, consumer: str, key: str = "") -> Watermark | None:
         return self._store.watermark(check_name("consumer", consumer), checked_key(key))
@@ -143,6 +179,32 @@ def checked_key(key: str) -> str:
     return key if key == "" else check_name("key", key)
 
 
+def checked_outbox(outbox: Outbox) -> Outbox:
+    """A position stays small, however large its table is."""
+    check_name("cluster", outbox.cluster)
+    check_name("table", outbox.table)
+    for name, value in (("position", outbox.position), ("expected", outbox.expected)):
+        if (length := _json_length(name, value)) > MAX_POSITION_BYTES:
+            raise InvalidEventError(
+                f"{name} takes {length:,} bytes, and at most {MAX_POSITION_BYTES:,} are kept; keep what grows with the table in `seen`"
+            )
+    if len(outbox.seen) > MAX_SEEN:
+        raise InvalidEventError(f"seen has {len(outbox.seen):,} items, and one registration takes {MAX_SEEN:,}; register in portions")
+    for item, value in outbox.seen.items():
+        if not 1 <= len(item) <= MAX_ITEM_CHARS or not item.isprintable():
+            raise InvalidEventError(f"an item of seen is a text of 1 to {MAX_ITEM_CHARS:,} printable characters; shorten or quote it")
+        if _json_length("an item of seen", value) > MAX_ITEM_BYTES:
+            raise InvalidEventError(f"an item of seen takes {MAX_ITEM_BYTES:,} bytes at most; keep less")
+    return outbox
+
+
+def _json_length(name: str, value: JsonValue) -> int:
+    try:
+        return len(json.dumps(value, separators=(",", ":"), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidEventError(f"{name} is JSON, and this is none: {error}") from error
+
+
 def _filter(tables: Sequence[TableName], partition: Sequence[JsonValue] | None, tags: Mapping[str, str] | None) -> Filter:
     if isinstance(tables, str):
         raise InvalidEventError(f"tables={tables!r} is one text; write a list of tables")
@@ -153,9 +215,22 @@ def _filter(tables: Sequence[TableName], partition: Sequence[JsonValue] | None, 
     )
 
 
+def _portions(interests: Sequence[Interest]) -> list[list[Interest]]:
+    """What one statement answers: so many tables in all. One portion at least."""
+    portions: list[list[Interest]] = [[]]
+    count = 0
+    for interest in interests:
+        if portions[-1] and count + len(interest.tables) > MAX_TABLES:
+            portions.append([])
+            count = 0
+        portions[-1].append(interest)
+        count += len(interest.tables)
+    return portions
+
+
 def _checked(interest: Interest) -> Interest:
-    if not interest.tables:
-        raise InvalidEventError("an interest names no table; name one at least")
+    if not 1 <= len(interest.tables) <= MAX_TABLES:
+        raise InvalidEventError(f"an interest names {len(interest.tables):,} tables; name at least one, and at most {MAX_TABLES:,}")
     check_number("after", interest.after)
     meant = _filter(interest.tables, interest.partition, interest.tags)
     return Interest(tables=meant.tables, partition=meant.partition, tags=meant.tags, after=interest.after)

@@ -192,6 +192,14 @@ def test_find_takes_a_thousand_interests(chime: LakeChime) -> None:
     assert [seq is None for seq in found.seqs] == [number % 2 == 1 for number in range(1000)]
 
 
+def test_find_asks_for_many_tables_in_portions(chime: LakeChime) -> None:
+    chime.register([made(1, table="t0"), made(1, table="t7")])
+    many = tuple(f"t{number}" for number in range(7_000))
+    found = chime.find([Interest(tables=many), Interest(tables=many, after=1), Interest(tables=many, after=2)])
+    assert found.seqs == (1, 2, None)
+    assert found.head == 2
+
+
 def test_tail_brings_what_is_new_for_everybody(chime: LakeChime) -> None:
     chime.register([made(1)])
     after = chime.head()
@@ -205,12 +213,11 @@ def test_times_bound_a_search_and_never_fall(chime: LakeChime) -> None:
     assert first is not None
     assert second is not None
     assert first <= second
-    everything = chime.events_between(TABLE, 0, second + 1)
-    assert seqs(everything) == [1, 2]
-    assert seqs(chime.events_between(TABLE, 0, first)) == []
-    assert [one.event.event_ts for one in chime.events_between(TABLE, second, second + 1)][-1] == second
-    assert chime.events_between(TABLE, second + 1, second + 1) == []
-    assert chime.events_between("other", 0, second + 1) == []
+    assert seqs(chime.events_between(TABLE, 0, second + 1).events) == [1, 2]
+    assert seqs(chime.events_between(TABLE, 0, first).events) == []
+    assert [one.event.event_ts for one in chime.events_between(TABLE, second, second + 1).events][-1] == second
+    assert chime.events_between(TABLE, second + 1, second + 1).events == ()
+    assert chime.events_between("other", 0, second + 1).events == ()
 
 
 def test_no_later_event_gets_a_time_that_a_search_has_covered(chime: LakeChime) -> None:
@@ -223,6 +230,22 @@ def test_no_later_event_gets_a_time_that_a_search_has_covered(chime: LakeChime) 
     assert later.event.event_ts is not None
     assert later.event.event_ts >= end
     assert chime.events_between(TABLE, 0, end) == covered
+    assert covered.covered_until_ts == end
+
+
+def test_a_range_says_how_far_it_is_final(chime: LakeChime) -> None:
+    (given,) = chime.register([made(1)])
+    now = given.event.event_ts or 0
+    ahead = now + 3_600_000
+    found = chime.events_between(TABLE, 0, ahead)
+    assert seqs(found.events) == [1]
+    assert now <= found.covered_until_ts < ahead
+    (later,) = chime.register([made(2)])
+    assert (later.event.event_ts or 0) >= found.covered_until_ts
+    time.sleep(0.005)
+    past = chime.events_between(TABLE, 0, found.covered_until_ts)
+    assert past.covered_until_ts == found.covered_until_ts
+    assert past.events == tuple(one for one in found.events if (one.event.event_ts or 0) < found.covered_until_ts)
 
 
 def test_watermarks_move_only_from_where_they_were_read(chime: LakeChime) -> None:
@@ -315,6 +338,41 @@ def test_of_producers_that_register_one_log_at_once_one_does(chime: LakeChime) -
     assert len(chime.events().events) == 1
 
 
+def test_a_step_that_is_registered_again_is_answered_as_it_was(chime: LakeChime) -> None:
+    """Its first answer may have been lost."""
+    events = [made(1), made(2, tags={"x": "1"}), made(2)]
+    outbox = Outbox(table=TABLE, position={"at": 2}, seen={"dt=1": [1]})
+    first = chime.register(events, outbox=outbox)
+    again = chime.register(events, outbox=outbox)
+    assert [one.event for one in again] == [one.event for one in first]
+    assert all(one.duplicate for one in again)
+    for others, told in (([made(1)], outbox), (events, Outbox(table=TABLE, position={"at": 2}, expected={"at": 1}))):
+        with pytest.raises(ConflictError, match="moved the position"):
+            chime.register(others, outbox=told)
+    following = Outbox(table=TABLE, position={"at": 3}, expected={"at": 2})
+    assert chime.register([], outbox=following) == chime.register([], outbox=following) == []
+    with pytest.raises(ConflictError, match="moved the position"):
+        chime.register(events, outbox=outbox)
+
+
+def test_what_a_producer_has_seen_is_kept_by_item(chime: LakeChime) -> None:
+    assert chime.seen(TABLE) == {}
+    chime.register([made(1)], outbox=Outbox(table=TABLE, position=1, seen={"dt=1": [1, "a"], "dt=2": None, "ü'\"": {"x": "ü"}}))
+    chime.register([], outbox=Outbox(table=TABLE, position=2, expected=1, seen={"dt=1": 7}))
+    with pytest.raises(ConflictError):
+        chime.register([], outbox=Outbox(table=TABLE, position=3, expected=1, seen={"dt=1": 8}))
+    assert chime.seen(TABLE) == {"dt=1": 7, "dt=2": None, "ü'\"": {"x": "ü"}}
+    assert chime.seen("other") == chime.seen(TABLE, "eu") == {}
+
+
+def test_more_items_than_a_page_are_seen(chime: LakeChime) -> None:
+    portions = [{f"dt={number}": number for number in range(first, first + 9_000)} for first in (0, 9_000)]
+    for number, portion in enumerate(portions):
+        outbox = Outbox(table=TABLE, position=number + 1, expected=number or None, seen=portion)
+        chime.register([], outbox=outbox)
+    assert chime.seen(TABLE) == {**portions[0], **portions[1]}
+
+
 def test_a_table_without_events_has_a_position_at_most(chime: LakeChime) -> None:
     chime.register([], outbox=Outbox(table="empty", position=[1], cluster="eu"))
     state = chime.table_state("empty", "eu")
@@ -331,7 +389,9 @@ def test_old_events_go_and_the_newest_of_each_table_stays(chime: LakeChime) -> N
     assert chime.expire(last.event.event_ts + 1) == 4
     page = chime.events()
     assert [(found.event.table, found.event.snapshot_id) for found in page.events] == [(TABLE, "5"), ("other", "1")]
-    assert page.expired == page.head
+    assert page.expired == 4, "of all tables the last that went"
+    assert chime.events([TABLE], after=4).expired == 4
+    assert chime.events(["other"]).expired == chime.events(["unknown"]).expired == 0, "nothing of this table went"
     assert [found.event.snapshot_id for found in chime.events([TABLE], tags={"x": "1"}).events] == ["5"]
     (after,) = chime.register([made(6)])
     assert not after.gap
@@ -377,6 +437,12 @@ def test_names_are_only_names(chime: LakeChime) -> None:
         lambda chime: chime.events_between("t", 2, 1),
         lambda chime: chime.events_between("t", 1, 1 << 64),
         lambda chime: chime.find([Interest(tables=())]),
+        lambda chime: chime.find([Interest(tables=tuple(f"t{number}" for number in range(10_001)))]),
+        lambda chime: chime.register([], outbox=Outbox(table="t", position="x" * 70_000)),
+        lambda chime: chime.register([], outbox=Outbox(table="t", position=1, seen={"": 1})),
+        lambda chime: chime.register([], outbox=Outbox(table="t", position=1, seen={"\udcff": 1})),
+        lambda chime: chime.register([], outbox=Outbox(table="t", position=1, seen={"a": "x" * 2_000})),
+        lambda chime: chime.register([], outbox=Outbox(table="t", position=float("nan"))),
         lambda chime: chime.find([Interest(tables=("t",), after=-1)]),
         lambda chime: chime.watermark(""),
         lambda chime: chime.watermark("a\nb"),
@@ -414,4 +480,4 @@ def test_many_registrations_at_once_are_all_there_once(chime_address: dict[str, 
 def test_a_check_says_what_is_there(chime: LakeChime) -> None:
     chime.register([made(1), made(2)])
     assert "2 events" in chime.check()
-    assert "head 2" in chime.check()
+    assert "head 2, 0 in the inbox" in chime.check()

@@ -78,7 +78,8 @@ def _between(client: "LakeChime", args: argparse.Namespace) -> list["Registered"
     start, end = args.start or 0, SystemClock().now_us() // 1000 + 1 if args.end is None else args.end
     if len(args.paths) != 1:
         raise InvalidEventError("--from and --to are for one table; name it, or use --after")
-    return client.events_between(args.paths[0], start, end, cluster=args.cluster, partition=partition_of(args), tags=tags_of(args))
+    found = client.events_between(args.paths[0], start, end, cluster=args.cluster, partition=partition_of(args), tags=tags_of(args))
+    return list(found.events)
 
 
 def _newest(client: "LakeChime", args: argparse.Namespace, limit: int) -> list["Registered"]:

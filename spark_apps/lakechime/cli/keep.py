@@ -41,7 +41,7 @@ def expire(args: argparse.Namespace) -> None:
 
 
 def _add_migrate(verbs: Verbs) -> None:
-    summary, example = "make or upgrade the tables; serve and the client do it by themselves", "lakechime migrate"
+    summary, example = "make or upgrade the tables; serve does it by itself", "lakechime migrate"
     parser = add_verb(verbs, Verb(name="migrate", group=KEEP, summary=summary, example=example, run=migrate))
     parser.add_argument("--to", metavar="REVISION", help="go back to an older revision; base drops the tables with all that is in them")
     parser.add_argument("--yes", action="store_true", help="really go back")

@@ -32,7 +32,11 @@ class Entry:
 
     path: str
     size: int
-    modified_ms: int
+    modified_ns: int
+
+    @property
+    def modified_ms(self) -> int:
+        return self.modified_ns // 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +72,7 @@ class Folder:
             raise UnavailableError(f"the folder {self.uri} cannot be listed ({error}); try again later") from error
         for entry in sorted(entries, key=lambda entry: entry.path):
             if entry.type == FileType.File:
-                modified_ms = 0 if entry.mtime_ns is None else entry.mtime_ns // 1_000_000
-                yield Entry(path=entry.path[len(self.path) :].lstrip("/"), size=entry.size, modified_ms=modified_ms)
+                yield Entry(path=entry.path[len(self.path) :].lstrip("/"), size=entry.size, modified_ns=entry.mtime_ns or 0)
 
 
 def _s3_arguments(options: Mapping[str, str]) -> dict[str, Any]:

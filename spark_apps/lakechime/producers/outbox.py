@@ -7,18 +7,17 @@ both or none, and of several that look at once the slower ones begin again from 
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
 
 from lakechime.answers import Outbox, Registered
 from lakechime.client import LakeChime
 from lakechime.errors import ConflictError, InvalidEventError
 from lakechime.event import DEFAULT_CLUSTER, MAX_TAG_VALUE_CHARS, DataChangeEvent, JsonValue, OperationType, TableFormat
-from lakechime.tags import AGAIN
+from lakechime.tags import AGAIN, OTHER_PARTITION
 
 EVENTS_AT_ONCE = 500
 MOST_AT_ONCE = 5_000  # of one snapshot that touches very many partitions
-OTHER_PARTITION = "lakechime.partition"  # as JSON, where a table's partitions have other levels than its events: one, or the list of them
 _LOST_RACES = 100
 
 Position = Mapping[str, Any]
@@ -34,11 +33,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The events of one snapshot, none where nothing changed, and where the log is after it. A note says what people should know."""
+    """The events of one snapshot, none where nothing changed, and where the log is after it. A note says what people should know.
+
+    `seen`: what to remember from now on by item, beside the position.
+    """
 
     position: Position
     events: tuple[DataChangeEvent, ...] = ()
     note: str | None = None
+    seen: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 class Source(Protocol):
@@ -49,6 +52,15 @@ class Source(Protocol):
 
     def steps(self, position: Position | None) -> Iterator[Step]:
         """What happened after a position; None: from the beginning. Nothing where nothing is new."""
+        ...
+
+
+@runtime_checkable
+class RememberingSource(Protocol):
+    """A table without a log: what is new shows by comparison with what was seen, item by item."""
+
+    def remembering(self, seen: Callable[[], Mapping[str, JsonValue]]) -> Source:
+        """Asks for it where something is new."""
         ...
 
 
@@ -75,6 +87,8 @@ def sync(client: LakeChime, source: Source, *, stop: Callable[[], bool] = lambda
     """
     target = source.target
     synced = Synced(table=target.table, cluster=target.cluster)
+    if isinstance(source, RememberingSource):
+        source = source.remembering(lambda: client.seen(target.table, target.cluster))
     for _ in range(_LOST_RACES):
         state = client.table_state(target.table, target.cluster)
         position, depth = (None, None) if state is None else (state.position, state.depth)
@@ -139,7 +153,9 @@ class _Registering:
         while len(events) > MOST_AT_ONCE:
             self._count(self.client.register(events[:MOST_AT_ONCE]), ())
             del events[:MOST_AT_ONCE]
-        outbox = Outbox(table=self.target.table, cluster=self.target.cluster, position=dict(position), expected=self.position)
+        seen = {item: value for step in steps for item, value in step.seen.items()}
+        named = {"table": self.target.table, "cluster": self.target.cluster}
+        outbox = Outbox(**named, position=dict(position), expected=self.position, seen=seen)
         registered = self.client.register(events, outbox=outbox)
         self.position = dict(position)
         self._count(registered, steps)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from lakechime.answers import Filter, Found, Interest, Outbox, Page, Registered, TableState, Watermark
+from lakechime.answers import EventsBetween, Filter, Found, Interest, Outbox, Page, Registered, SeenPage, TableState, Watermark
 from lakechime.event import DataChangeEvent, JsonValue
 from lakechime.remote.transport import Transport, encoded
 from lakechime.remote.wire import (
@@ -43,28 +43,24 @@ class HttpStore:
             body: dict[str, Any] = {"events": batch}
             if outbox is not None and number == len(batches):
                 body["outbox"] = outbox_json(outbox)
-            registered += [Registered.from_json(answer) for answer in self._register(body, outbox)]
+            answers = self.transport.post(f"{V1}/events", body)["registered"]  # sent twice it is done once, a position too
+            registered += [Registered.from_json(answer) for answer in answers]
         return registered
-
-    def _register(self, body: Mapping[str, Any], outbox: Outbox | None) -> list[Any]:
-        """Events may be sent twice. A position that has moved already would be refused the second time."""
-        path = f"{V1}/events"
-        answer = self.transport.post(path, body) if outbox is None else self.transport.once("POST", path, body=body)
-        return list(answer["registered"])
 
     def events(self, meant: Filter, *, after: int, until: int | None, limit: int) -> Page:
         body: dict[str, Any] = {**filter_json(meant), "after": after, "limit": limit}
         return page_of(self.transport.post(f"{V1}/events/query", body if until is None else {**body, "until": until}))
 
-    def events_between(self, meant: Filter, start_ts: int, end_ts: int) -> list[Registered]:
+    def events_between(self, meant: Filter, start_ts: int, end_ts: int) -> EventsBetween:
         found: list[Registered] = []
-        after, more = 0, True
+        covered, after, more = end_ts, 0, True
         while more:
             body = {**filter_json(meant), "start_ts": start_ts, "end_ts": end_ts, "after": after, "limit": PAGE_EVENTS}
-            page = page_of(self.transport.post(f"{V1}/events/query", body))
+            answer = self.transport.post(f"{V1}/events/query", body)
+            page = page_of(answer)
             found += page.events
-            after, more = page.next_after, page.more
-        return found
+            covered, after, more = min(covered, answer["covered_until_ts"]), page.next_after, page.more
+        return EventsBetween(events=tuple(found), covered_until_ts=covered)
 
     def find(self, interests: Sequence[Interest]) -> Found:
         """Very many interests go in several requests; the head is then the least of their answers."""
@@ -78,6 +74,10 @@ class HttpStore:
     def table_state(self, cluster: str, table: str) -> TableState | None:
         state = self.transport.get(f"{V1}/table", cluster=cluster, table=table)["state"]
         return None if state is None else state_of(state)
+
+    def seen(self, cluster: str, table: str, *, after: str) -> SeenPage:
+        answer = self.transport.get(f"{V1}/table/seen", cluster=cluster, table=table, after=after)
+        return SeenPage(items=dict(answer["items"]), next_after=answer["next_after"])
 
     def watermark(self, consumer: str, key: str) -> Watermark | None:
         found = self.transport.get(f"{V1}/watermark", consumer=consumer, key=key)["watermark"]

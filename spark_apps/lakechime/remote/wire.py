@@ -31,7 +31,8 @@ def table_json(table: TableName) -> dict[str, str]:
 
 
 def outbox_json(outbox: Outbox) -> dict[str, Any]:
-    return {"cluster": outbox.cluster, "table": outbox.table, "position": outbox.position, "expected": outbox.expected}
+    body = {"cluster": outbox.cluster, "table": outbox.table, "position": outbox.position, "expected": outbox.expected}
+    return {**body, "seen": dict(outbox.seen)} if outbox.seen else body
 
 
 def page_json(page: Page) -> dict[str, Any]:

@@ -1,17 +1,18 @@
 """What the service takes and answers. Events are checked by the event itself, so that its rules and words are the same everywhere."""
 
 import difflib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, WithJsonSchema, model_validator
 
 from lakechime.access import MAX_TOKEN_NAME_CHARS, ROLES, checked_role, checked_token_name
 from lakechime.answers import Interest, Outbox, TableName, table_name
-from lakechime.client import MAX_LIMIT, checked_key
+from lakechime.client import MAX_LIMIT, MAX_SEEN, MAX_TABLES, checked_key
 from lakechime.event import DEFAULT_CLUSTER, check_name, checked_partition, checked_tags, event_from_json
 from lakechime.remote.problems import PROBLEMS
 from lakechime.service.limits import MAX_ENTRIES
 from lakechime.service.schemas import EVENT, LEVELS, NAME, PARTITION, REGISTERED_EVENT, TABLE, TAGS
+from lakechime.store.schema import DIGEST_CHARS
 from lakechime.triggers.partition import PartitionTrigger
 from lakechime.triggers.schedule import FrequencyUnit
 from lakechime.triggers.snapshot import SnapshotTrigger
@@ -63,15 +64,18 @@ Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
 
 
 class OutboxBody(Strict):
-    """How far the producer's log is registered once these events are. `expected` is the position that was read, null for none."""
+    """How far the producer's log is registered once these events are. `expected` is the position that was read, null for none. `seen`: what
+    the producer has to remember by item.
+    """
 
     cluster: Name = DEFAULT_CLUSTER
     table: Name
     position: JsonValue
     expected: JsonValue = None
+    seen: dict[str, JsonValue] = Field(default={}, max_length=MAX_SEEN)
 
     def outbox(self) -> Outbox:
-        return Outbox(cluster=self.cluster, table=self.table, position=self.position, expected=self.expected)
+        return Outbox(cluster=self.cluster, table=self.table, position=self.position, expected=self.expected, seen=self.seen)
 
 
 class Register(Strict):
@@ -121,13 +125,17 @@ class Tail(Strict):
 
 
 class Page(BaseModel):
-    """Ask again after `next_after`; at once if there is `more`. Events up to `expired` may be gone."""
+    """Ask again after `next_after`; at once if there is `more`. `expired`: the greatest seq of these tables' events that expired.
+
+    `covered_until_ts`, of a range of times: no event before it is missing, and none will come.
+    """
 
     events: list[Registered]
     next_after: Long
     more: bool
     head: Long
     expired: Long
+    covered_until_ts: Long | None = None
 
 
 class InterestBody(Meant):
@@ -145,6 +153,12 @@ class Find(Strict):
     """What many wait for: one query answers all."""
 
     interests: list[InterestBody] = Field(max_length=MAX_ENTRIES)
+
+    @model_validator(mode="after")
+    def _is_one_query(self) -> Self:
+        if (count := sum(len(interest.tables) for interest in self.interests)) > MAX_TABLES:
+            raise ValueError(f"the interests name {count:,} tables, and one request takes {MAX_TABLES:,}; send several")
+        return self
 
 
 class Found(BaseModel):
@@ -176,6 +190,19 @@ class TableState(BaseModel):
     last_seq: Long | None
     last_snapshot_id: str | None
     position: JsonValue
+
+
+class SeenQuery(TableQuery):
+    """`after` is the `next_after` of the page before."""
+
+    after: Annotated[str, Field(max_length=DIGEST_CHARS, pattern=r"^[A-Za-z0-9_-]*$")] = ""
+
+
+class SeenPage(BaseModel):
+    """What the table's producer remembers, as pairs of item and value. Ask again after `next_after`, unless it is null."""
+
+    items: list[tuple[str, JsonValue]]
+    next_after: str | None
 
 
 class TableAnswer(BaseModel):

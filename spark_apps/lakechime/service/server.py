@@ -35,7 +35,7 @@ class Listener:
 
 def run_server(database_url: str, listener: Listener, *, with_tokens: bool, say: Callable[[str], None]) -> None:
     """Until it is stopped. The database is opened first, and its tables upgraded: what is wrong with it is said at once."""
-    store = SqlStore.open(database_url)
+    store = SqlStore.open(database_url, migrate=True)
     app = service_app(store, listener, with_tokens=with_tokens)
     with _bound(listener) as bound:
         who = "asks for a token" if with_tokens else "asks nobody for a token"

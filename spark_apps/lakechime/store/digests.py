@@ -30,6 +30,16 @@ def partition_key(partition: Sequence[JsonValue]) -> str:
     return _digest(partition_text(partition))
 
 
+def item_key(item: str) -> str:
+    """Of what a producer remembers."""
+    return _digest("item", item)
+
+
+def batch_key(events: Sequence[str], position: str, expected: str) -> str:
+    """Of a producer's step: these events, and a position moved from there to here."""
+    return _digest("batch", list(events), position, expected)
+
+
 def tag_keys(tags: Mapping[str, str]) -> list[str]:
     """One for each, in the order of their names."""
     return [_digest(name, tags[name]) for name in sorted(tags)]

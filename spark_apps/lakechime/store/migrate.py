@@ -13,12 +13,18 @@ KNOWN = tuple(f"{number:04}" for number in range(1, int(REVISION) + 1))
 BASE = "base"
 
 
-def ensure_schema(database: Database, *, migrate: bool) -> None:
-    """Make or upgrade the tables, unless `migrate` is False. Several processes may do this at once."""
+def ensure_schema(database: Database, *, migrate: bool | None = None) -> None:
+    """Make the tables where there are none, and upgrade older ones in a file. Several processes may do this at once.
+
+    Whoever opens a server's database is one of many clients, and an upgrade under the others stops them: it is made where `migrate` is
+    True. Where it is False nothing is made.
+    """
     found = database.read(read_revision)
     if found == REVISION:
         return
     _refuse_newer(found, database.shown)
+    if migrate is None:
+        migrate = found is None or database.dialect == "sqlite"
     if not migrate:
         is_what = "has no tables of LakeChime" if found is None else f"has the tables of revision {found}, and this client needs {REVISION}"
         raise SchemaError(f"the database {database.shown} {is_what}; run `lakechime migrate`, or open it with migrate=True")
@@ -64,8 +70,9 @@ def _refuse_newer(found: str | None, database: str) -> None:
 
 
 def _lock(connection: Connection) -> None:
-    """Also nobody gives places meanwhile."""
+    """Also nobody gives places meanwhile. A large table takes its time."""
     if connection.dialect.name == "postgresql":
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
 
 

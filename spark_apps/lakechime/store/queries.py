@@ -1,6 +1,7 @@
 """Which events match: each question is answered from indexes, and whole events are read only of what is returned."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from lakechime.store.database.statements import EXPIRED
 from lakechime.store.digests import partition_key, tag_keys
 from lakechime.store.rows import registered_of, select_events
 from lakechime.store.schema import event_tags, events, meta, tables
-from lakechime.store.sequencer import Sequencer
+from lakechime.store.sequencer import Head, Sequencer
 
 MAX_UNION = 100  # tables that are looked up one by one
 
@@ -21,8 +22,12 @@ def read_head(connection: Connection) -> int:
     return int(connection.execute(select(func.coalesce(func.max(events.c.seq), 0))).scalar_one())
 
 
-def read_expired(connection: Connection) -> int:
-    return int(connection.execute(select(meta.c.value).where(meta.c.name == EXPIRED)).scalar_one())
+def read_expired(connection: Connection, ids: Sequence[int] | None) -> int:
+    """The greatest seq that went, of these tables or of all."""
+    if ids is None:
+        return int(connection.execute(select(meta.c.value).where(meta.c.name == EXPIRED)).scalar_one())
+    greatest = select(func.coalesce(func.max(tables.c.expired_seq), 0)).where(tables.c.id.in_(ids))
+    return int(connection.execute(greatest).scalar_one())
 
 
 def read_page(connection: Connection, sequencer: Sequencer, meant: Filter, span: tuple[int, int | None], limit: int) -> Page:
@@ -34,18 +39,32 @@ def read_page(connection: Connection, sequencer: Sequencer, meant: Filter, span:
     last = head if until is None else min(until, head)
     ids = [table_id for table_id, _ in sequencer.tables(connection, meant.tables).values()] if meant.tables else None
     if (ids is not None and not ids) or last <= after:
-        return Page(events=(), next_after=max(after, last), more=False, head=head, expired=read_expired(connection))
+        return Page(events=(), next_after=max(after, last), more=False, head=head, expired=read_expired(connection, ids))
     seqs = _seqs(meant, ids, (after, last), limit + 1).subquery("matching")
     rows = connection.execute(select_events().where(events.c.seq.in_(select(seqs.c.seq))).order_by(events.c.seq)).all()
-    expired, more = read_expired(connection), len(rows) > limit
+    expired, more = read_expired(connection, ids), len(rows) > limit
     found = tuple(registered_of(row) for row in rows[:limit])
     return Page(events=found, next_after=found[-1].event.seq or 0 if more else last, more=more, head=head, expired=expired)
 
 
-def first_seq_from(connection: Connection, moment_ts: int) -> int | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """What lies in a range of times by now, after < seq <= until; and how far no event is missing."""
+
+    after: int
+    until: int
+    covered_until_ts: int
+
+
+def span_of(connection: Connection, head: Head, start_ts: int, end_ts: int) -> Span:
+    start, end = (connection.execute(first_seq_statement(moment)).scalar() for moment in (start_ts, end_ts))
+    until = head.seq if end is None else end - 1
+    return Span(after=until if start is None else min(start - 1, until), until=until, covered_until_ts=min(end_ts, head.fixed_ts))
+
+
+def first_seq_statement(moment_ts: int) -> Select[Any]:
     """Of the first event registered at this time or later. Times never fall from one seq to the next."""
-    chosen = select(events.c.seq).where(events.c.event_ts >= moment_ts).order_by(events.c.event_ts, events.c.seq).limit(1)
-    return connection.execute(chosen).scalar()
+    return select(events.c.seq).where(events.c.event_ts >= moment_ts).order_by(events.c.event_ts, events.c.seq).limit(1)
 
 
 def _seqs(meant: Filter, ids: Sequence[int] | None, span: tuple[int, int], limit: int) -> Select[Any]:

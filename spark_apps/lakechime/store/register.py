@@ -12,16 +12,19 @@ from typing import Any
 from sqlalchemy import Connection, Text, insert, select, update
 from sqlalchemy.sql.dml import ReturningInsert
 
-from lakechime.answers import Outbox, Registered
+from lakechime.answers import Outbox, Registered, SeenPage
 from lakechime.errors import ConflictError, InvalidEventError
 from lakechime.event import DataChangeEvent
-from lakechime.store.database.engine import Database
-from lakechime.store.database.recordset import recordset, rows_text
-from lakechime.store.database.statements import types_of
+from lakechime.store.database.engine import Database, check_revision
+from lakechime.store.database.recordset import insert_into, recordset, rows_text
+from lakechime.store.database.statements import VERSIONS, types_of
+from lakechime.store.digests import batch_key, item_key
 from lakechime.store.rows import pending_of, registered_of, row_of, select_events
-from lakechime.store.schema import CARRIED, events, inbox, positions
+from lakechime.store.schema import CARRIED, events, inbox, positions, seen
 from lakechime.store.sequencer import Place, Sequencer
 
+SEEN_PAGE = 10_000
+_SEEN = ("cluster", "name", "item_key", "item", "value")
 _COLUMNS = ("cluster", "name", "depth", "tag_keys", *CARRIED)
 
 
@@ -50,17 +53,39 @@ class Registration:
         ]
 
     def _first(self, connection: Connection, rows: Mapping[int, dict[str, Any]]) -> dict[str, int] | list[tuple[str, Registered]]:
-        check_depths(connection, self.sequencer, rows.values())
-        if self.outbox is not None:
-            _move_position(connection, self.outbox)
+        has_new_levels = check_depths(connection, self.sequencer, rows.values())
+        if self.outbox is not None and not _move_position(connection, self.outbox, self._batch):
+            return self._again(connection, rows)
         if not rows:
+            check_revision(connection.execute(select(VERSIONS.c.version_num)).scalar())
             return []
-        if not self.sequencer.try_lock(connection):
+        if has_new_levels:  # who else brings the first partition is seen only under the lock
+            self.sequencer.lock(connection)
+        elif not self.sequencer.try_lock(connection):
             return put_into_inbox(connection, list(rows.values()))
         head = self.sequencer.drain(connection)
+        if has_new_levels:
+            check_depths(connection, self.sequencer, rows.values())
         places = self.sequencer.place(connection, [pending_of(number, row) for number, row in rows.items()], head, rows)
         there = self._stored(connection, [place.pending.dedup_key for place in places if place.duplicate])
         return [(place.pending.dedup_key, self._answer(place, head.next_ts, there)) for place in places]
+
+    @property
+    def _batch(self) -> str:
+        assert self.outbox is not None
+        events = [json.dumps(event.to_json(), sort_keys=True) for event in self.given]
+        return batch_key(events, position_text(self.outbox.position), position_text(self.outbox.expected))
+
+    def _again(self, connection: Connection, rows: Mapping[int, dict[str, Any]]) -> list[tuple[str, Registered]]:
+        """This very step was done before, and its answer did not arrive: as it was, but that all are duplicates now."""
+        self.sequencer.lock(connection)
+        self.sequencer.drain(connection)
+        there = self._stored(connection, [row["dedup_key"] for row in rows.values()])
+        if len(there) < len(rows):
+            raise ConflictError(
+                f"the step of {self.given[0].table} was registered before, and some of its events expired since; go on after it"
+            )
+        return [(key, registered_of(row, duplicate=True)) for key, row in there.items()]
 
     def _answer(self, place: Place, event_ts: int, there: Mapping[str, Any]) -> Registered:
         if place.duplicate:
@@ -88,6 +113,7 @@ def register_in(connection: Connection, given: Sequence[DataChangeEvent]) -> Non
     The caller may keep its transaction open: nobody waits for it.
     """
     rows = [row_of(event) for event in given]
+    check_revision(connection.execute(select(VERSIONS.c.version_num)).scalar())
     check_depths(connection, Sequencer(dialect=connection.dialect.name, clock=None), rows)
     if rows:
         put_into_inbox(connection, rows)
@@ -106,13 +132,14 @@ def _inbox_statement(dialect: str) -> ReturningInsert[Any]:
     return insert(inbox).from_select(list(_COLUMNS), chosen).returning(inbox.c.dedup_key, inbox.c.id)
 
 
-def check_depths(connection: Connection, sequencer: Sequencer, rows: Any) -> None:
-    """The first event with a partition fixes the number of levels of its table."""
+def check_depths(connection: Connection, sequencer: Sequencer, rows: Any) -> bool:
+    """The first event with a partition fixes the number of levels of its table. Whether one of these would."""
     listed = [row for row in rows if row["depth"] is not None]
     if not listed:
-        return
+        return False
     known = sequencer.tables(connection, list(dict.fromkeys((row["cluster"], row["name"]) for row in listed)))
     depths = {name: depth for name, (_, depth) in known.items() if depth is not None}
+    fixed = len(depths)
     for row in listed:
         depth = depths.setdefault((row["cluster"], row["name"]), row["depth"])
         if depth != row["depth"]:
@@ -120,35 +147,56 @@ def check_depths(connection: Connection, sequencer: Sequencer, rows: Any) -> Non
                 f"partition {row['partition']} of {row['name']} has {row['depth']} levels, and the partitions of this table have {depth}; "
                 f"name {depth} values, or leave the partition None"
             )
+    return len(depths) > fixed
 
 
-def _move_position(connection: Connection, outbox: Outbox) -> None:
+def _move_position(connection: Connection, outbox: Outbox, batch: str) -> bool:
+    """False: the same step moved it before."""
     mine = (positions.c.cluster == outbox.cluster) & (positions.c.name == outbox.table)
     text = position_text(outbox.position)
     if outbox.expected is None:
         there = connection.execute(select(positions.c.position).where(mine)).first()
-        moved = there is None and _inserted(connection, outbox, text)
+        values = {"cluster": outbox.cluster, "name": outbox.table, "position": text, "batch": batch}
+        written = insert_into(connection, positions).values(**values).on_conflict_do_nothing()
+        moved = there is None and connection.execute(written).rowcount == 1
     else:
-        changed = update(positions).where(mine, positions.c.position == position_text(outbox.expected)).values(position=text)
+        changed = update(positions).where(mine, positions.c.position == position_text(outbox.expected)).values(position=text, batch=batch)
         moved = connection.execute(changed).rowcount == 1
-    if not moved:
-        raise ConflictError(
-            f"another producer moved the position of {outbox.table} meanwhile; read it again, and register what is missing after it"
-        )
-
-
-def _inserted(connection: Connection, outbox: Outbox, text: str) -> bool:
-    values = {"cluster": outbox.cluster, "name": outbox.table, "position": text}
-    return connection.execute(insert_or_ignore(connection, positions, values)).rowcount == 1
-
-
-def insert_or_ignore(connection: Connection, table: Any, values: Mapping[str, Any]) -> Any:
-    """Both databases know it, each by a construct of its own."""
-    from sqlalchemy.dialects import postgresql, sqlite
-
-    kind = postgresql if connection.dialect.name == "postgresql" else sqlite
-    return kind.insert(table).values(**values).on_conflict_do_nothing()
+    if moved:
+        write_seen(connection, outbox)
+        return True
+    if connection.execute(select(positions.c.name).where(mine, positions.c.position == text, positions.c.batch == batch)).first():
+        return False
+    raise ConflictError(
+        f"another producer moved the position of {outbox.table} meanwhile; read it again, and register what is missing after it"
+    )
 
 
 def position_text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def write_seen(connection: Connection, outbox: Outbox) -> None:
+    """In the transaction that moves the position, so that one producer at a time writes."""
+    if not outbox.seen:
+        return
+    named = {"cluster": outbox.cluster, "name": outbox.table}
+    given = [{**named, "item_key": item_key(item), "item": _text(item), "value": _text(value)} for item, value in outbox.seen.items()]
+    rows = recordset(connection.dialect.name, "rows", dict.fromkeys(_SEEN, Text()))
+    # SQLite reads ON after a plain SELECT as that of a join
+    written = insert_into(connection, seen).from_select(list(_SEEN), select(*(rows.c[name] for name in _SEEN)).where(rows.c.item_key != ""))
+    changed = written.on_conflict_do_update(index_elements=["cluster", "name", "item_key"], set_={"value": written.excluded.value})
+    connection.execute(changed, {"rows": rows_text(given)})
+
+
+def read_seen(connection: Connection, cluster: str, table: str, after: str) -> SeenPage:
+    mine = (seen.c.cluster == cluster) & (seen.c.name == table) & (seen.c.item_key > after)
+    chosen = select(seen.c.item_key, seen.c.item, seen.c.value).where(mine).order_by(seen.c.item_key).limit(SEEN_PAGE)
+    found = connection.execute(chosen).all()
+    items = {json.loads(row.item): json.loads(row.value) for row in found}
+    return SeenPage(items=items, next_after=found[-1].item_key if len(found) == SEEN_PAGE else None)
+
+
+def _text(value: object) -> str:
+    """In ASCII: paths may hold bytes that are no text."""
+    return json.dumps(value, separators=(",", ":"))

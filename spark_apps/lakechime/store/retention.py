@@ -1,15 +1,16 @@
 """Old events go, in batches, and never one that somebody still waits for."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, case, delete, func, select, update
 
 from lakechime.answers import SEEN_EVENTS
 from lakechime.store.database.recordset import LONG, TEXT, recordset, rows_text
 from lakechime.store.database.statements import EXPIRED
 from lakechime.store.digests import tag_keys
-from lakechime.store.schema import event_tags, events, meta, watermarks
+from lakechime.store.schema import event_tags, events, meta, tables, watermarks
 
 BATCH = 1_000
 
@@ -44,10 +45,21 @@ def expire_batch(connection: Connection, dialect: str, span: tuple[int, int]) ->
     if not found:
         return 0, last
     gone = [row for row in found if not row.newest]
-    _delete(connection, dialect, gone)
-    changed = update(meta).where(meta.c.name == EXPIRED, meta.c.value < found[-1].seq).values(value=found[-1].seq)
-    connection.execute(changed)
+    if gone:
+        _delete(connection, dialect, gone)
+        _note(connection, dialect, {row.table_id: row.seq for row in gone})
     return len(gone), found[-1].seq
+
+
+def _note(connection: Connection, dialect: str, last: Mapping[int, int]) -> None:
+    """How far each table expired, and the whole store. Another retention beside this one may be further."""
+    rows = recordset(dialect, "rows", {"id": LONG, "seq": LONG})
+    mine = select(rows.c.seq).where(rows.c.id == tables.c.id).scalar_subquery()
+    further = case((tables.c.expired_seq > mine, tables.c.expired_seq), else_=mine)
+    given = rows_text({"id": table_id, "seq": seq} for table_id, seq in sorted(last.items()))
+    connection.execute(update(tables).where(tables.c.id.in_(select(rows.c.id))).values(expired_seq=further), {"rows": given})
+    greatest = max(last.values())
+    connection.execute(update(meta).where(meta.c.name == EXPIRED, meta.c.value < greatest).values(value=greatest))
 
 
 def _delete(connection: Connection, dialect: str, gone: list[Any]) -> None:

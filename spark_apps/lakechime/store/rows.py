@@ -10,7 +10,7 @@ from lakechime.answers import Registered
 from lakechime.event import DataChangeEvent, OperationType, TableFormat, partition_text
 from lakechime.store.digests import dedup_key, partition_key, tag_keys
 from lakechime.store.schema import events, tables
-from lakechime.store.sequencer import Pending
+from lakechime.store.sequencer import Pending, tags_text
 
 
 def row_of(event: DataChangeEvent) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def row_of(event: DataChangeEvent) -> dict[str, Any]:
         "prev_snapshot_id": event.prev_snapshot_id,
         "table_format": str(event.table_format),
         "operation_type": str(event.operation_type),
-        "tags": json.dumps(dict(sorted(event.tags.items())), separators=(",", ":"), ensure_ascii=False),
+        "tags": tags_text(event.tags),
         "tag_keys": " ".join(tag_keys(event.tags)),
     }
 

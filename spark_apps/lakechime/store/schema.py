@@ -8,7 +8,7 @@ and tags are found by digests, because an index entry has a size limit in Postgr
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text, UniqueConstraint
 from sqlalchemy.dialects.postgresql import VARCHAR
 
-REVISION = "0002"  # of the newest migration
+REVISION = "0003"  # of the newest migration
 VERSION_TABLE = "lakechime_alembic_version"
 DIGEST_CHARS = 22
 
@@ -39,6 +39,7 @@ tables = Table(
     Column("cluster", Text, nullable=False),
     Column("name", Text, nullable=False),
     Column("depth", Integer),
+    Column("expired_seq", number(), nullable=False, server_default="0"),  # the greatest of its events that expired
     UniqueConstraint("cluster", "name", name="lakechime_tables_by_name"),
 )
 
@@ -48,6 +49,18 @@ positions = Table(
     Column("cluster", Text, primary_key=True),
     Column("name", Text, primary_key=True),
     Column("position", Text, nullable=False),
+    Column("batch", String(DIGEST_CHARS)),  # of the step that moved it: what is asked again is known by it
+)
+
+# What a producer remembers by item, such as a partition: a position does not grow with its table.
+seen = Table(
+    "lakechime_seen",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("item_key", digest(), primary_key=True),
+    Column("item", Text, nullable=False),
+    Column("value", Text, nullable=False),
 )
 
 inbox = Table(

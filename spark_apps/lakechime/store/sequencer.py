@@ -6,12 +6,15 @@ seq has seen every lesser one, and nothing is ever put before a watermark. A pro
 inbox; they get their places when they become visible.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, insert, select, update
 
+from lakechime.event import MAX_TAG_VALUE_CHARS, MAX_TAGS
+from lakechime.store.database.engine import check_revision
 from lakechime.store.database.recordset import rows_text
 from lakechime.store.database.statements import (
     DATABASE_CLOCK,
@@ -23,7 +26,9 @@ from lakechime.store.database.statements import (
     tables_statement,
     tags_statement,
 )
+from lakechime.store.digests import tag_keys
 from lakechime.store.schema import inbox, tables
+from lakechime.tags import OTHER_PARTITION
 from opal_lake.clock import Clock
 
 LOCK = 5_499_137_104_281  # of our own among a database's advisory locks
@@ -77,7 +82,12 @@ class Head:
 
     @property
     def next_ts(self) -> int:
-        return max(self.now_ms, self.event_ts, self.time_horizon)
+        return max(self.now_ms, self.fixed_ts)
+
+    @property
+    def fixed_ts(self) -> int:
+        """No later event gets a time before this, whatever the clock says."""
+        return max(self.event_ts, self.time_horizon)
 
 
 def plan_places(pending: Iterable[Pending], known: Known, last_seq: int) -> list[Place]:
@@ -135,6 +145,7 @@ class Sequencer:
 
     def head(self, connection: Connection) -> Head:
         found = connection.execute(head_statement(with_clock=self.clock is None)).one()
+        check_revision(found.revision)
         now_ms = found.now_ms if self.clock is None else self.clock.now_us() // 1000
         return Head(
             seq=found.seq or 0, event_ts=found.event_ts or 0, time_horizon=found.horizon, now_ms=now_ms, has_pending=bool(found.has_pending)
@@ -144,6 +155,8 @@ class Sequencer:
         """Under the lock: give what is visible in the inbox its places. The head afterwards."""
         while (head := self.head(connection)).has_pending:
             batch = self._pending(connection)
+            if self._fit_levels(connection, batch):
+                batch = self._pending(connection)
             self.place(connection, batch, head)
             connection.execute(delete_statement(self.dialect), {"rows": rows_text({"id": event.row} for event in batch)})
         return head
@@ -166,6 +179,21 @@ class Sequencer:
             )
             for row in found
         ]
+
+    def _fit_levels(self, connection: Connection, batch: Sequence[Pending]) -> bool:
+        """Two transactions may bring the first partitions of a table, of different levels, and neither sees the other. A table has one
+        number of levels, so the later event keeps its partition as a tag. Whether there was such an event.
+        """
+        depths = {name: depth for name, (_, depth) in self.tables(connection, list({event.table for event in batch})).items()}
+        strangers = []
+        for event in batch:
+            if event.depth is not None and (depths.get(event.table) or event.depth) != event.depth:
+                strangers.append(event.row)
+            elif event.depth is not None:
+                depths[event.table] = event.depth
+        for row in connection.execute(select(inbox.c.id, inbox.c.partition, inbox.c.tags).where(inbox.c.id.in_(strangers))).all():
+            connection.execute(update(inbox).where(inbox.c.id == row.id).values(**without_partition(row.partition, json.loads(row.tags))))
+        return bool(strangers)
 
     def place(
         self, connection: Connection, batch: Sequence[Pending], head: Head, rows: Mapping[int, Mapping[str, Any]] | None = None
@@ -225,6 +253,17 @@ class Sequencer:
         asked = {"rows": rows_text({"cluster": cluster, "name": name} for cluster, name in names)}
         found = connection.execute(tables_statement(self.dialect), asked)
         return {(row.cluster, row.name): (row.id, row.depth) for row in found}
+
+
+def without_partition(partition: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    """Of a row in the inbox: the partition as a tag."""
+    with_tag = {**tags, OTHER_PARTITION: partition} if len(partition) <= MAX_TAG_VALUE_CHARS and len(tags) < MAX_TAGS else tags
+    return {"partition": None, "partition_key": None, "depth": None, "tags": tags_text(with_tag), "tag_keys": " ".join(tag_keys(with_tag))}
+
+
+def tags_text(tags: Mapping[str, str]) -> str:
+    """As the rows have them."""
+    return json.dumps(dict(sorted(tags.items())), separators=(",", ":"), ensure_ascii=False)
 
 
 def _placed(place: Place, event_ts: int) -> dict[str, Any]:

@@ -5,22 +5,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, Table, func, select, update
 
-from lakechime.answers import Filter, Found, Interest, Outbox, Page, Registered, TableState, Watermark
+from lakechime.answers import EventsBetween, Filter, Found, Interest, Outbox, Page, Registered, SeenPage, TableState, Watermark
 from lakechime.event import DataChangeEvent, JsonValue
 from lakechime.store import watermarks
-from lakechime.store.database.engine import Database, open_database
-from lakechime.store.database.statements import HORIZON
+from lakechime.store.database.engine import Database, check_revision, open_database
+from lakechime.store.database.statements import HORIZON, VERSIONS
 from lakechime.store.migrate import ensure_schema, read_revision
-from lakechime.store.queries import find_first, first_seq_from, read_head, read_page
-from lakechime.store.register import Registration
+from lakechime.store.queries import Span, find_first, read_head, read_page, span_of
+from lakechime.store.register import Registration, read_seen
 from lakechime.store.retention import expire_batch, last_expirable
-from lakechime.store.schema import events, meta, positions
+from lakechime.store.schema import events, inbox, meta, positions
 from lakechime.store.sequencer import Sequencer
 from opal_lake.clock import Clock, SystemClock
 
 _PAGE = 10_000
+MAX_COUNT = 100_000  # that a check counts
+FRESH_MS = 1_000  # a range that reaches into the future is answered from the last look, if that is no older
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +33,11 @@ class SqlStore:
     sequencer: Sequencer
 
     @classmethod
-    def open(cls, url: str, *, migrate: bool = True, clock: Clock | None = None) -> "SqlStore":
+    def open(cls, url: str, *, migrate: bool | None = None, clock: Clock | None = None) -> "SqlStore":
         database = open_database(url)
         ensure_schema(database, migrate=migrate)
         own = SystemClock() if database.dialect == "sqlite" else None
-        return cls(database=database, sequencer=Sequencer(dialect=database.dialect, clock=clock or own))
+        return cls(database=replace(database, checked=True), sequencer=Sequencer(dialect=database.dialect, clock=clock or own))
 
     def register(self, events: Sequence[DataChangeEvent], outbox: Outbox | None) -> list[Registered]:
         return Registration(database=self.database, sequencer=self.sequencer, given=events, outbox=outbox).run()
@@ -44,28 +46,35 @@ class SqlStore:
         self._drain()
         return self.database.read(lambda connection: read_page(connection, self.sequencer, meant, (after, until), limit))
 
-    def events_between(self, meant: Filter, start_ts: int, end_ts: int) -> list[Registered]:
-        first, last = self.span(start_ts, end_ts)
+    def events_between(self, meant: Filter, start_ts: int, end_ts: int) -> EventsBetween:
+        span = self.span(start_ts, end_ts)
         found: list[Registered] = []
-        while first < last:
-            page = self.events(meant, after=first, until=last, limit=_PAGE)
+        after = span.after
+        while after < span.until:
+            page = self.events(meant, after=after, until=span.until, limit=_PAGE)
             found += page.events
-            first = page.next_after
-        return found
+            after = page.next_after
+        return EventsBetween(events=tuple(found), covered_until_ts=span.covered_until_ts)
 
-    def span(self, start_ts: int, end_ts: int) -> tuple[int, int]:
-        """A range of times as one of seq, after < seq <= until; no event that comes later gets a time within."""
-        return self.database.write(lambda connection: self._fix(connection, start_ts, end_ts), repeatable=True)
+    def span(self, start_ts: int, end_ts: int) -> Span:
+        """A range of times as one of seq. Nobody waits for it where the range is final already, or as good as."""
+        self._drain()
+        span = self.database.read(lambda connection: self._final_span(connection, start_ts, end_ts))
+        return span or self.database.write(lambda connection: self._raised_span(connection, start_ts, end_ts), repeatable=True)
 
-    def _fix(self, connection: Connection, start_ts: int, end_ts: int) -> tuple[int, int]:
-        """What lies in the range by now, as (after, until]; no event that comes later gets a time within."""
+    def _final_span(self, connection: Connection, start_ts: int, end_ts: int) -> Span | None:
+        """None where the horizon has to be raised: the range has ended since, or was looked at longer ago."""
+        head = self.sequencer.head(connection)
+        is_ahead = end_ts > head.next_ts and head.fixed_ts > head.now_ms - FRESH_MS
+        return span_of(connection, head, start_ts, end_ts) if end_ts <= head.fixed_ts or is_ahead else None
+
+    def _raised_span(self, connection: Connection, start_ts: int, end_ts: int) -> Span:
+        """No event that comes later gets a time within what has passed."""
         self.sequencer.lock(connection)
         head = self.sequencer.drain(connection)
         horizon = min(end_ts, head.next_ts)
         connection.execute(update(meta).where(meta.c.name == HORIZON, meta.c.value < horizon).values(value=horizon))
-        start, end = (first_seq_from(connection, moment) for moment in (start_ts, end_ts))
-        until = head.seq if end is None else end - 1
-        return (until if start is None else start - 1), until
+        return span_of(connection, replace(head, time_horizon=max(head.time_horizon, horizon)), start_ts, end_ts)
 
     def find(self, interests: Sequence[Interest]) -> Found:
         self._drain()
@@ -96,6 +105,9 @@ class SqlStore:
             position=None if position is None else json.loads(position),
         )
 
+    def seen(self, cluster: str, table: str, *, after: str) -> SeenPage:
+        return self.database.read(lambda connection: read_seen(connection, cluster, table, after))
+
     def watermark(self, consumer: str, key: str) -> Watermark | None:
         return self.database.read(lambda connection: watermarks.read_watermark(connection, consumer, key))
 
@@ -125,6 +137,7 @@ class SqlStore:
 
     def _expire_batch(self, connection: Connection, *, older_than_ms: int, keep_unseen: bool, after: int) -> tuple[int, int | None]:
         """How many went, and the seq to go on after; None at the end."""
+        check_revision(connection.execute(select(VERSIONS.c.version_num)).scalar())
         last = last_expirable(connection, older_than_ms, keep_unseen=keep_unseen)
         if after >= last:
             return 0, None
@@ -132,8 +145,9 @@ class SqlStore:
 
     def check(self) -> str:
         def work(connection: Connection) -> str:
-            count = connection.execute(select(func.count()).select_from(events)).scalar_one()
-            return f"{self.database.dialect}, revision {read_revision(connection)}, {count:,} events, head {read_head(connection):,}"
+            count, waiting = (_count_text(connection, table) for table in (events, inbox))
+            revision, head = read_revision(connection), read_head(connection)
+            return f"{self.database.dialect}, revision {revision}, {count} events, head {head:,}, {waiting} in the inbox"
 
         return self.database.read(work)
 
@@ -149,3 +163,10 @@ class SqlStore:
         """Whoever has the lock does it for us."""
         if self.sequencer.try_lock(connection):
             self.sequencer.drain(connection)
+
+
+def _count_text(connection: Connection, table: Table) -> str:
+    """As far as it is counted."""
+    few = select(table.c[0].label("n")).limit(MAX_COUNT + 1).subquery()
+    count = int(connection.execute(select(func.count()).select_from(few)).scalar_one())
+    return f"more than {MAX_COUNT:,}" if count > MAX_COUNT else f"{count:,}"

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, select, update
 
 from lakechime.access import Token
 from lakechime.errors import InvalidEventError, NotFoundError
-from lakechime.store.register import insert_or_ignore
+from lakechime.store.database.recordset import insert_into
 from lakechime.store.schema import tokens
 
 PREFIX = "lakechime_"  # people and scanners know one when it is where it should not be
@@ -19,7 +19,7 @@ def create_token(connection: Connection, name: str, role: str, now_ms: int) -> s
     """The secret: nobody can read it again."""
     secret = PREFIX + secrets.token_urlsafe(32)
     values = {"name": name, "sha256": _hash(secret), "role": role, "created": now_ms}
-    if connection.execute(insert_or_ignore(connection, tokens, values)).rowcount != 1:
+    if connection.execute(insert_into(connection, tokens).values(**values).on_conflict_do_nothing()).rowcount != 1:
         raise InvalidEventError(f"there is a token {name} already, and names are not used twice; choose another name")
     return secret
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, select, update
 from lakechime.answers import Watermark
 from lakechime.errors import ConflictError, InvalidEventError, NotFoundError
 from lakechime.event import JsonValue
-from lakechime.store.register import insert_or_ignore
+from lakechime.store.database.recordset import insert_into
 from lakechime.store.schema import watermarks
 
 MAX_VALUE_BYTES = 65_536
@@ -43,7 +43,7 @@ def put_watermark(connection: Connection, wanted: Watermark, expected: int | Non
     values = {"value": value_text(wanted.value), "updated_ts": wanted.updated_ts}
     if expected is None:
         first = {"consumer": wanted.consumer, "key": wanted.key, "revision": 1, **values}
-        if connection.execute(insert_or_ignore(connection, watermarks, first)).rowcount == 1:
+        if connection.execute(insert_into(connection, watermarks).values(**first).on_conflict_do_nothing()).rowcount == 1:
             return Watermark(consumer=wanted.consumer, key=wanted.key, value=wanted.value, revision=1, updated_ts=wanted.updated_ts)
         still: Any = watermarks.c.value.is_(None)  # deleted
     else:

@@ -1,6 +1,9 @@
 """Hive-style folders: a partition that was not there before is an event, and one that was written again is an update."""
 
+import json
 import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import boto3
@@ -8,7 +11,7 @@ import pytest
 
 from lakechime import InvalidEventError, LakeChime, NotFoundError
 from lakechime.completeness import completeness_tag
-from lakechime.producers.hive import HiveSource, newest_by_partition, packed, partition_of_path, register_partition, unpacked
+from lakechime.producers.hive import HiveSource, partition_of_path, partition_states, register_partition
 from lakechime.producers.outbox import Synced, Target, sync
 from tests.fixtures_s3 import BUCKET
 from tests.lakechime.producers.told import events_of
@@ -88,15 +91,78 @@ def test_who_wrote_a_partition_registers_it_with_what_is_complete(client: LakeCh
         register_partition(client, NAME, "dt=1")
 
 
-def test_what_was_seen_is_small() -> None:
-    seen = {
-        f"dt=2026-{month:02d}-{day:02d}/hour={hour:02d}": 1_790_000_000_000 + hour
-        for month in range(12)
-        for day in range(30)
-        for hour in range(24)
-    }
-    assert unpacked(packed(seen)) == seen
-    assert len(packed(seen)) < 8 * len(seen)
+def test_a_change_within_the_same_second_is_seen(client: LakeChime, tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    put(root, "dt=1/a", 20)
+    put(root, "dt=2/a", 20)
+    look(client, root)
+    put(root, "dt=1/b", 20)
+    (root / "dt=2/a").write_bytes(b"longer")
+    os.utime(root / "dt=2/a", (20, 20))
+    assert look(client, root).events == 2
+    (root / "dt=1/b").unlink()
+    assert look(client, root).events == 1
+    put(root, "dt=1/b", 20)
+    assert look(client, root).events == 1
+    assert [kind for partition, kind in told(client) if partition == ("1",)] == ["APPEND", "UPDATE", "UPDATE", "UPDATE"]
+    assert look(client, root).events == 0
+
+
+@dataclass
+class Moments:
+    """A clock that goes on while somebody sleeps. `meanwhile`: what happens then."""
+
+    at_s: float
+    meanwhile: Callable[[], None] = lambda: None
+    slept: list[float] = field(default_factory=list)
+
+    def now_us(self) -> int:
+        return int(self.at_s * 1_000_000)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.at_s += seconds
+        self.meanwhile()
+
+
+def test_what_was_just_written_is_told_once_it_cannot_change_unseen(client: LakeChime, tmp_path: Path) -> None:
+    put(tmp_path / "logs", "dt=1/a", 100)
+    moments = Moments(at_s=100.5)
+    assert look(client, tmp_path / "logs", clock=moments, sleep=moments.sleep).events == 1
+    assert moments.slept == [pytest.approx(1.51)]
+    assert look(client, tmp_path / "logs", clock=moments, sleep=moments.sleep).events == 0
+    assert len(moments.slept) == 1
+
+
+def test_what_is_being_written_waits_for_the_next_look(client: LakeChime, tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    put(root, "dt=1/a", 50)
+    put(root, "dt=2/a", 100)
+    moments = Moments(at_s=100.5)
+    moments.meanwhile = lambda: put(root, "dt=2/b", int(moments.at_s))
+    synced = look(client, root, clock=moments, sleep=moments.sleep)
+    assert told(client) == [(("1",), "APPEND")]
+    assert synced.notes == ("1 partitions are being written, such as 'dt=2', and wait for the next look",)
+    moments.at_s += 60
+    assert look(client, root, clock=moments, sleep=moments.sleep).notes == ()
+    assert told(client) == [(("1",), "APPEND"), (("2",), "APPEND")]
+    put(root, "dt=3/a", 10_000)
+    assert look(client, root, clock=moments, sleep=moments.sleep).events == 1, "a time far ahead is none to wait for"
+
+
+def test_each_portion_of_many_partitions_is_kept(client: LakeChime, tmp_path: Path) -> None:
+    """Whoever is stopped in between goes on behind it, and the position does not grow."""
+    root = tmp_path / "logs"
+    for number in range(1_200):
+        put(root, f"dt={number:04}/a", 10 + number)
+    source = HiveSource(path=str(root), target=Target(table=NAME))
+    assert sync(client, source, stop=lambda: True).events == 500
+    assert look(client, root).events == 700
+    assert [event.partition for event in events_of(client, NAME)] == [(f"{number:04}",) for number in range(1_200)]
+    state = client.table_state(NAME)
+    assert state is not None
+    assert len(json.dumps(state.position)) < 300
+    assert len(client.seen(NAME)) == 1_200
 
 
 @pytest.mark.s3
@@ -110,5 +176,5 @@ def test_folders_on_s3(client: LakeChime, s3_options: dict[str, str]) -> None:
     assert told(client) == [(("1", "01"), "APPEND"), (("1", "02"), "APPEND")]
 
 
-def test_stamps_are_those_of_the_newest_file() -> None:
-    assert newest_by_partition(iter(()), None) == {}
+def test_a_folder_without_files_has_no_partitions() -> None:
+    assert partition_states(iter(()), None) == {}

@@ -42,6 +42,7 @@ BODIES = {
 }
 PARAMS = {
     ("GET", "/v1/table"): {"table": "t"},
+    ("GET", "/v1/table/seen"): {"table": "t"},
     ("GET", "/v1/watermarks"): {"consumer": "c"},
     ("GET", "/v1/watermark"): {"consumer": "c"},
     ("DELETE", "/v1/watermark"): {"consumer": "c", "expected": "1"},

@@ -50,7 +50,7 @@ def test_a_range_that_was_read_gets_no_more_events_when_the_clock_steps_back(chi
     clock.at_ms = start + 2_000
     assert time_of(chime, 2) == start + 5_000
     assert chime.events_between(TABLE, 0, start + 5_000) == before
-    assert [found.event.snapshot_id for found in chime.events_between(TABLE, start + 5_000, start + 20_000)] == ["2"]
+    assert [found.event.snapshot_id for found in chime.events_between(TABLE, start + 5_000, start + 20_000).events] == ["2"]
 
 
 def test_a_range_that_reaches_into_the_future_fixes_what_is_past(chime: LakeChime, clock: SteppingClock) -> None:

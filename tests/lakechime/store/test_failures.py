@@ -195,3 +195,29 @@ def _lose_and_find(server: Postgres) -> None:
         server.start()
         assert chime.events().events == (first,)
         assert not chime.register([made(2)])[0].duplicate
+
+
+@pytest.mark.postgres
+def test_a_question_that_takes_too_long_is_cut_off(new_postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "STATEMENT_SECONDS", 0.2)
+    with LakeChime.open(new_postgres()) as chime:
+        store: Any = chime.store
+        with pytest.raises(UnavailableError, match=r"is too slow .*statement timeout.*ask for less at once"):
+            store.database.read(lambda connection: connection.execute(text("SELECT pg_sleep(5)")))
+
+
+@pytest.mark.postgres
+def test_who_may_only_read_opens_what_is_there(shop: tuple[LakeChime, str]) -> None:
+    _, url = shop
+    run(
+        url,
+        "DROP ROLE IF EXISTS reader",
+        "CREATE ROLE reader LOGIN PASSWORD 'reader'",
+        "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader",
+    )
+    place = url.split("@")[1]
+    with LakeChime.open(f"postgresql+psycopg2://reader:reader@{place}") as chime:
+        assert len(chime.events().events) == 1
+        with pytest.raises(AccessError, match="permission denied"):
+            chime.register([made(2)])
+    run(url, "DROP OWNED BY reader", "DROP ROLE reader")

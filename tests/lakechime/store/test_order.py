@@ -1,7 +1,9 @@
 """What a watermark passes is never overtaken: with transactions held open, in any interleaving with registrations and readers."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -11,9 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, create_engine, text
 
-from lakechime import Interest, InvalidEventError, LakeChime
+from lakechime import EventsBetween, Interest, InvalidEventError, LakeChime
+from lakechime.store.queries import first_seq_statement
 from lakechime.store.register import register_in
-from tests.lakechime.made import made
+from lakechime.store.sequencer import LOCK
+from lakechime.tags import OTHER_PARTITION
+from tests.fixtures_lakechime import wait_until
+from tests.lakechime.made import TABLE, made
 
 PRODUCERS = 3
 
@@ -198,3 +204,70 @@ def test_no_watermark_is_ever_overtaken(postgres_chime: tuple[LakeChime, Engine]
         assert all(earlier <= later for earlier, later in pairwise(story.times))
 
     tell()
+
+
+def wait_for_waiting(engine: Engine, number: int) -> None:
+    """Until so many wait for a lock."""
+    waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        wait_until(lambda: connection.execute(waiting).scalar_one() == number)
+
+
+@pytest.mark.postgres
+def test_of_two_first_partitions_of_other_levels_one_gets_in(postgres_chime: tuple[LakeChime, Engine]) -> None:
+    """Both see a table without partitions, and wait for the lock."""
+    chime, engine = postgres_chime
+
+    def register(partition: tuple[str, ...]) -> bool:
+        try:
+            chime.register([made(len(partition), partition=partition)])
+        except InvalidEventError:
+            return False
+        return True
+
+    with engine.connect() as holder, ThreadPoolExecutor(2) as pool:
+        holder.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
+        done = [pool.submit(register, partition) for partition in (("a",), ("a", "b"))]
+        wait_for_waiting(engine, 2)
+        holder.rollback()
+        assert sorted(one.result() for one in done) == [False, True]
+    assert len(chime.events().events) == 1
+
+
+@pytest.mark.postgres
+def test_a_first_partition_of_other_levels_in_a_long_transaction_is_kept_as_a_tag(postgres_chime: tuple[LakeChime, Engine]) -> None:
+    chime, engine = postgres_chime
+    with engine.connect() as late, late.begin() as transaction:
+        register_in(late, [made(2, partition=("a", 1), tags={"x": "1"}), made(3, partition=("b", 2))])
+        chime.register([made(1, partition=("a",))])
+        transaction.commit()
+    second = chime.events(tags={"x": "1"}).events[0].event
+    assert second.partition is None
+    assert dict(second.tags) == {"x": "1", OTHER_PARTITION: '["a",1]'}
+    assert chime.events(tags={OTHER_PARTITION: '["b",2]'}).events[0].event.snapshot_id == "3"
+
+
+@pytest.mark.postgres
+def test_a_range_that_is_final_is_read_while_somebody_gives_places(postgres_chime: tuple[LakeChime, Engine]) -> None:
+    chime, engine = postgres_chime
+    (given,) = chime.register([made(1)])
+    now = given.event.event_ts or 0
+    time.sleep(0.01)
+    first = chime.events_between(TABLE, 0, now + 5)
+    ahead = chime.events_between(TABLE, 0, now + 3_600_000)
+    with engine.connect() as holder:
+        holder.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
+        assert chime.events_between(TABLE, 0, now + 5) == first
+        assert chime.events_between(TABLE, 0, now) == EventsBetween(events=(), covered_until_ts=now)
+        assert chime.events_between(TABLE, 0, now + 3_600_000).events == ahead.events
+        holder.rollback()
+
+
+@pytest.mark.postgres
+def test_a_range_of_times_is_found_in_an_index(postgres_chime: tuple[LakeChime, Engine]) -> None:
+    chime, engine = postgres_chime
+    chime.register([made(number) for number in range(1, 2_000)])
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM ANALYZE lakechime_events"))
+        plan = connection.execute(text(f"EXPLAIN {first_seq_statement(1).compile(engine, compile_kwargs={'literal_binds': True})!s}"))
+        assert "Index Only Scan using lakechime_events_by_time" in "\n".join(plan.scalars())

@@ -41,7 +41,7 @@ def _reading(access: Access) -> APIRouter:
     @reading.post("/events/query", response_model=models.Page, responses=problems(*WITH_BODY))
     async def query(body: models.Query, backend: AnyBackend) -> Response:
         """Events by table, partition and tags; by seq, or by the time when they were registered."""
-        return await backend.answer(lambda client: page_json(_page(client, body)))
+        return await backend.answer(lambda client: _page(client, body))
 
     @reading.post("/events/find", response_model=models.Found, responses=problems(*WITH_BODY))
     async def find(body: models.Find, backend: AnyBackend) -> Response:
@@ -69,15 +69,27 @@ def _reading(access: Access) -> APIRouter:
 
         return await backend.answer(state)
 
+    @reading.get("/table/seen", response_model=models.SeenPage)
+    async def seen(asked: Annotated[models.SeenQuery, InUrl()], backend: AnyBackend) -> Response:
+        """What the table's producer remembers by item."""
+
+        def page(client: LakeChime) -> dict[str, Any]:
+            found = client.store.seen(asked.cluster, asked.table, after=asked.after)
+            return {"items": list(found.items.items()), "next_after": found.next_after}
+
+        return await backend.answer(page)
+
     return reading
 
 
 def _page(client: LakeChime, body: models.Query) -> Any:
-    after, until = body.after, body.until
+    after, until, covered = body.after, body.until, None
     if body.start_ts is not None or body.end_ts is not None:
         if body.start_ts is None or body.end_ts is None or body.start_ts > body.end_ts:
             raise InvalidEventError("a range of times has both start_ts and end_ts, in this order; give both or none")
         assert isinstance(client.store, SqlStore)
-        first, last = client.store.span(body.start_ts, body.end_ts)
-        after, until = max(after, first), last if until is None else min(until, last)
-    return client.events(body.tables, after=after, until=until, partition=body.partition, tags=body.tags, limit=body.limit)
+        span = client.store.span(body.start_ts, body.end_ts)
+        after, until = max(after, span.after), span.until if until is None else min(until, span.until)
+        covered = span.covered_until_ts
+    page = client.events(body.tables, after=after, until=until, partition=body.partition, tags=body.tags, limit=body.limit)
+    return {**page_json(page), "covered_until_ts": covered}

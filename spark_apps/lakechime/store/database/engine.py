@@ -12,8 +12,9 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from lakechime.errors import InvalidEventError, UnavailableError
+from lakechime.errors import InvalidEventError, SchemaError, UnavailableError
 from lakechime.store.database.failures import is_passing, translated
+from lakechime.store.schema import REVISION, VERSION_TABLE
 
 T = TypeVar("T")
 
@@ -21,14 +22,20 @@ DIALECTS = ("sqlite", "postgresql")
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.05
 BUSY_SECONDS = 30
+STATEMENT_SECONDS = 90  # longer than anybody waits for the sequencer's lock
 _WRITES = "lakechime_writes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
-    """Runs work in transactions. Work is a function of a connection and may run more than once; failed attempts are undone."""
+    """Runs work in transactions. Work is a function of a connection and may run more than once; failed attempts are undone.
+
+    `checked`: each write that is not repeatable makes sure first that nobody upgraded the tables since this client opened them. Those that
+    are repeatable ask for it together with what they need.
+    """
 
     engine: Engine
+    checked: bool = False
 
     @property
     def dialect(self) -> str:
@@ -68,7 +75,7 @@ class Database:
                 connection = connection.execution_options(**{_WRITES: True})
             with connection.begin():
                 if looks_first:
-                    _look(connection)
+                    _look(connection, checked=self.checked)
                 return work(connection)
 
     def close(self) -> None:
@@ -87,13 +94,24 @@ class _StaleConnectionError(Exception):
         self.error = error
 
 
-def _look(connection: Connection) -> None:
+def _look(connection: Connection, *, checked: bool) -> None:
     try:
-        connection.exec_driver_sql("SELECT 1")
+        found = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}" if checked else "SELECT 1").scalar()
     except exc.DBAPIError as error:
         if error.connection_invalidated:
             raise _StaleConnectionError(error) from error
         raise
+    if checked:
+        check_revision(found)
+
+
+def check_revision(found: str | None) -> None:
+    """SchemaError where the tables are no longer those that this client opened."""
+    if found != REVISION:
+        raise SchemaError(
+            f"the tables are of revision {found} by now, and this client writes those of {REVISION}; nothing was written. "
+            "If they are newer, upgrade airflow-provider-opal here and start again; if they are older, run `lakechime migrate`"
+        )
 
 
 def open_database(url: str) -> Database:
@@ -105,6 +123,7 @@ def open_database(url: str) -> Database:
         engine = create_engine(
             parsed, isolation_level="READ COMMITTED", pool_size=5, max_overflow=20, connect_args=_postgres_arguments(parsed)
         )
+        event.listen(engine, "connect", _prepare_postgres)
     _one_process_a_connection(engine)
     return Database(engine=engine)
 
@@ -148,6 +167,13 @@ def _prepare_sqlite(connection: Any, _entry: ConnectionPoolEntry) -> None:
     with closing(connection.cursor()) as cursor:
         for pragma in (f"busy_timeout={BUSY_SECONDS * 1000}", "journal_mode=WAL", "synchronous=FULL"):
             cursor.execute(f"PRAGMA {pragma}")
+
+
+def _prepare_postgres(connection: Any, _entry: ConnectionPoolEntry) -> None:
+    """No question holds the server for ever. It is set once a connection, so that no transaction pays for it."""
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(f"SET statement_timeout = {int(STATEMENT_SECONDS * 1000)}")
+    connection.commit()
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -11,6 +11,7 @@ _AWAY = ("08", "57P")
 _ADVICE = {
     "away": "see that it runs and can be reached, then try again; what was not registered stays in its producer's log",
     "full": "free some space, then try again; what was not registered stays in its producer's log",
+    "too slow": "ask for less at once: fewer tables, or a shorter range; or see what else the server has to do",
     "locked": "another process holds it; try again, or end that process",
     "crowded": "raise max_connections or put fewer processes on it, then try again",
     "read-only": "connect to the primary, or make the file and its folder writable",
@@ -44,7 +45,7 @@ _POSTGRES = (
     ("53300", "crowded"),
     ("53", "full"),
     ("55P03", "locked"),
-    ("57014", "locked"),
+    ("57014", "too slow"),
     ("40", "locked"),
     ("25006", "read-only"),
     ("28", "refused"),

@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, String, Text, bindparam, cast, func, select
+from sqlalchemy import BigInteger, Boolean, Connection, String, Table, Text, bindparam, cast, func, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.sql.expression import FromClause, column
 from sqlalchemy.types import TypeEngine
@@ -26,3 +27,8 @@ def recordset(dialect: str, parameter: str, types: Types) -> FromClause:
 
 def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
     return json.dumps(list(rows), separators=(",", ":"))
+
+
+def insert_into(connection: Connection, table: Table) -> Any:
+    """Both databases know ON CONFLICT, each by a construct of its own."""
+    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)

@@ -10,7 +10,9 @@ from sqlalchemy import (
     Delete,
     Insert,
     Select,
+    Text,
     cast,
+    column,
     delete,
     extract,
     func,
@@ -18,14 +20,16 @@ from sqlalchemy import (
     literal,
     literal_column,
     select,
+    table,
     union_all,
 )
 
 from lakechime.store.database.recordset import FLAG, LONG, TEXT, recordset
-from lakechime.store.schema import CARRIED, event_tags, events, inbox, meta, tables
+from lakechime.store.schema import CARRIED, VERSION_TABLE, event_tags, events, inbox, meta, tables
 
 HORIZON, EXPIRED = "time_horizon", "expired_seq"
 DATABASE_CLOCK = cast(func.floor(extract("epoch", func.clock_timestamp()) * 1000), BigInteger)
+VERSIONS = table(VERSION_TABLE, column("version_num", Text()))  # Alembic's own
 _LONGS = {"seq", "event_ts", "table_id", "snapshot_ts", "id", "inbox_id", "depth"}
 _PLACED = ("seq", "event_ts", "table_id", "gap")
 
@@ -36,12 +40,13 @@ def types_of(names: Iterable[str]) -> dict[str, Any]:
 
 @cache
 def head_statement(*, with_clock: bool) -> Select[Any]:
-    """Everything that the next place depends on."""
+    """Everything that the next place depends on, and whether the tables are still those that this client knows."""
     last = select(events.c.seq, events.c.event_ts).order_by(events.c.seq.desc()).limit(1).subquery()
     horizon = select(meta.c.value).where(meta.c.name == HORIZON).scalar_subquery()
     now = (DATABASE_CLOCK if with_clock else literal(0, type_=LONG)).label("now_ms")
     chosen = (select(last.c.seq).scalar_subquery().label("seq"), select(last.c.event_ts).scalar_subquery().label("event_ts"))
-    return select(*chosen, horizon.label("horizon"), select(inbox.c.id).exists().label("has_pending"), now)
+    revision = select(VERSIONS.c.version_num).limit(1).scalar_subquery().label("revision")
+    return select(*chosen, horizon.label("horizon"), select(inbox.c.id).exists().label("has_pending"), revision, now)
 
 
 @cache
