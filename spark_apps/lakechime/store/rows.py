@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Row, Select, select
 
 from lakechime.answers import Registered
-from lakechime.event import DataChangeEvent, OperationType, TableFormat, partition_text
+from lakechime.event import DataChangeEvent, OperationType, TableFormat, kept_event, partition_text
 from lakechime.store.digests import dedup_key, partition_key, tag_keys
 from lakechime.store.schema import events, tables
 from lakechime.store.sequencer import Pending, tags_text
@@ -50,17 +51,13 @@ def select_events() -> Select[Any]:
 
 
 def registered_of(row: Row[Any], *, duplicate: bool = False) -> Registered:
-    event = DataChangeEvent(
-        table=row.name,
-        cluster=row.cluster,
-        partition=None if row.partition is None else tuple(json.loads(row.partition)),
-        snapshot_id=row.snapshot_id,
-        snapshot_ts=row.snapshot_ts,
-        prev_snapshot_id=row.prev_snapshot_id,
-        table_format=TableFormat(row.table_format),
-        operation_type=OperationType(row.operation_type),
-        tags=json.loads(row.tags),
-        event_ts=row.event_ts,
-        seq=row.seq,
-    )
-    return Registered(event=event, duplicate=duplicate, gap=bool(row.gap))
+    kept = row._mapping  # noqa: SLF001  # the name that SQLAlchemy documents
+    values = {
+        **kept,
+        "table": kept["name"],
+        "partition": None if kept["partition"] is None else tuple(json.loads(kept["partition"])),
+        "table_format": TableFormat(kept["table_format"]),
+        "operation_type": OperationType(kept["operation_type"]),
+        "tags": MappingProxyType(json.loads(kept["tags"])),
+    }
+    return Registered(event=kept_event(values), duplicate=duplicate, gap=bool(kept["gap"]))
