@@ -23,7 +23,7 @@ from tests.soak.audit import (
 from tests.soak.place import Place
 from tests.soak.reader import POINTS
 
-GIVEN_UP = "was given up by a cleaner"  # what is slower than the grace; no conflict with a rewrite
+GIVEN_UP = "retention gave up job"  # what is slower than the grace; no conflict with a rewrite
 WORKERS = ("inline", "ingest", "rewrite", "retain", "spark-upsert", "spark-maintain")
 
 

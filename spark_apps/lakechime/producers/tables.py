@@ -126,7 +126,7 @@ def _source(entry: Any) -> Source:
             f"{', '.join(unknown)} is unknown of a table of format {kind}; known are {', '.join((*_SHARED, *_OWN[kind]))}"
         )
     if "path" not in entry and kind != "iceberg":
-        raise InvalidEventError(f"a table of format {kind} needs a path")
+        raise InvalidEventError(f"a table of format {kind} needs a path: path: /lake/orders")
     if not entry.get("table") and kind != "opal":
         raise InvalidEventError(f"a table of format {kind} needs a name: table: shop.orders")
     options = {str(name): str(value) for name, value in (entry.get("options") or {}).items()}

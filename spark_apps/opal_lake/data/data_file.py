@@ -253,7 +253,7 @@ def stored_parts(source: pa.NativeFile, spec: TableSpec, physical_columns: Seque
             part.validate()
             yield part
     except _READ_ERRORS as error:
-        raise FormatError(f"{path} cannot be read as {spec.file_format}: {error}; restore the file") from error
+        raise FormatError(f"{path} cannot be read as {spec.file_format}: {error}; restore the file from a backup") from error
 
 
 def _open_parquet_to_read(source: pa.NativeFile, *, pre_buffer: bool = False) -> pq.ParquetFile:
@@ -310,7 +310,7 @@ def decode_file(
         table = _read_orc(reader, names) if spec.file_format == "orc" else _read_parquet(reader, names, rows)
         table.validate()
     except _READ_ERRORS as error:
-        raise FormatError(f"{path} cannot be read as {spec.file_format}: {error}; restore the file") from error
+        raise FormatError(f"{path} cannot be read as {spec.file_format}: {error}; restore the file from a backup") from error
     return table
 
 
@@ -343,6 +343,6 @@ def verify_footer(tail: Any, expected_footer_bytes: int, expected_crc: int, path
     """The last `expected_footer_bytes` bytes of a file against its commit."""
     what = f"the footer of {path}"
     if len(tail) != expected_footer_bytes:
-        raise FormatError(f"{what} has {len(tail)} bytes, its commit says {expected_footer_bytes}; restore the file")
+        raise FormatError(f"{what} has {len(tail)} bytes, its commit says {expected_footer_bytes}; restore the file from a backup")
     if (actual_crc := zlib.crc32(tail)) != expected_crc:
-        raise FormatError(f"{what} has checksum {actual_crc:08x}, its commit says {expected_crc:08x}; restore the file")
+        raise FormatError(f"{what} has checksum {actual_crc:08x}, its commit says {expected_crc:08x}; restore the file from a backup")

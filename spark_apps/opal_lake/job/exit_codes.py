@@ -1,4 +1,7 @@
-"""Exit codes of the command and of the apps: they tell a scheduler whether trying again can help."""
+"""Exit codes of the command and of the apps: they tell a scheduler whether trying again can help.
+
+The provider reads them in `operators/spark.py`. A lost race alone ends no program: `commit_log` tries again first.
+"""
 
 from opal_lake.errors import (
     ClockError,

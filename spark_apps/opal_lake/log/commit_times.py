@@ -65,5 +65,5 @@ def version_at(head: Snapshot, moment_us: int) -> int:
     version, oldest = CommitTimes(head).newest_by(moment_us), head.root.oldest_version
     if version is None:
         oldest_text = f"the oldest version {oldest} is of {moment_text(CommitTimes(head).of(oldest))}"
-        raise NotFoundError(f"{head.storage.uri}: nothing is readable as of {moment_text(moment_us)}; {oldest_text}")
+        raise NotFoundError(f"{head.storage.uri}: nothing is readable as of {moment_text(moment_us)}; {oldest_text}; give a later time")
     return version

@@ -1,4 +1,4 @@
-"""The long lists of a table's state: files, segments, logs, runs, tokens and so on. Lines of JSON, as in a commit, under zstd.
+"""How a long list of a checkpoint is cut into parts and encoded: lines of JSON, as in a commit, under zstd. Which lists there are: `lists`.
 
 A list is in parts, each of which says what came and what went since the one before, so that a checkpoint writes what is new and not the
 whole list. Parts are merged by size: an item is written again about once each time that the list doubles.

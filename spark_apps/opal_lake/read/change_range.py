@@ -83,7 +83,7 @@ def _first(head: Snapshot, start: object) -> int:
         oldest = head.root.oldest_version
         raise NotFoundError(
             f"{head.storage.uri}: some of the changes since {moment_text(moment_us)} have expired; version {oldest}, the oldest readable "
-            f"one, is of {moment_text(CommitTimes(head).of(oldest))}"
+            f"one, is of {moment_text(CommitTimes(head).of(oldest))}: give a later start"
         )
     return 0 if before is None else before + 1
 
@@ -98,7 +98,7 @@ def _last(head: Snapshot, end: object) -> int:
         oldest = head.root.oldest_version
         raise NotFoundError(
             f"{head.storage.uri}: no readable version is as old as {moment_text(moment_us)}; version {oldest}, the oldest, is of "
-            f"{moment_text(times.of(oldest))}"
+            f"{moment_text(times.of(oldest))}: give a later end"
         )
     return version
 

@@ -84,7 +84,7 @@ def s3_errors(bucket: str, key: str) -> Iterator[None]:
         raise _translated(error, bucket, key) from error
     except NoCredentialsError as error:  # a machine's own credentials may be late, so that trying again can help
         how = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give them as options, then try again"
-        raise StorageError(f"S3 did not answer: there are no credentials for bucket '{bucket}'; {how}") from error
+        raise StorageError(f"S3 was not asked: there are no credentials for bucket '{bucket}'; {how}") from error
     except (BotoCoreError, OSError) as error:
         raise StorageError(
             f"S3 did not answer for '{key}' in bucket '{bucket}': {error}: check endpoint and credentials, then try again"

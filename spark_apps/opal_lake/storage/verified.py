@@ -59,7 +59,9 @@ def read_sealed(storage: Storage, path: str) -> bytes:
     """A document without a recorded size; FormatError if it is longer than any writer makes it."""
     data = storage.get(path, 0, MOST_SEALED + 1)
     if len(data) > MOST_SEALED:
-        raise FormatError(f"{storage.uri}/{path} has more than {MOST_SEALED:,} bytes, which no document of its kind has; restore it")
+        raise FormatError(
+            f"{storage.uri}/{path} has more than {MOST_SEALED:,} bytes, which no document of its kind has; restore it from a backup"
+        )
     return data
 
 

@@ -84,10 +84,13 @@ def _check_source(table: OpenTable, plan: BootstrapPlan, ours: SourceTable) -> N
     theirs = plan.source
     is_same = (real_location(theirs.location), theirs.format) == (real_location(ours.location), ours.format)
     if not is_same or ours.version not in (None, theirs.version):
-        raise FormatError(f"{table.uri}: the plan of this bootstrap is for {theirs.location}, not for {ours.location}; trust nothing in it")
+        raise FormatError(
+            f"{table.uri}: the plan of this bootstrap is for {theirs.location}, not for {ours.location}; "
+            "delete the table's folder and begin again"
+        )
     if ours.format in PACKAGES:
         return  # its files are looked for among those of the source
     for file in (file for batch in plan.batches for file in batch):
         if not is_below(file.path, ours.location):
             shown = f"{file.path!r}, which is not below {ours.location}"
-            raise FormatError(f"{table.uri}: the plan of this bootstrap names {shown}; trust nothing in it")
+            raise FormatError(f"{table.uri}: the plan of this bootstrap names {shown}; delete the table's folder and begin again")

@@ -191,7 +191,7 @@ def _check_rows(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput])
     if run.expected_rows not in (None, met):
         raise InvalidInputError(
             f"the source gave {count_text(met, 'row')}, listed were {run.expected_rows:,}: it changed meanwhile, or was not read "
-            f"completely; nothing was ingested"
+            f"completely; nothing was ingested: run it again when nobody writes to the source"
         )
     return rejected, examples
 

@@ -304,7 +304,7 @@ def test_a_claim_counts_from_when_the_store_has_it(storage: MemoryStorage, true:
         true.pass_us(2 * HOUR)
     table.retain(grace="2h")
     assert table.snapshot_at().root.abandoned == {run.number}
-    with pytest.raises(ConflictError, match="given up by a cleaner"):
+    with pytest.raises(ConflictError, match="retention gave up job"):
         commit(table, run)
 
 

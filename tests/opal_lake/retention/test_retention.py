@@ -217,7 +217,7 @@ def test_a_job_that_takes_too_long_is_given_up_and_cannot_commit(storage: Storag
     assert result.counts["abandoned"] == 1
     assert plan.number in late.snapshot_at().root.abandoned
     assert not {*left} & {*paths(storage)}
-    with pytest.raises(ConflictError, match="given up by a cleaner"):
+    with pytest.raises(ConflictError, match="retention gave up job"):
         commit_metagen(early.log, plan, rule_outputs, None)
     late.metagen()
     assert content(late) == latest([batch(hour) for hour in range(1, 8)])

@@ -1,6 +1,7 @@
 """The form of a mistake in a YAML file: `file:line:column: dags.orders.table.keys: the fact; what to write`.
 
-The words are made where it is seen: of the text in `reader.py`, of its values in `models/mistakes.py`.
+The words are made where it is seen: of the text in `reader.py`, of a value in `models/mistakes.py`, of values that do not fit each other in
+`models/rules.py`, of the table itself in `lint/lake.py`. The position comes from `files.py`.
 """
 
 from collections.abc import Collection, Iterable

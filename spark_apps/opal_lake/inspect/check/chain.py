@@ -126,9 +126,12 @@ def _check_link(before: Commit, commit: Commit, findings: Findings) -> None:
             commit.previous_write_id == before.write_id,
             "I2",
             path,
-            f"it follows on from write {commit.previous_write_id}, version {before.version} is write {before.write_id}; restore the file",
+            f"it follows on from write {commit.previous_write_id}, version {before.version} is write {before.write_id}; "
+            "restore the file from a backup",
         )
-        findings.expect(commit.epoch >= before.epoch, "I2", path, f"its epoch {commit.epoch} is below {before.epoch}; restore the file")
+        findings.expect(
+            commit.epoch >= before.epoch, "I2", path, f"its epoch {commit.epoch} is below {before.epoch}; restore the file from a backup"
+        )
 
 
 def check_results(storage: Storage, commits: Sequence[Commit], sizes: Sizes, findings: Findings) -> None:
@@ -173,10 +176,18 @@ def check_claims(storage: Storage, commits: Sequence[Commit], sizes: Sizes, find
             continue
         path = layout.commit_path(commit.version)
         claim_path = layout.claim_path(commit.number)
-        findings.expect(claim_path in sizes, "I5", claim_path, f"it is missing, version {commit.version} used its number; restore the file")
+        findings.expect(
+            claim_path in sizes,
+            "I5",
+            claim_path,
+            f"it is missing, version {commit.version} used its number; restore the file from a backup",
+        )
         earlier = used.setdefault(commit.number, commit.version)
         findings.expect(
-            earlier == commit.version, "I5", path, f"its number {commit.number} was used by version {earlier}; restore the file"
+            earlier == commit.version,
+            "I5",
+            path,
+            f"its number {commit.number} was used by version {earlier}; restore the file from a backup",
         )
         with findings.going_on("I9", path):
             _check_names(storage, commit, findings)

@@ -160,7 +160,7 @@ class FileCheck:
         return sound
 
     def _check_offsets(self, findings: Findings) -> bool:
-        message = f"{self._outside} of its rows are beyond the end of their segments; restore the file"
+        message = f"{self._outside} of its rows are beyond the end of their segments; restore the file from a backup"
         sound = findings.expect(not self._outside, "I11", self.file.path, message)
         twice = self.rows - sum(map(len, self._ids.values()))
         message = f"{twice} of its rows are there twice; restore the file from a backup"

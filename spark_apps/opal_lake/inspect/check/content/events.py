@@ -74,7 +74,7 @@ class LogCheck:
         strangers = [segment_name(number) for number in np.setdiff1d(numbers, self.facts.ids).tolist()]
         if not self.has_floor:  # else their rows may have been dropped
             findings.expect(not strangers, "I17", log.path, f"it has events of segments {strangers}, which the table does not have")
-        message = f"{self._outside} of its events are of rows beyond the end of their segments; restore the file"
+        message = f"{self._outside} of its events are of rows beyond the end of their segments; restore the file from a backup"
         findings.expect(not self._outside, "I17", log.path, message)
         pending = sorted(segment_name(number) for number in self.facts.ids[known & self.facts.pending].tolist())
         message = f"it has events of segments {pending}, which are not processed; restore the log from a backup"
