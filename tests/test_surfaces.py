@@ -28,7 +28,7 @@ from opal_lake.cli.lake import commands as lake_commands
 from opal_lake.job.operations import NAMES
 from opal_lake.job.operations.declared import Declared, default_of, is_required, types_of
 from opal_lake.job.operations.rows import Changes, Check, Consume, MetaGen, Read, RebuildKeyStore
-from opal_lake.job.operations.table import COLUMN_ROLES, Bootstrap, Create, Ingest, NewTable, Restore, SetProperties
+from opal_lake.job.operations.table import COLUMN_ROLES, AddColumns, Bootstrap, Create, Ingest, NewTable, Restore, SetProperties
 from opal_lake.job.operations.upkeep import Compact, Maintain, Retain, UpkeepPolicy, ZOrder
 from opal_lake.spec.properties import check_properties, plain_properties
 from opal_lake.table import Table as LakeTable
@@ -158,6 +158,11 @@ SURFACES = {
         declared=Check, arguments=parameters(OpalTable.check), differs={"quick": "opal_lake's check looks at metadata alone"}
     ),
     "OpalTable.set_properties": Surface(declared=SetProperties, arguments=parameters(OpalTable.set_properties), differs={"token": TOKEN}),
+    "OpalTable.add_columns": Surface(
+        declared=AddColumns,
+        arguments=parameters(OpalTable.add_columns),
+        differs={"token": TOKEN},
+    ),
     "OpalTable.rebuild_key_store": Surface(
         declared=RebuildKeyStore, arguments=parameters(OpalTable.rebuild_key_store), differs={"token": TOKEN}
     ),
@@ -202,6 +207,7 @@ SURFACES = {
         declared=RebuildKeyStore, arguments=parameters(LakeTable.rebuild_key_store), differs={"token": TOKEN}
     ),
     "Table.set_properties": Surface(declared=SetProperties, arguments=parameters(LakeTable.set_properties), differs={"token": TOKEN}),
+    "Table.add_columns": Surface(declared=AddColumns, arguments=parameters(LakeTable.add_columns), differs={"token": TOKEN}),
     "IngestOperator": Surface(
         declared=Ingest,
         arguments=parameters(IngestOperator.__init__),
@@ -320,6 +326,11 @@ SURFACES = {
         arguments=flags("maintain"),
         differs={"token": TOKEN, "set": "NAME=VALUE, of the policy", "keep_files": "not delete", "delete": "--keep-files"}
         | dict.fromkeys((name for name in UpkeepPolicy.fields() if name != "grace"), "--set NAME=VALUE, as `opal set`"),
+    ),
+    "opal add-columns": Surface(
+        declared=AddColumns,
+        arguments=flags("add-columns"),
+        differs={"token": TOKEN, "columns": "given without a flag", "paths": "the columns, as NAME:TYPE"},
     ),
     "opal set": Surface(
         declared=SetProperties,

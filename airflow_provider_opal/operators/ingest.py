@@ -39,7 +39,8 @@ class IngestOperator(OpalSparkOperator):
 
     `create` makes the table if it is not there, and fails with the differences if it was made otherwise. `on_bad_rows="quarantine"` lets
     the good rows in and puts the bad ones aside, as long as they are no more than `reject_threshold`, as 100 or "5%";
-    `on_empty="accept"` takes a source without files or rows for no change. They are known to consumers by the run's partition key, or by
+    `on_empty="accept"` takes a source without files or rows for no change; `on_new_columns="add"` gives the table the columns that it
+    lacks, and "ignore" leaves them out. They are known to consumers by the run's partition key, or by
     `partition` (a template; give the MetaGenOperator the same).
 
     Rows are visible after the table's MetaGenOperator. With `metadata="inline"` they are by this task, which then needs no MetaGen and has
@@ -65,13 +66,18 @@ class IngestOperator(OpalSparkOperator):
         on_bad_rows: str = "fail",
         reject_threshold: int | str | None = None,
         on_empty: str = "fail",
+        on_new_columns: str = "fail",
         business_snapshot: str | None = None,
         business_snapshot_column: str | None = None,
         partition: str | None = None,
         **kwargs: Any,
     ) -> None:
         what = {"metadata": metadata, "on_bad_rows": on_bad_rows, "reject_threshold": reject_threshold, "on_empty": on_empty}
-        what |= {"business_snapshot": business_snapshot, "business_snapshot_column": business_snapshot_column}
+        what |= {
+            "on_new_columns": on_new_columns,
+            "business_snapshot": business_snapshot,
+            "business_snapshot_column": business_snapshot_column,
+        }
         arguments: dict[str, Any] = {
             # a mapping as it is: what is secret in it has to be named as one
             "source": source if is_templated(source) or isinstance(source, Mapping) else source_arguments(source),

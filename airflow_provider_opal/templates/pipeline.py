@@ -121,6 +121,7 @@ def pipeline_of(
     on_bad_rows: str = "fail",
     reject_threshold: int | str | None = None,
     on_empty: str = "fail",
+    on_new_columns: str = "fail",
     business_snapshot: str | None = None,
     business_snapshot_column: str | None = None,
     opal_conn_id: str | None = None,
@@ -149,6 +150,7 @@ def pipeline_of(
     bad_rows = {"on_bad_rows": on_bad_rows, "reject_threshold": reject_threshold}
     snapshots = {"business_snapshot": business_snapshot, "business_snapshot_column": business_snapshot_column}
     ingest = {"source": source, "create": create, "metadata": metadata, "on_empty": on_empty, **bad_rows, **snapshots}
+    ingest["on_new_columns"] = on_new_columns
     given = {"opal_conn_id": opal_conn_id, "spark_conn_id": spark_conn_id, "retries": retries, "retry_delay": retry_delay, "pool": pool}
     task = {**{name: value for name, value in given.items() if value is not None}, **(spark or {})}
     more: Any = {"maintenance": maintenance_of(maintenance), "wait_for": wait_for_of(wait_for), "lakechime_conn_id": lakechime_conn_id}

@@ -17,7 +17,6 @@ from opal_lake.data.z_value import z_fields
 from opal_lake.duration import Duration
 from opal_lake.engine.executor import Executor
 from opal_lake.engine.in_process import InProcess
-from opal_lake.engine.open_table import OpenTable
 from opal_lake.engine.results import run_once
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
 from opal_lake.events.bitmap import Bitmaps
@@ -26,6 +25,7 @@ from opal_lake.job.job import JobResult
 from opal_lake.job.operations.declared import given_fields
 from opal_lake.job.operations.table import Restore
 from opal_lake.job.operations.upkeep import Retain
+from opal_lake.kept_table import KeptTable
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_log import CommitLog
@@ -42,10 +42,9 @@ from opal_lake.read.history_changes import history_changes
 from opal_lake.read.history_view import history_of_all, history_of_keys
 from opal_lake.read.net_rows import key_of_net, plan_net, read_net
 from opal_lake.read.read import event_time_of, narrowed, plan_read, read_rows, segments_after, segments_of_partition
-from opal_lake.retention.business_snapshot import finish_business_snapshot, read_business_snapshot
-from opal_lake.retention.clock_repair import repair_clock
+from opal_lake.retention.business_snapshot import read_business_snapshot
 from opal_lake.retention.retention import retain
-from opal_lake.retention.savepoint import release_savepoint, savepoint_version, set_savepoint
+from opal_lake.retention.savepoint import savepoint_version
 from opal_lake.rewrite.rewrite_plan import target_bytes_of
 from opal_lake.spec.condition import check_condition
 from opal_lake.spec.ordering import encode_order
@@ -56,11 +55,10 @@ from opal_lake.write.arrow_rows import ArrowRows, ingest_arrow
 from opal_lake.write.ingest_job import IngestOptions
 from opal_lake.write.metagen_job import metagen
 from opal_lake.write.restore import restore
-from opal_lake.write.set_properties import Changes, set_properties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table(OpenTable):
+class Table(KeptTable):
     """A table at a URI. Nothing is cached between calls: each looks at the head anew. By default tasks run in this process."""
 
     executor: Executor = field(default_factory=InProcess)
@@ -113,6 +111,7 @@ class Table(OpenTable):
         on_bad_rows: str = "fail",
         reject_threshold: int | str | None = None,
         refuse_empty: bool = False,
+        on_new_columns: str = "fail",
         partition_key: str | None = None,
         business_snapshot: str | None = None,
         business_snapshot_column: str | None = None,
@@ -120,7 +119,8 @@ class Table(OpenTable):
         """Append rows, pending until a MetaGen, or visible at once when their metadata are made inline.
 
         `deleted` marks the rows that delete their key; a table with a delete condition needs it. With `on_bad_rows="quarantine"` more than
-        `reject_threshold` bad rows, as 100 or "5%", fail it. `refuse_empty` makes rows that are none an error. `business_snapshot`, as
+        `reject_threshold` bad rows, as 100 or "5%", fail it. `refuse_empty` makes rows that are none an error. `on_new_columns` says what
+        becomes of columns that the table lacks: "fail", "add" them to it, or "ignore" them. `business_snapshot`, as
         "2022-07-15", says which one the rows are of; `business_snapshot_column` names a column that says it, with a commit for each.
         """
         options = IngestOptions(**given_fields(IngestOptions, locals()))
@@ -207,22 +207,6 @@ class Table(OpenTable):
 
         return rebuild_key_store(self, token)
 
-    def set_properties(self, properties: Changes, *, token: str | None = None) -> JobResult:
-        """Change properties; None gives one its default again."""
-        return set_properties(self.log, properties, token)
-
-    def savepoint(self, name: str, version: int | None = None, *, move: bool = False) -> JobResult:
-        """Keep a version readable, whatever retention does, until it is released; by default the newest. With `move` instead of another."""
-        return set_savepoint(self.log, name, version, move=move)
-
-    def release(self, name: str) -> JobResult:
-        """Give a savepoint up."""
-        return release_savepoint(self.log, name)
-
-    def finish_business_snapshot(self, name: str) -> JobResult:
-        """No more rows of the open business snapshot come: its version becomes a savepoint of its name, and the next one opens."""
-        return finish_business_snapshot(self.log, name)
-
     def restore(
         self,
         *,
@@ -241,10 +225,6 @@ class Table(OpenTable):
         Restore.check_together({"version": version, "timestamp": timestamp, "savepoint": savepoint}, lambda _: False)
         kept = version if savepoint is None else savepoint_version(self.log.head(), savepoint)
         return restore(self.log, self.snapshot_at(kept, timestamp), business_snapshots=business_snapshots, dry_run=dry_run, token=token)
-
-    def repair_clock(self, *, dry_run: bool = False) -> JobResult:
-        """Correct the times of versions since some writer's clock was ahead; a dry run tells what they would be."""
-        return repair_clock(self.log, dry_run=dry_run)
 
     def retain(
         self, *, window: Duration | None = None, grace: Duration | None = None, dry_run: bool = False, token: str | None = None

@@ -27,12 +27,12 @@ from opal_lake.table import Table, create_on
 from opal_lake.write.bootstrap import refuse_overlap, source_table
 from opal_lake.write.bootstrap_job import bootstrap
 from opal_lake.write.ingest_job import IngestOptions
-from opal_lake.write.set_properties import Changes
 from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.engine.executor import on_spark
 from opal_spark.engine.failures import first_words
 from opal_spark.engine.session import cache_settings, is_connect, storage_options, use_this_python
 from opal_spark.inspect.check import check
+from opal_spark.kept_table import KeptOpalTable
 from opal_spark.read.changes import changes
 from opal_spark.read.history_view import history_of_keys, history_view
 from opal_spark.read.reader import View, explain_read, read
@@ -41,11 +41,8 @@ from opal_spark.write.ingest import Sink, SourceOf, ingest_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class OpalTable:
+class OpalTable(KeptOpalTable):
     """A mutable table on files. `create` makes a new one, `for_path` opens one."""
-
-    spark: SparkSession
-    table: Table
 
     @classmethod
     def create(  # the public face: every argument but the first three has a name
@@ -96,6 +93,7 @@ class OpalTable:
         on_bad_rows: str = "fail",
         reject_threshold: int | str | None = None,
         refuse_empty: bool = False,
+        on_new_columns: str = "fail",
         partition_key: str | None = None,
         business_snapshot: str | None = None,
         business_snapshot_column: str | None = None,
@@ -108,6 +106,9 @@ class OpalTable:
         With `on_bad_rows="quarantine"` bad rows are put aside; if there are more than `reject_threshold`, as 100 or "5%", the ingest fails
         before it commits.
 
+        `on_new_columns` says what becomes of columns of the source that the table lacks: "fail", "add" them to the table, or "ignore" them.
+        Columns that were added to the table may be missing in the source, and are null then.
+
         `business_snapshot`, as "2022-07-15", says which one the rows belong to. `business_snapshot_column` names a column of the table that
         says it; then each business snapshot has a commit of its own, and rows of a later one than the open one are held back for the drift
         time (property `drift`).
@@ -116,13 +117,19 @@ class OpalTable:
         return ingest_source(self._on_spark, SourceOf(spark=self.spark, rows=rows), options, business_snapshot_column)
 
     def sink(
-        self, *, application: str, metadata: str = "inline", on_bad_rows: str = "fail", reject_threshold: int | str | None = None
+        self,
+        *,
+        application: str,
+        metadata: str = "inline",
+        on_bad_rows: str = "fail",
+        reject_threshold: int | str | None = None,
+        on_new_columns: str = "fail",
     ) -> Sink:
         """For `writeStream.foreachBatch`: each micro-batch is an ingest, and one that comes again is applied once.
 
         `application` names the query, and no other. A query with a new checkpoint counts its micro-batches from 0: give it another name.
         """
-        options = IngestOptions(metadata=metadata, on_bad_rows=on_bad_rows, reject_threshold=reject_threshold)
+        options = IngestOptions(**given_fields(IngestOptions, {**locals(), "application": None}))
         return Sink(table=self.table, application=application, options=options)
 
     def metagen(self, *, token: str | None = None) -> JobResult:
@@ -238,22 +245,6 @@ class OpalTable:
         """
         return [*check(self.spark, self.table, CheckOptions(sample=sample)).findings]
 
-    def set_properties(self, properties: Changes, *, token: str | None = None) -> JobResult:
-        """Change properties. None gives a property its default again."""
-        return self.table.set_properties(properties, token=token)
-
-    def savepoint(self, name: str, version: int | None = None) -> JobResult:
-        """Keep a version readable until it is released, whatever the window; by default the newest version."""
-        return self.table.savepoint(name, version)
-
-    def release(self, name: str) -> JobResult:
-        """Release a savepoint."""
-        return self.table.release(name)
-
-    def finish_business_snapshot(self, name: str) -> JobResult:
-        """No more rows of the open business snapshot come: its version becomes a savepoint of its name, and the next one opens."""
-        return self.table.finish_business_snapshot(name)
-
     def retain(
         self, *, window: Duration | None = None, grace: Duration | None = None, dry_run: bool = False, token: str | None = None
     ) -> JobResult:
@@ -275,10 +266,6 @@ class OpalTable:
         With `business_snapshots` those that began or were finished since are taken back, too.
         """
         return self.table.restore(**Restore.among(locals()), token=token)
-
-    def repair_clock(self, *, dry_run: bool = False) -> JobResult:
-        """Correct commit times that are wrong because a writer's clock was ahead. A dry run returns the corrected times."""
-        return self.table.repair_clock(dry_run=dry_run)
 
     def rebuild_key_store(self, *, token: str | None = None) -> JobResult:
         """Build the key store again from the data files, after runs of it were lost; after a failure the same call does what is left."""

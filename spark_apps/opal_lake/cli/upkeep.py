@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 def commands(verbs: Verbs) -> None:
     """Register the verbs."""
     _add_set(verbs)
+    _add_columns(verbs)
     _add_savepoint(verbs)
     _add_finish(verbs)
     _add_restore(verbs)
@@ -50,6 +51,25 @@ def change(args: argparse.Namespace) -> None:
         raise InvalidInputError(f"opal set: {unset[0]!r} has no value; write {unset[0]}=VALUE")
     changes = {**given_properties(pairs(args.paths, "opal set")), **dict.fromkeys(args.default)}
     _show(args, _table(args).set_properties(changes, token=args.token), "changed")
+
+
+def _add_columns(verbs: Verbs) -> None:
+    example = "opal add-columns lake/users discount:double note:string"
+    summary = "give a table more columns, null in the rows that it has"
+    verb = Verb(name="add-columns", group=KEEP, summary=summary, example=example, run=add_columns, operands="NAME:TYPE... ")
+    parser = add_command(verbs, verb)
+    parser.add_argument("paths", nargs="+", metavar="NAME:TYPE", help="a type as Spark names it: long, decimal(10,2), timestamp, ...")
+    add_token(parser, "adds")
+
+
+def add_columns(args: argparse.Namespace) -> None:
+    columns: dict[str, str] = {}
+    for text in args.paths:
+        name, _, kind = text.rpartition(":")
+        if not name or name in columns:
+            raise InvalidInputError(f"opal add-columns: {text!r} is no new column with its type; write each once, as discount:double")
+        columns[name] = kind
+    _show(args, _table(args).add_columns(columns, token=args.token), "added")
 
 
 def _add_savepoint(verbs: Verbs) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from opal_lake.data.prune import And, Comparable, Compare, In, IsNull, Or, Predicate, Unknown, may_match
 from opal_lake.data.segment import Cluster, DataFile
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.read.read import Fate, FileFilter
+from opal_lake.read.read import Fate, FileFilter, bounds_of_all
 from opal_lake.spec.ordering import from_order
 from opal_lake.spec.schema import Atomic, Field
 from opal_lake.spec.table_spec import TableSpec
@@ -47,7 +47,7 @@ def explain(file_filter: FileFilter) -> dict[str, Any]:
 def _conditions(predicate: Predicate | None, spec: TableSpec, seen: list[DataFile], pruned: list[DataFile]) -> Iterator[dict[str, Any]]:
     """Of each condition that must hold: what it would skip by itself, and what no other one skips."""
     parts = list(_conjuncts(predicate))
-    by_part = [{file.path for file in seen if not may_match(part, file.bounds, file.rows)} for part in parts]
+    by_part = [{file.path for file in seen if not may_match(part, bounds_of_all(file, spec), file.rows)} for part in parts]
     times = Counter(path for paths in by_part for path in paths)
     sizes = {file.path: file.size for file in seen}
     for part, paths in zip(parts, by_part, strict=True):

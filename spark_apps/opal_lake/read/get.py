@@ -82,14 +82,16 @@ def by_keys(entries: Entries, hashes: Hashes) -> npt.NDArray[np.intp]:
 
 
 def rows_of_entries(snapshot: Snapshot, entries: Entries, fields: Sequence[Field]) -> pa.Table:
-    """The physical columns of the rows that entries stand for, in their order."""
+    """The physical columns of the rows that entries stand for, in their order; without those that are younger than the snapshot."""
     physical = [*dict.fromkeys([*(field.physical for field in fields), SEGMENT, OFFSET])]
     marks: Bitmaps = {}
     add_rows(marks, entries.segment, entries.offset)
     files = [file for file in (snapshot.files.values() if marks else ()) if not marks.keys().isdisjoint(file.segments)]
     with ThreadPoolExecutor(READERS) as pool:
         parts = [*pool.map(partial(_marked_rows, snapshot, marks, physical), files)]
-    rows = pa.concat_tables([physical_schema(snapshot.spec).empty_table().select(physical), *parts], promote_options="default")
+    empty = physical_schema(snapshot.spec).empty_table()
+    known = empty.select([name for name in physical if name in empty.column_names])
+    rows = pa.concat_tables([known, *parts], promote_options="default")
     if rows.num_rows != len(entries):
         raise FormatError(f"{snapshot.storage.uri}: the key store names rows that no data file holds; run `opal check`")
     at = {row: position for position, row in enumerate(zip(rows[SEGMENT].to_pylist(), rows[OFFSET].to_pylist(), strict=True))}

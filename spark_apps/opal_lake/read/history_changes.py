@@ -137,5 +137,6 @@ def _rows_of(sides: Sequence[_Side], number: npt.NDArray[np.intp], times: Interv
     chosen = [(side, positions) for side, positions in chosen if len(positions)]
     parts = [rows_of_entries(side.snapshot, times.rows.take(positions), fields) for side, positions in chosen]
     empty = physical_schema(spec).empty_table().select([*dict.fromkeys(field.physical for field in fields)])
-    rows = pa.concat_tables([empty, *(part.select(empty.column_names) for part in parts)], promote_options="default")
+    held = [part.select([name for name in empty.column_names if name in part.column_names]) for part in parts]
+    rows = pa.concat_tables([empty, *held], promote_options="default")
     return rows.take(pa.array(np.argsort(np.concatenate([np.empty(0, np.intp), *(positions for _, positions in chosen)]))))

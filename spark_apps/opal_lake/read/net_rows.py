@@ -66,7 +66,7 @@ def read_net(plan: NetPlan, columns: Sequence[str] | None) -> pa.Table:
     fields = spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns]
     physical = list(dict.fromkeys([*(field.physical for field in fields), *rule_columns(spec)]))
     parts = [_own_rows(plan, file, physical) for file in plan.files]
-    rows = pa.concat_tables(parts) if parts else physical_schema(spec).empty_table().select(physical)
+    rows = pa.concat_tables([physical_schema(spec).empty_table().select(physical), *parts], promote_options="default")
     entries = entries_of_rows(rows, spec)
     if plan.as_of is not None:
         up_to = np.flatnonzero(entries.delta <= plan.as_of)

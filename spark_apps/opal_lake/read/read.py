@@ -125,7 +125,7 @@ class FileFilter:
         low, high = (None, None) if self.as_of is None else delta_bounds(file, self.snapshot.spec)
         if self.as_of is not None and low is not None and low > self.as_of:
             return Fate.LATER
-        if self.predicate is not None and not may_match(self.predicate, file.bounds, file.rows):
+        if self.predicate is not None and not may_match(self.predicate, bounds_of_all(file, self.snapshot.spec), file.rows):
             return Fate.PRUNED
         if _is_dead(file, self.snapshot.segments, self.invalid):
             return Fate.DEAD
@@ -159,6 +159,16 @@ def files_by_keys(files: Sequence[DataFile], predicate: Predicate | None, spec: 
         return {number: file.bounds[number] for number in spec.key_ids if number in file.bounds}
 
     return tuple(file for file in files if predicate is None or may_match(predicate, bounds(file), file.rows))
+
+
+def bounds_of_all(file: DataFile, spec: TableSpec) -> Mapping[int, Bounds]:
+    """With those of columns that are younger than the file: all null. Every column without parts that a file has, has bounds."""
+    schema = spec.schema
+    if schema.created_id is None:
+        return file.bounds
+    added = [field.id for field in schema.fields if schema.is_added(field) and isinstance(field.type, Atomic)]
+    absent = Bounds(low=None, high=None, nulls=file.rows)
+    return {**dict.fromkeys(added, absent), **file.bounds}
 
 
 def _is_dead(file: DataFile, segments: Mapping[int, Segment], bitmaps: Bitmaps) -> bool:

@@ -5,8 +5,8 @@ its name may. Physical names are plain ASCII, so that no reader, file format or 
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -82,14 +82,21 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """The columns in their order, and the greatest field id ever given out."""
+    """The columns in their order, and the greatest field id ever given out; `created_id` was the greatest when the table was made, if since
+    then some were added.
+    """
 
     fields: tuple[Field, ...]
     last_id: int
+    created_id: int | None = None
 
     @property
     def names(self) -> list[str]:
         return [field.name for field in self.fields]
+
+    def is_added(self, field: Field) -> bool:
+        """Whether the column is younger than the table: older files and sources do not have it."""
+        return self.created_id is not None and field.id > self.created_id
 
     def field(self, name: str) -> Field:
         """The column of that name; as in Spark, names are not case-sensitive."""
@@ -108,7 +115,32 @@ def schema_of_arrow(arrow: pa.Schema) -> Schema:
     fields = _fields_of_arrow(arrow, ids)
     if not fields:
         raise InvalidInputError("the schema has no column; give at least the key and the delta column")
-    schema = Schema(fields=fields, last_id=next(ids) - 1)
+    return _shallow(Schema(fields=fields, last_id=next(ids) - 1))
+
+
+def extended(schema: Schema, arrow: pa.Schema) -> Schema:
+    """With more columns behind those that there are. Where a column has gone, its physical name is not known and may be in old files."""
+    ids = iter(range(schema.last_id + 1, 1 << 31))
+    added = _fields_of_arrow(arrow, ids)
+    known = [field.id for field in _all_fields(schema.fields)]
+    used = {field.physical.casefold() for field in schema.fields}
+    fields = list(schema.fields)
+    for field in added:
+        fields.append(replace(field, physical=_unused_name(field, used, some_gone=len(known) < schema.last_id)))
+        used.add(fields[-1].physical.casefold())
+    check_names(field.name for field in fields)
+    created_id = schema.last_id if schema.created_id is None else schema.created_id
+    return _shallow(Schema(fields=tuple(fields), last_id=next(ids) - 1, created_id=created_id))
+
+
+def _unused_name(field: Field, used: Collection[str], *, some_gone: bool) -> str:
+    named = f"{field.physical}_{field.id}"
+    if field.physical.casefold() not in used and not some_gone:
+        return field.physical
+    return named if named.casefold() not in used and not field.physical.startswith("_") else f"_f{field.id}"
+
+
+def _shallow(schema: Schema) -> Schema:
     try:
         shallow(schema_to_json(schema), _MOST_VALUES)
     except ValueError as error:
@@ -224,7 +256,8 @@ def field_to_json(field: Field) -> dict[str, Any]:
 
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:
-    return {"fields": [field_to_json(field) for field in schema.fields], "last_id": schema.last_id}
+    created = {} if schema.created_id is None else {"created_id": schema.created_id}
+    return {"fields": [field_to_json(field) for field in schema.fields], "last_id": schema.last_id, **created}
 
 
 def type_from_json(data: Any) -> DataType:
@@ -261,7 +294,8 @@ def schema_from_json(data: dict[str, Any]) -> Schema:
     ids = [field.id for field in _all_fields(fields)]
     if not fields or len(set(ids)) < len(ids):
         raise ValueError("the schema has no column, or two of one id")
-    return Schema(fields=fields, last_id=count(data["last_id"]))
+    created_id = count(data["created_id"]) if "created_id" in data else None
+    return Schema(fields=fields, last_id=count(data["last_id"]), created_id=created_id)
 
 
 def _all_fields(fields: Iterable[Field]) -> Iterator[Field]:

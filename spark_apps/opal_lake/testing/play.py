@@ -20,11 +20,12 @@ from opal_lake.storage.verified import read_verified
 from opal_lake.table import Table
 from opal_lake.testing.executors import Interrupted
 from opal_lake.testing.model import ModelRow, RowId, visible
-from opal_lake.testing.strategies import DELTA, SERIAL, Put, Shape, Step
+from opal_lake.testing.strategies import ADDED_KINDS, DELTA, POOLS, SERIAL, Put, Shape, Step
 from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.upkeep.zorder import zorder
 from opal_lake.upkeep.zorder_plan import ZOrderOptions
-from opal_lake.write.ingest_job import IngestOptions, commit_ingest, start_ingest, write_inline, write_segments
+from opal_lake.write.arrow_rows import ArrowRows
+from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest, write_inline, write_segments
 from opal_lake.write.metagen_job import MetaGenPlan, apply_to_pending, commit_metagen, start_metagen
 
 _TARGET_BYTES = 12_000  # a handful of tiny files
@@ -59,6 +60,8 @@ class Play:
     states: dict[int, Mapping[int, ModelRow]] = field(default_factory=lambda: {0: {}})
     deltas: dict[RowId, Any] = field(default_factory=dict)
     restored: list[int] = field(default_factory=list)
+    added: dict[str, tuple[int, str]] = field(default_factory=dict)  # of a column that came later: since which version, and its type
+    more_by_serial: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     hands: list[Hand] = field(default_factory=list)
     decoded: dict[str, pa.Table] = field(default_factory=dict)
     next_serial: int = 1
@@ -83,6 +86,8 @@ class Play:
                 self._zorder(step)
             case "restore":
                 self._restore(step)
+            case "add":
+                self._add_column(step)
             case "reopen":
                 self.table = self.open_table()
 
@@ -125,6 +130,22 @@ class Play:
         self.rows = dict(self.states[version])
         self.see_versions()
         self.restored.append(result.version)
+
+    def _add_column(self, step: Step) -> None:
+        """One more, or one that is there already."""
+        name, kind = f"more {step.part or len(self.added)}", ADDED_KINDS[step.hand % len(ADDED_KINDS)]
+        is_there = name in self.added
+        result = self.table.add_columns({name: self.added[name][1] if is_there else kind})
+        assert (result.version is None) == is_there
+        if result.version is not None:
+            assert result.version == self.versions[-1] + 1
+            self.added[name] = (result.version, kind)
+            self.see_versions()
+
+    def values_at(self, row: ModelRow, version: int) -> dict[str, Any]:
+        """All values that a version shows of a row: of columns that are younger than its ingest nulls."""
+        later = [name for name, (since, _) in self.added.items() if since <= version]
+        return {**row.values, **{name: self.more_by_serial[row.values[SERIAL]].get(name) for name in later}}
 
     def _interrupted(self, step: Step) -> Table:
         left = list(step.during)
@@ -172,7 +193,7 @@ class Play:
         self.puts_by_serial.update(zip(serials, step.puts, strict=True))
         run = replace(run, partition_key=_KEYS[run.number % len(_KEYS)])
         self.keys.update(dict.fromkeys(serials, run.partition_key))
-        rows, table = self.arrow_rows(serials), self._cut(step)
+        rows, table = self._with_more(serials, run), self._cut(step)
         rows = pa.Table.from_batches(rows.to_batches(max_chunksize=2), rows.schema)
         is_inline, rule_outputs = step.verb.endswith("inline"), None
         if is_inline:
@@ -193,6 +214,18 @@ class Play:
             for name, kind in self.shape.columns.items()
         }
         return pa.table(columns | {DELETED: pa.array([put.deleted for _, put in puts], pa.bool_())})
+
+    def _with_more(self, serials: Iterable[int], run: IngestRun) -> pa.Table:
+        """The rows with the columns that were added before the ingest began; every third ingest knows none of them."""
+        names = [] if run.number % 3 == 0 else [name for name in run.base.spec.schema.names if name in self.added]
+        pools = {name: (None, *POOLS[self.added[name][1]]) for name in names}
+        more = {serial: {name: pool[serial % len(pool)] for name, pool in pools.items()} for serial in serials}
+        self.more_by_serial.update(more)
+        rows = self.arrow_rows(serials)
+        for name in names:
+            kind = arrow_type(Atomic(name=self.added[name][1]))
+            rows = rows.append_column(name, pa.array([values[name] for values in more.values()], kind))
+        return ArrowRows(rows=rows).marked(run.base.spec)
 
     def _begin_metagen(self, step: Step) -> Hand | None:
         started = start_metagen(self.table, step.token)

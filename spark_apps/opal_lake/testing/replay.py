@@ -65,7 +65,7 @@ class Replay(Play):
         if not self.is_readable(at, event_time):
             return self._expect_unreadable(at, event_time)
         actual = self.table.read(version=version, timestamp=timestamp, event_time=event_time).to_pylist()
-        expected = [dict(row.values) for row in visible(self.rows_at(at), event_time=event_time)]
+        expected = [self.values_at(row, at) for row in visible(self.rows_at(at), event_time=event_time)]
         by_serial = {row[SERIAL]: row for row in actual}
         assert len(by_serial) == len(actual)
         assert by_serial == {row[SERIAL]: row for row in expected}
@@ -106,7 +106,7 @@ class Replay(Play):
         """Every key that was ever put, one that never was among them or not: the visible rows, in the order of the keys."""
         if not self.is_readable(version, event_time):
             return
-        expected = {row.key: dict(row.values) for row in visible(self.rows_at(version), event_time=event_time)}
+        expected = {row.key: self.values_at(row, version) for row in visible(self.rows_at(version), event_time=event_time)}
         given = list(dict.fromkeys(tuple(put.values[name] for name in self.shape.keys) for put in self.puts_by_serial.values()))[::-1]
         keys = [dict(zip(self.shape.keys, key, strict=True)) for key in given]
         assert self.table.get(keys, version=version, event_time=event_time).to_pylist() == [expected[k] for k in given if k in expected]
@@ -115,7 +115,7 @@ class Replay(Play):
         """Of all keys and of each alone: the intervals that end after the floor."""
         floor = self.table.snapshot_at(version).root.floor
         expected = [
-            {**row.values, "valid_from": begins, "valid_until": ends, "is_current": ends is None, "deleted": deleted}
+            {**self.values_at(row, version), "valid_from": begins, "valid_until": ends, "is_current": ends is None, "deleted": deleted}
             for row, begins, ends, deleted in intervals(self.rows_at(version))
             if floor is None or ends is None or self.order_word(ends) > floor
         ]
@@ -135,8 +135,10 @@ class Replay(Play):
         actual = [(row["_commit_version"], row["_change_type"], row[SERIAL]) for row in feed]
         assert sorted(actual) == sorted((version, kind, row.values[SERIAL]) for version, kind, row in expected)
         assert [version for version, _, _ in actual] == sorted(version for version, _, _ in actual)
-        values = {row.values[SERIAL]: dict(row.values) for _, _, row in expected}
-        assert [{name: row[name] for name in self.shape.columns} for row in feed] == [values[serial] for _, _, serial in actual]
+        values = {row.values[SERIAL]: self.values_at(row, end) for _, _, row in expected}
+        assert [{name: value for name, value in row.items() if not name.startswith("_")} for row in feed] == [
+            values[serial] for _, _, serial in actual
+        ]
         assert self.table.changes(start, end, mode="dropCarryovers").to_pylist() == feed
         split = {"update_preimage": "delete", "update_postimage": "insert"}
         apart = self.table.changes(start, end, compute_updates=False, columns=[SERIAL]).to_pylist()

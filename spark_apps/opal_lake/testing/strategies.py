@@ -42,6 +42,7 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "decimal(5,0)": tuple(map(Decimal, ("-99999", "-1", "0", "10", "99999"))),
     "decimal(38,10)": tuple(map(Decimal, ("-1.5000000000", "0E-10", "12345678901234567890.1000000000"))),
 }
+ADDED_KINDS = ("string", "timestamp", "date", "decimal(18,4)", "binary", "boolean")
 ORDER_KINDS = ("long", "integer", "short", "byte", "date", "timestamp", "timestamp_ntz", "decimal(18,4)", "decimal(5,0)")
 _STEPS: dict[str, Any] = {
     "date": timedelta(days=1),
@@ -101,6 +102,7 @@ class Step:
     one at place `hand`, onto whatever the head is by then. `tasks` is how many tasks share the work; `part` says which pending segments a
     MetaGen takes: all (0), the 1st, 3rd ..., or the others. `compact` is minor, or, with a part, major; `zorder` takes what is new, or,
     with a part, all; `during` happens while they run. `restore` takes the table back to the version at place `hand`.
+    `add` adds a column, or, with a part, the one of that number, which may be there already.
     """
 
     verb: str
@@ -191,6 +193,8 @@ _ZORDER = st.builds(Step, verb=st.just("zorder"), part=st.integers(0, 1), hand=s
 _REWRITES = st.builds(Step, verb=st.just("zorder"), hand=st.integers(0, 9), during=st.tuples(st.one_of(_COMPACT, _ZORDER)))
 _RESTORE = st.builds(Step, verb=st.just("restore"), hand=st.integers(0, 30))
 _UNDONE = st.builds(Step, verb=st.just("compact"), part=st.integers(0, 1), hand=st.integers(0, 9), during=st.tuples(_INLINE, _RESTORE))
+_ADD = st.builds(Step, verb=st.just("add"), part=st.sampled_from((0, 0, 1)), hand=st.integers(0, 5))
+_ADDED_IN = st.builds(Step, verb=st.just("compact"), hand=st.integers(0, 9), during=st.tuples(_ADD, _INLINE))
 _REOPEN = st.just(Step(verb="reopen"))
 _RACE = st.tuples(_INGEST, _INGEST, _BEGIN_METAGEN, _INGEST, _BEGIN_METAGEN, _FINISH, _FINISH)
 # Only MetaGens that take up different segments have anything to redo.
@@ -211,6 +215,9 @@ _SCENES = st.one_of(
     st.tuples(_INGEST, _BEGIN_METAGEN, _INLINE, _BEGIN_INLINE, _INGEST, _METAGEN, _FINISH, _FINISH),
     st.tuples(_INLINE, _BEGIN_INLINE, _BEGIN_INLINE, _INLINE, _FINISH, _FINISH),
     st.tuples(_INLINE, _INLINE, _RESTORE, _INLINE, _RESTORE, _COMPACT),
+    st.tuples(_INLINE, _ADD, _INLINE, _COMPACT, _ADD, _INLINE),
+    st.tuples(_INLINE, _BEGIN_INLINE, _BEGIN_INGEST, _ADD, _INLINE, _FINISH, _FINISH, _METAGEN, _ADDED_IN, _ZORDER),
+    st.tuples(_INGEST, _BEGIN_METAGEN, _ADD, _INLINE, _FINISH, _RESTORE, _INLINE, _RESTORE, _REOPEN),
     st.tuples(_INGEST, _METAGEN, _INLINE, _COMPACT, _RESTORE, _METAGEN, _ZORDER, _RESTORE),
     st.tuples(_INLINE, _BEGIN_INLINE, _BEGIN_METAGEN, _RESTORE, _FINISH, _FINISH, _UNDONE, _INLINE),
     st.tuples(_BEGIN_INGEST, _BEGIN_INGEST, _FINISH, _BEGIN_METAGEN, _FINISH, _FINISH, _METAGEN),

@@ -11,7 +11,8 @@ from opal_lake.data.rejects import BAD
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.job import JobResult
-from opal_lake.spec.schema import DELETED
+from opal_lake.spec.added_columns import unknown_columns
+from opal_lake.spec.schema import DELETED, RESERVED_PREFIX, arrow_type
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.by_business_snapshot import ingest_by_column
 from opal_lake.write.ingest_job import IngestOptions, ingest
@@ -24,11 +25,14 @@ class ArrowRows:
     rows: pa.Table
     deleted: Sequence[bool] | None = None
 
-    def marked(self, spec: TableSpec) -> pa.Table:
-        """With the delete marker; only the table's columns may be there."""
-        rows, deleted, names = self.rows, self.deleted, spec.schema.names
-        if sorted(set(rows.column_names) - {DELETED}) != sorted(names):
-            raise InvalidInputError(f"the rows have the columns {rows.column_names}, the table has {names}; give it exactly these")
+    def new_columns(self, spec: TableSpec) -> pa.Schema:
+        """Those that the table lacks."""
+        own = [field for field in self.rows.schema if not field.name.startswith(RESERVED_PREFIX)]
+        return unknown_columns(spec.schema, pa.schema(own))
+
+    def marked(self, spec: TableSpec, on_new_columns: str = "fail") -> pa.Table:
+        """With the delete marker, and the table's columns: null where a column that was added later is not there."""
+        rows, deleted = self._fitted(spec, on_new_columns), self.deleted
         if deleted is None:
             if spec.deletes is not None and DELETED not in rows.column_names and rows.num_rows:
                 raise InvalidInputError(
@@ -41,6 +45,21 @@ class ArrowRows:
                 "rows are marked as deletes, but the table has no delete condition; create it with deletes='an SQL condition'"
             )
         return rows.append_column(DELETED, pa.array(deleted, pa.bool_()))
+
+    def _fitted(self, spec: TableSpec, on_new_columns: str) -> pa.Table:
+        rows, names = self.rows, spec.schema.names
+        if on_new_columns == "ignore":
+            rows = rows.drop_columns(self.new_columns(spec).names)
+        unknown = {*rows.column_names} - {DELETED, *names}
+        missing = [field for field in spec.schema.fields if field.name not in rows.column_names]
+        if unknown or any(not spec.schema.is_added(field) for field in missing):
+            raise InvalidInputError(
+                f"the rows have the columns {rows.column_names}, the table has {names}; give it exactly these, or say what becomes of new "
+                "ones with on_new_columns='add' or 'ignore'"
+            )
+        for field in missing:
+            rows = rows.append_column(field.name, pa.nulls(rows.num_rows, arrow_type(field.type)))
+        return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,5 +87,9 @@ def _text(value: object) -> str | None:
 def ingest_arrow(table: OpenTable, rows: ArrowRows, options: IngestOptions, column: str | None = None) -> JobResult:
     """With a column that tells the business snapshot, a commit for each."""
     if column is None:
-        return ingest(table, rows.marked, options)
-    return ingest_by_column(table, lambda spec: ArrowSplit(rows=rows.marked(spec), column=column), options, column)
+        return ingest(table, lambda spec: rows.marked(spec, options.on_new_columns), options, rows.new_columns)
+
+    def split(spec: TableSpec) -> ArrowSplit:
+        return ArrowSplit(rows=rows.marked(spec, options.on_new_columns), column=column)
+
+    return ingest_by_column(table, split, options, column, rows.new_columns)

@@ -16,6 +16,7 @@ from opal_lake.spec.schema import Atomic
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_lake.write.metagen_job import metagen
+from opal_lake.write.spec_change import NewColumnsOf, with_new_columns
 
 MOST_VALUES = 1_000
 _COLUMN_TYPES = ("string", "date")
@@ -50,7 +51,9 @@ class Part:
         return replace(options, business_snapshot=self.name, expected_rows=sum(counts[value] for value in self.values))
 
 
-def ingest_by_column(table: OpenTable, split: Split, options: IngestOptions, column: str) -> JobResult:
+def ingest_by_column(
+    table: OpenTable, split: Split, options: IngestOptions, column: str, new_columns: NewColumnsOf | None = None
+) -> JobResult:
     """The result of the last commit, which carries the token. After a failure the same call does what is left.
 
     Rows of a business snapshot that is finished are bad rows. An inline ingest leaves only rows pending that are held back still.
@@ -62,6 +65,7 @@ def ingest_by_column(table: OpenTable, split: Split, options: IngestOptions, col
     if (earlier := table.log.earlier_result(base, "ingest", options.token, options.application)) is not None:
         _take_up(table, options)
         return earlier
+    base = with_new_columns(table.log, base, options.on_new_columns, new_columns)
     rows = split(base.spec)
     values = rows.values(MOST_VALUES)
     applied = {value for value in values if value is not None and _is_applied(table, base, _own(options, value))}

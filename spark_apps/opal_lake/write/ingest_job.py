@@ -30,6 +30,7 @@ from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.spark_path import spark_path
 from opal_lake.write.ingest_task import IngestOutput, write_partition
 from opal_lake.write.inline import write_slot
+from opal_lake.write.spec_change import NewColumnsOf, with_new_columns
 
 SourceRows = Callable[[TableSpec], Rows]  # a source's rows with the table's columns, for the executor; called once there is work to do
 
@@ -44,6 +45,7 @@ class IngestOptions:
     on_bad_rows: str = "fail"
     reject_threshold: int | str | None = None
     refuse_empty: bool = False
+    on_new_columns: str = "fail"
     partition_key: str | None = None
     business_snapshot: str | None = None
     expected_rows: int | None = None
@@ -68,14 +70,14 @@ class IngestRun:
     notes: tuple[str, ...] = ()
 
 
-def ingest(table: OpenTable, rows: SourceRows, options: IngestOptions) -> JobResult:
+def ingest(table: OpenTable, rows: SourceRows, options: IngestOptions, new_columns: NewColumnsOf | None = None) -> JobResult:
     """Append rows: pending until a MetaGen, or visible at once when their metadata are made inline.
 
     Rows of a business snapshot that has to wait for the open one are pending in any case.
     """
     METADATA.check("metadata", options.metadata)
     threshold = parse_threshold(options.reject_threshold, options.on_bad_rows)
-    run = start_ingest(table, options)
+    run = start_ingest(table, options, new_columns)
     if isinstance(run, JobResult):
         return run if options.metadata == "batch" or options.business_snapshot is not None else check_visible(run)
     run = replace(run, reject_threshold=threshold)
@@ -88,14 +90,15 @@ def ingest(table: OpenTable, rows: SourceRows, options: IngestOptions) -> JobRes
     return result
 
 
-def start_ingest(table: OpenTable, options: IngestOptions) -> IngestRun | JobResult:
-    """Claim a number; or the result, if this was done before."""
+def start_ingest(table: OpenTable, options: IngestOptions, new_columns: NewColumnsOf | None = None) -> IngestRun | JobResult:
+    """Claim a number; or the result, if this was done before. New columns come in a commit of their own, before that of the rows."""
     quarantine, started_us = check_on_bad_rows(options.on_bad_rows), table.log.clock.now_us()
     base = table.log.head(to_commit=True)
     if (earlier := table.log.earlier_result(base, "ingest", options.token, options.application)) is not None:
         return earlier
     if options.business_snapshot is not None:
         base.root.business.check_ingest(options.business_snapshot, base.root.savepoints)
+    base = with_new_columns(table.log, base, options.on_new_columns, new_columns)
     return IngestRun(
         number=claim_number(table.storage, base.root, "ingest", table.log.clock),
         base=base,

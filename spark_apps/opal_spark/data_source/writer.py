@@ -70,7 +70,9 @@ class OpalWriter(DataSourceArrowWriter):
     def _fitted(self, batch: pa.RecordBatch, spec: TableSpec) -> pa.RecordBatch:
         """The table's columns, and which rows delete their key."""
         expected = arrow_schema(spec.schema)
-        rows = batch.select(self.positions).rename_columns(expected.names).cast(expected)
+        given = zip(self.positions, expected, strict=True)
+        columns = [pa.nulls(batch.num_rows, field.type) if at is None else batch.column(at) for at, field in given]
+        rows = pa.RecordBatch.from_arrays(columns, names=expected.names).cast(expected)
         return rows if self.deletes is None else rows.append_column(DELETED, delete_marks(self.deletes, rows, spec))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -90,13 +92,17 @@ def _claimed(run: IngestRun) -> ClaimedWrite:
     return ClaimedWrite(number=run.number, version=run.base.version, started_us=run.started_us, spec=run.base.spec)
 
 
-def _positions(schema: StructType, spec: TableSpec) -> list[int]:
-    """Where the table's columns stand in the rows."""
+def _positions(schema: StructType, spec: TableSpec) -> list[int | None]:
+    """Where the table's columns stand in the rows; None for one that was added to the table and is not there."""
     refuse_reserved(schema.names)
     given = fields_given(schema, spec)
     for field, known in zip(given, spark_schema(spec, physical=False), strict=True):
-        if not isinstance(known.dataType, AtomicType) and field.dataType.simpleString() != known.dataType.simpleString():
+        if (
+            field is not None
+            and not isinstance(known.dataType, AtomicType)
+            and field.dataType.simpleString() != known.dataType.simpleString()
+        ):
             raise InvalidInputError(
                 f"column {field.name!r} is {field.dataType.simpleString()}, the table has {known.dataType.simpleString()}; cast it"
             )
-    return [schema.names.index(field.name) for field in given]
+    return [None if field is None else schema.names.index(field.name) for field in given]

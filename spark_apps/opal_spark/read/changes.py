@@ -71,7 +71,9 @@ def _changed_rows(spark: SparkSession, plan: ChangePlan) -> DataFrame:
     """Rows that ended and rows that began, with the version and the time of that; a row that did both comes twice."""
     fields = [field for field in plan.spec.schema.fields if not is_named(field, FEED_COLUMNS)]
     logical = [*read_fields(fields, plan.spec), VERSION, AFTER]
-    parts = [_of_group(spark, span, group).select(*logical) for span in plan.spans for group in {file.group for file in span.files}]
+    parts = [
+        _of_group(spark, plan.spec, span, group).select(*logical) for span in plan.spans for group in {file.group for file in span.files}
+    ]
     if not parts:
         schema = spark_schema(plan.spec, physical=True).add(VERSION, "long").add(AFTER, "boolean").add(COMMIT_TIMESTAMP, "timestamp")
         return spark.createDataFrame([], schema).select(*logical, COMMIT_TIMESTAMP)
@@ -87,8 +89,9 @@ def _with_times(spark: SparkSession, rows: DataFrame, times_us: Mapping[int, int
     return rows.join(F.broadcast(spark.createDataFrame(times)), F.expr(f"{VERSION} = {_KEY}")).drop(_KEY)
 
 
-def _of_group(spark: SparkSession, span: ChangeSpan, group: int) -> DataFrame:
-    spec, files = span.snapshot.spec, [file for file in span.files if file.group == group]
+def _of_group(spark: SparkSession, spec: TableSpec, span: ChangeSpan, group: int) -> DataFrame:
+    """By the specification of the whole feed: files of an earlier version lack what was added since, which is null."""
+    files = [file for file in span.files if file.group == group]
     rows = scan_files(spark, span.snapshot.storage, files, spark_schema(spec, physical=True), spec.file_format)
     segments = sorted({segment for file in files for segment in file.segments} & {*span.begun, *span.marks})
     mine = span.ended.take(np.isin(span.ended.segment, segments))

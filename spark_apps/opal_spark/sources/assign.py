@@ -19,33 +19,48 @@ _WIDER = {
 _INTEGER_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
 
 
-def assigned_columns(rows: DataFrame, spec: TableSpec) -> list[Column | str]:
-    """The table's columns in the table's order."""
-    own = fields_given(rows.schema, spec)
+def assigned_columns(rows: DataFrame, spec: TableSpec, *, ignore: bool = False) -> list[Column | str]:
+    """The table's columns in the table's order; `ignore` leaves unknown ones out."""
+    own = fields_given(rows.schema, spec, ignore=ignore)
     logical = spark_schema(spec, physical=False)
     return [_assigned(given, logical[index]) for index, given in enumerate(own)]
 
 
-def fields_given(schema: StructType, spec: TableSpec) -> list[StructField]:
-    """Of a schema the fields for the table's columns, in the table's order; an error names all that are unknown, missing, or would lose."""
-    own = [field for field in schema if not field.name.startswith(RESERVED_PREFIX)]
+def unknown_fields(schema: StructType, spec: TableSpec) -> StructType:
+    """Those for which the table has no column."""
+    names = {name.casefold() for name in spec.schema.names}
+    return StructType([field for field in schema if not field.name.startswith(RESERVED_PREFIX) and field.name.casefold() not in names])
+
+
+def fields_given(schema: StructType, spec: TableSpec, *, ignore: bool = False) -> list[StructField | None]:
+    """Of a schema the fields for the table's columns, in the table's order; an error names all that are unknown, missing, or would lose.
+
+    None where a column that was added to the table is not there.
+    """
+    left_out = {field.name for field in unknown_fields(schema, spec)} if ignore else set()
+    own = [field for field in schema if not field.name.startswith(RESERVED_PREFIX) and field.name not in left_out]
     given = {field.name.casefold(): field for field in own}
     expected = {field.name.casefold(): field for field in spec.schema.fields}
     problems = [f"unknown column {given[name].name!r}" for name in given if name not in expected]
-    problems += [f"missing column {field.name!r}" for name, field in expected.items() if name not in given]
+    problems += [
+        f"missing column {field.name!r}" for name, field in expected.items() if name not in given and not spec.schema.is_added(field)
+    ]
     source = {field.name.casefold(): field for field in schema_of_arrow(arrow_of_spark(StructType(own))).fields}
     for name, field in expected.items():
         if name in source and (problem := misfit(source[name].type, field.type, field.name)):
             problems.append(problem)
     if problems:
         raise InvalidInputError(
-            f"the rows do not fit the table: {'; '.join(problems)}. The table has {_signature(spec)}; select and cast the columns to these"
+            f"the rows do not fit the table: {'; '.join(problems)}. The table has {_signature(spec)}; select and cast the columns to "
+            "these, or say what becomes of unknown ones with on_new_columns='add' or 'ignore'"
         )
-    return [given[field.name.casefold()] for field in spec.schema.fields]
+    return [given.get(field.name.casefold()) for field in spec.schema.fields]
 
 
-def _assigned(given: StructField, expected: StructField) -> Column | str:
+def _assigned(given: StructField | None, expected: StructField) -> Column | str:
     """Only the name if that is enough: every call on a Column costs a millisecond."""
+    if given is None:
+        return F.lit(None).cast(expected.dataType).alias(expected.name)
     if given.name == expected.name and isinstance(given.dataType, AtomicType) and given.dataType == expected.dataType:
         return quoted(given.name)
     return F.col(quoted(given.name)).cast(expected.dataType).alias(expected.name)

@@ -16,7 +16,7 @@ from opal_spark.sources.paths import open_files
 _ROW = "_opal_row_index"
 
 
-def read_columnar(spark: SparkSession, source: Files, spec: TableSpec) -> DataFrame:
+def read_columnar(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool = False) -> DataFrame:
     """Rows of the table's columns. All files' columns count; one that only some files have is null in the others."""
     rows = open_files(spark, source, source.file_format, {"mergeSchema": "true"} | dict(source.options))
     refuse_reserved(rows.columns)
@@ -25,7 +25,7 @@ def read_columnar(spark: SparkSession, source: Files, spec: TableSpec) -> DataFr
     if source.file_format == "parquet":
         places.append(rows.metadataColumn("_metadata").getField("row_index").alias(_ROW))
         where = F.concat(where, F.lit(" row "), F.col(_ROW))
-    return mark(rows.select(*assigned_columns(rows, spec), *places), spec, [], where)
+    return mark(rows.select(*assigned_columns(rows, spec, ignore=ignore), *places), spec, [], where)
 
 
 def refuse_reserved(names: Sequence[str]) -> None:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from opal_lake.job.source import Jdbc
 from opal_lake.spec.schema import Array, Atomic, DataType, Field, decimal_parts, schema_of_arrow
 from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.columns import arrow_of_spark, quoted
-from opal_spark.sources.assign import assigned_columns, fits
+from opal_spark.sources.assign import assigned_columns, fits, unknown_fields
 from opal_spark.sources.cells import parse_text, wrong_type
 from opal_spark.sources.connection import connection_options, database, partition_column, relation
 from opal_spark.sources.marks import fault_of, mark
@@ -41,9 +42,11 @@ class Cell:
         return self.value if self.in_database else self.value.cast("string")
 
 
-def read_jdbc(spark: SparkSession, source: Jdbc, spec: TableSpec) -> DataFrame:
+def read_jdbc(spark: SparkSession, source: Jdbc, spec: TableSpec, *, ignore: bool = False) -> DataFrame:
     """Rows of the table's columns, with what is wrong with them."""
-    given = schema_of_arrow(arrow_of_spark(_load(spark, source, relation(source)).schema)).fields
+    schema = _load(spark, source, relation(source)).schema
+    left_out = unknown_fields(schema, spec).names if ignore else []
+    given = schema_of_arrow(arrow_of_spark(StructType([field for field in schema if field.name not in left_out]))).fields
     cells = [_plan_cell(column, spec, source) for column in given]
     partition = partition_column(source)
     rows = _load(spark, source, _with_texts(relation(source), cells, partition))

@@ -1,14 +1,24 @@
-"""The inferred columns of a source, for a new table."""
+"""The inferred columns of a source, for a new table, or for one that gets them."""
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from opal_lake.job.source import Jdbc, Source
+from opal_lake.job.source import Files, Jdbc, Source
+from opal_lake.spec.table_spec import TableSpec
+from opal_spark.sources.assign import unknown_fields
 from opal_spark.sources.connection import connection_options, relation
 from opal_spark.sources.paths import open_files
-from opal_spark.sources.text.csv_header import csv_options
+from opal_spark.sources.text.csv_header import csv_options, has_header
 
-_INFERRED = {"csv": {"inferSchema": "true"}, "json": {}}
+_CORRUPT = "_opal_corrupt"  # a name that no table has: lines that are no JSON are bad rows, and no column
+_INFERRED = {"csv": {"inferSchema": "true"}, "json": {"columnNameOfCorruptRecord": _CORRUPT}}
+
+
+def new_columns(spark: SparkSession, source: Source, spec: TableSpec) -> StructType:
+    """What the table has no column for. Of CSV and JSON Spark guesses the types, which takes a pass over the files."""
+    if isinstance(source, Files) and source.file_format == "csv" and not has_header(source):
+        return StructType()
+    return unknown_fields(source_schema(spark, source), spec)
 
 
 def source_schema(spark: SparkSession, source: Source) -> StructType:
@@ -18,4 +28,5 @@ def source_schema(spark: SparkSession, source: Source) -> StructType:
         return reader.load().schema
     options = csv_options(source) if source.file_format == "csv" else source.options
     inferred = _INFERRED.get(source.file_format, {"mergeSchema": "true"})
-    return open_files(spark, source, source.file_format, {**inferred, **options}).schema
+    schema = open_files(spark, source, source.file_format, {**inferred, **options}).schema
+    return StructType([field for field in schema if field.name != _CORRUPT])

@@ -17,7 +17,7 @@ from opal_lake.inspect.check import CheckOptions
 from opal_lake.job.job import JobResult, JobSpec
 from opal_lake.job.operations.declared import given_fields
 from opal_lake.job.operations.rows import Changes, Check, Consume, MetaGen, Read, RebuildKeyStore, Shown
-from opal_lake.job.operations.table import Bootstrap, Create, Ingest, Restore, SetProperties
+from opal_lake.job.operations.table import AddColumns, Bootstrap, Create, Ingest, Restore, SetProperties
 from opal_lake.job.operations.upkeep import Compact, Maintain, Retain, UpkeepPolicy, ZOrder
 from opal_lake.job.source import source_from_json
 from opal_lake.read.change_range import version_range
@@ -85,6 +85,7 @@ def ingest(spark: SparkSession, spec: JobSpec[Ingest]) -> JobResult:
         partition_key=job.partition_key,
         business_snapshot=job.business_snapshot,
         business_snapshot_column=job.business_snapshot_column,
+        on_new_columns=job.on_new_columns,
     )
     refuse_empty = job.on_empty == "fail"
     try:
@@ -127,6 +128,11 @@ def compact(spark: SparkSession, spec: JobSpec[Compact]) -> JobResult:
 def set_properties(spark: SparkSession, spec: JobSpec[SetProperties]) -> JobResult:
     """Change properties of the table."""
     return OpalTable.for_path(spark, spec.table).set_properties(spec.operation.properties, token=spec.token)
+
+
+def add_columns(spark: SparkSession, spec: JobSpec[AddColumns]) -> JobResult:
+    """Give the table more columns."""
+    return OpalTable.for_path(spark, spec.table).add_columns(spec.operation.columns, token=spec.token)
 
 
 def restore(spark: SparkSession, spec: JobSpec[Restore]) -> JobResult:

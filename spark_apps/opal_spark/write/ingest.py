@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from opal_lake.engine.open_table import OpenTable
@@ -12,9 +13,13 @@ from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
 from opal_lake.write.by_business_snapshot import ingest_by_column
 from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.engine.executor import on_spark
 from opal_spark.sources import source_errors, source_rows
+from opal_spark.sources.assign import unknown_fields
+from opal_spark.sources.columnar_files import refuse_reserved
 from opal_spark.sources.fitting import fitting
+from opal_spark.sources.schema import new_columns as new_columns_of
 from opal_spark.write.by_business_snapshot import SparkSplits
 
 
@@ -30,14 +35,23 @@ def ingest_source(table: OpenTable, source: SourceOf, options: IngestOptions, co
     """With a column that tells the business snapshot, a commit for each."""
     together = options.metadata == "batch"  # inline the shuffle by key hash parts them again
 
+    ignore = options.on_new_columns == "ignore"
+
     def fit(spec: TableSpec) -> DataFrame:
-        return fitting(source_rows(source.spark, source.rows, spec), spec, together=together)
+        return fitting(source_rows(source.spark, source.rows, spec, ignore=ignore), spec, together=together, ignore=ignore)
+
+    def new_columns(spec: TableSpec) -> pa.Schema:
+        rows = source.rows
+        if isinstance(rows, Files | Jdbc):
+            return arrow_of_spark(new_columns_of(source.spark, rows, spec))
+        refuse_reserved(rows.columns)
+        return arrow_of_spark(unknown_fields(rows.schema, spec))
 
     with source_errors(source.spark, source.rows, lambda: table.log.head().spec):
         if column is None:
-            return ingest(table, fit, options)
+            return ingest(table, fit, options, new_columns)
         with SparkSplits(column=column) as splits:
-            return ingest_by_column(table, lambda spec: splits.of(fit(spec)), options, column)
+            return ingest_by_column(table, lambda spec: splits.of(fit(spec)), options, column, new_columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

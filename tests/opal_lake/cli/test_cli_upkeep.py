@@ -41,6 +41,21 @@ def test_set_changes_and_lists_properties(uri: str, capsys: pytest.CaptureFixtur
     assert "write window=VALUE" in capsys.readouterr().err
 
 
+def test_columns_are_added_by_name_and_type(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["add-columns", uri, "discount:double", "a:b:decimal(10,2)", "--json"]) == OK
+    assert json.loads(capsys.readouterr().out)["counts"] == {"columns": 2}
+    assert reopen(open_storage(uri)).snapshot_at().spec.schema.names[-2:] == ["discount", "a:b"]
+    assert main(["add-columns", uri, "discount:double"]) == OK
+    assert "nothing to do" in capsys.readouterr().out
+    for arguments, problem in (
+        (["discount:long"], "is double, not long"),
+        (["note"], "'note' is no new column"),
+        (["n:long", "n:long"], "once"),
+    ):
+        assert main(["add-columns", uri, *arguments]) == INPUT
+        assert problem in capsys.readouterr().err
+
+
 def test_a_savepoint_is_set_listed_and_released(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["savepoint", uri, "first", "--version", "1"]) == OK
     assert main(["retain", uri, "--window", "0s", "--grace", "0s"]) == OK

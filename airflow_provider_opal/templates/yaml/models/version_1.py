@@ -286,6 +286,9 @@ class Options(Strict):
         None, description="With on_bad_rows: quarantine: more bad rows than that fail, as 100 or 5%."
     )
     on_empty: Literal["fail", "accept"] = Field("fail", description="A source without rows: fail, or accept it as no change.")
+    on_new_columns: Literal["fail", "add", "ignore"] = Field(
+        "fail", description="Columns that the table lacks: fail, add them to the table, or leave them out."
+    )
     business_snapshot: Text | None = Field(
         None, description="The business snapshot of the rows, as `{{ partition_key }}`; it may not be an earlier one."
     )

@@ -1,6 +1,6 @@
 """Each operation on a table, declared once: its arguments with their types, defaults and checks. Airflow imports it to parse a DAG file.
 
-`table` has create, ingest, bootstrap, restore and set_properties, `rows` what reads rows or rules on them, `upkeep` the rest.
+`table` has create, ingest, bootstrap, restore, set_properties and add_columns, `rows` what reads rows or rules on them, `upkeep` the rest.
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 NAMES = (
     "create", "ingest", "metagen", "read", "changes", "consume", "check", "rebuild_key_store", "bootstrap", "compact", "zorder", "retain",
-    "maintain", "set_properties", "restore",
+    "maintain", "set_properties", "add_columns", "restore",
 )  # fmt: skip
 
 

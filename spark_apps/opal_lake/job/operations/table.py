@@ -6,13 +6,25 @@ from typing import Annotated, Any, ClassVar
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.declared import Declared, Operation, declaration
-from opal_lake.job.operations.values import METADATA, ON_BAD_ROWS, Changes, Columns, Help, MegaBytes, Properties, Version, one_of
+from opal_lake.job.operations.values import (
+    METADATA,
+    ON_BAD_ROWS,
+    ON_NEW_COLUMNS,
+    Changes,
+    Columns,
+    Help,
+    MegaBytes,
+    Properties,
+    Version,
+    one_of,
+)
 from opal_lake.job.source import BATCH_MB, SOURCE_TABLE_FORMATS
 
 COLUMN_ROLES = ("keys", "delta", "tie_break", "partition_by")  # what a column may be for a table
 FileFormat = Annotated[str, one_of("parquet", "orc")]
 Metadata = Annotated[str, METADATA]
 OnBadRows = Annotated[str, ON_BAD_ROWS]
+OnNewColumns = Annotated[str, ON_NEW_COLUMNS]
 OnEmpty = Annotated[str, one_of("fail", "accept")]
 
 
@@ -45,7 +57,8 @@ class Ingest(Operation):
     """Append the rows of files or of a database: `source` is `{"files": {...}}` or `{"jdbc": {...}}`.
 
     `create` makes a table that is not there yet; without a schema its columns are the source's. `on_empty` says whether a source without
-    files or rows fails, or is accepted as no change. With metadata="inline" the rows are visible at once, else by the next metagen.
+    files or rows fails, or is accepted as no change; `on_new_columns` what becomes of columns that the table lacks. With
+    metadata="inline" the rows are visible at once, else by the next metagen.
     """
 
     name: ClassVar[str] = "ingest"
@@ -57,6 +70,7 @@ class Ingest(Operation):
         int | str | None, Help("with --quarantine: fail if more rows than this are bad (default: never)", "N|N%")
     ] = None
     on_empty: OnEmpty = "fail"
+    on_new_columns: Annotated[OnNewColumns, Help("what to do with columns of the source that the table lacks")] = "fail"
     create: NewTable | None = None
     partition_key: str | None = None
     business_snapshot: Annotated[
@@ -101,6 +115,15 @@ class SetProperties(Operation):
 
 
 @declaration
+class AddColumns(Operation):
+    """Give the table more columns, by name and type, as {"discount": "double"}. Rows that are there have null."""
+
+    name: ClassVar[str] = "add_columns"
+
+    columns: Mapping[str, str]
+
+
+@declaration
 class Restore(Operation):
     """A new version that shows what an older one showed; which one is said in one of three ways."""
 
@@ -120,4 +143,4 @@ class Restore(Operation):
             raise InvalidInputError(f"restore needs one of version, timestamp and savepoint; given are {', '.join(named) or 'none'}")
 
 
-OPERATIONS = (Create, Ingest, Bootstrap, SetProperties, Restore)
+OPERATIONS = (Create, Ingest, Bootstrap, SetProperties, AddColumns, Restore)

@@ -177,6 +177,7 @@ def filled_in_flag(value: Any) -> Any:
 
 METADATA = one_of("batch", "inline")
 ON_BAD_ROWS = one_of("fail", "quarantine")
+ON_NEW_COLUMNS = one_of("fail", "add", "ignore")
 
 Span = Annotated[Duration, Kind(span_text, "SPAN")]
 DeltaSpan = Annotated[Duration | int, Kind(delta_span, "SPAN", takes_number=True)]

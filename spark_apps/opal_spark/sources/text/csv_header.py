@@ -36,15 +36,18 @@ def csv_options(source: Files) -> dict[str, str]:
     return _DEFAULTS | {name.casefold(): value for name, value in source.options.items()}
 
 
-def read_header(spark: SparkSession, source: Files, spec: TableSpec) -> Header:
+def read_header(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool = False) -> Header:
     """The header that all files should have; without one, the cells are the table's columns in their order."""
     cells, folders = _first_row(spark, source)
     if not has_header(source):
         inside = {name.casefold() for name in folders}
-        return Header(cells=tuple(name for name in spec.schema.names if name.casefold() not in inside), folders=folders)
+        fields = [field for field in spec.schema.fields if field.name.casefold() not in inside]
+        shorter = fields[: len(cells)] if cells else fields
+        is_older = all(spec.schema.is_added(field) for field in fields[len(shorter) :])
+        return Header(cells=tuple(field.name for field in (shorter if is_older else fields)), folders=folders)
     if cells is None:
         raise InvalidInputError(f"the CSV files {list(source.paths)} are empty, without even a header; deliver them again")
-    if _misfits((*cells, *folders), spec):
+    if _misfits((*cells, *folders), spec, ignore=ignore):
         raise InvalidInputError(f"{_RULE}: {'; '.join(header_problems(spark, source, spec))}")
     return Header(cells=cells, folders=folders)
 
@@ -83,14 +86,17 @@ def _first_row(spark: SparkSession, source: Files) -> tuple[tuple[str, ...] | No
     return (tuple(first[index] or "" for index in indexes) if first is not None else None), folders
 
 
-def _misfits(names: Sequence[str], spec: TableSpec) -> list[str]:
+def _misfits(names: Sequence[str], spec: TableSpec, *, ignore: bool = False) -> list[str]:
     """In which ways names are not the table's columns."""
     columns = {name.casefold(): name for name in spec.schema.names}
     counts = Counter(name.casefold() for name in names)
     problems = ["a column without a name"] if "" in counts else []
     problems += [f"column {name!r} is there {number} times" for name, number in counts.items() if number > 1]
-    problems += [f"unknown column {name!r}{_nearest(name, spec)}" for name in names if name and name.casefold() not in columns]
-    return problems + [f"missing column {name!r}" for folded, name in columns.items() if folded not in counts]
+    problems += [
+        f"unknown column {name!r}{_nearest(name, spec)}" for name in names if name and name.casefold() not in columns and not ignore
+    ]
+    missing = [field.name for field in spec.schema.fields if field.name.casefold() not in counts and not spec.schema.is_added(field)]
+    return problems + [f"missing column {name!r}" for name in missing]
 
 
 def _nearest(name: str, spec: TableSpec) -> str:

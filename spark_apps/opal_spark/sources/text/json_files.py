@@ -30,12 +30,12 @@ _NO_OBJECT = "the text is not one JSON object, or has a key twice (where a docum
 _MORE_VALUES = "more than one JSON value on a line"
 
 
-def read_json(spark: SparkSession, source: Files, spec: TableSpec) -> DataFrame:
+def read_json(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool = False) -> DataFrame:
     """Rows of the table's columns, with what is wrong with them. An absent key is null."""
     refuse_options(source, _REFUSED)
     patterns = patterns_of(source.options)
     rows = _objects(spark, source)
-    folders = _folders(rows, spec)
+    folders = _folders(rows, spec, ignore=ignore)
     fields = [column for column in spec.schema.fields if column.name not in folders]
     rows = rows.select(
         "*", F.try_variant_get(_OBJECT, F.lit("$"), fields_type(fields)).alias(_FIELDS), keys_of(F.col(_OBJECT)).alias(_KEYS)
@@ -45,7 +45,7 @@ def read_json(spark: SparkSession, source: Files, spec: TableSpec) -> DataFrame:
     whole = [
         F.when(F.col(_FIELDS).isNull(), F.lit(_NO_OBJECT)),
         F.when(F.col(_MORE), F.lit(_MORE_VALUES)),
-        unknown_key(F.col(_KEYS), F.col(_FIELDS), fields),
+        *([] if ignore else [unknown_key(F.col(_KEYS), F.col(_FIELDS), fields)]),
     ]
     faults = [_fault(column) for column in fields] + [
         fault_of(_folder(given), name, _atomic(spec, name)) for name, given in folders.items()
@@ -74,15 +74,16 @@ def _elements(documents: DataFrame) -> DataFrame:
     return documents.select(text, each, _MORE, _FOLDERS, FILE)
 
 
-def _folders(rows: DataFrame, spec: TableSpec) -> dict[str, str]:
+def _folders(rows: DataFrame, spec: TableSpec, *, ignore: bool) -> dict[str, str]:
     """The table's columns that come from folders: their names there."""
     given = rows.select(f"{_FOLDERS}.*").columns
     declared = {name.casefold(): name for name in spec.schema.names}
-    if unknown := [name for name in given if name.casefold() not in declared]:
+    unknown = [name for name in given if name.casefold() not in declared]
+    if unknown and not ignore:
         raise InvalidInputError(
             f"folders name the columns {unknown}, which the table has not; name the files by a glob, as 'folder/*/*.json'"
         )
-    return {declared[name.casefold()]: name for name in given}
+    return {declared[name.casefold()]: name for name in given if name not in unknown}
 
 
 def _folder(given: str) -> Column:

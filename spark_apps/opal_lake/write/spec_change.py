@@ -1,20 +1,26 @@
-"""Changes of properties after creation: a commit that conflicts with no other."""
+"""What may change of a table after its creation: its properties, and more columns. A commit that conflicts with no other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+
+import pyarrow as pa
 
 from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.job import JobResult
+from opal_lake.job.operations.values import ON_NEW_COLUMNS
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_log import CommitLog, Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.spec.added_columns import NewColumns, arrow_of_columns, plan_added
 from opal_lake.spec.properties import PROPERTIES, Given, check_properties, plain_properties
 from opal_lake.spec.schema import Atomic
 from opal_lake.spec.table_spec import TableSpec
 
 OPERATION = "set_properties"
+ADD_COLUMNS = "add_columns"
 Changes = Mapping[str, Given | None]
+NewColumnsOf = Callable[[TableSpec], pa.Schema]  # of a source: its columns that a table of this specification lacks
 
 
 def set_properties(log: CommitLog, changes: Changes, token: str | None = None) -> JobResult:
@@ -32,6 +38,39 @@ def set_properties(log: CommitLog, changes: Changes, token: str | None = None) -
 
     done = log.commit(base, Proposal(operation=OPERATION, number=None, build=build, started_us=started_us, token=token))
     return keep_result(log.storage, done) if done.version is None else done
+
+
+def add_columns(log: CommitLog, columns: NewColumns, token: str | None = None) -> JobResult:
+    """Give the table more columns, null in the rows that it has. A column that it has with the same type is no change."""
+    started_us, base, asked = log.clock.now_us(), log.head(), arrow_of_columns(columns)
+    if (earlier := find_result(log, base, ADD_COLUMNS, token)) is not None:
+        return earlier
+    plan_added(base.spec.schema, asked)
+
+    def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
+        schema = plan_added(head.spec.schema, asked)
+        names = [field.name for field in schema.fields[len(head.spec.schema.fields) :]]
+        notes = tuple(f"{name!r} is a column now" for name in names)
+        result = JobResult(operation=ADD_COLUMNS, table=log.storage.uri, counts={"columns": len(names)}, notes=notes)
+        return Draft(actions=Actions(spec=replace(head.spec, schema=schema)), result=result) if names else None
+
+    done = log.commit(base, Proposal(operation=ADD_COLUMNS, number=None, build=build, started_us=started_us, token=token))
+    return keep_result(log.storage, done) if done.version is None else done
+
+
+def with_new_columns(log: CommitLog, base: Snapshot, on_new_columns: str, new_columns: NewColumnsOf | None) -> Snapshot:
+    """The head of an ingest: if it may add columns, with those of its source. Another writer may add some of them meanwhile."""
+    ON_NEW_COLUMNS.check("on_new_columns", on_new_columns)
+    if on_new_columns != "add" or new_columns is None:
+        return base
+    while new := new_columns(base.spec):
+        try:
+            add_columns(log, dict(zip(new.names, new.types, strict=True)))
+        except InvalidInputError:
+            if new_columns(log.refresh(base).spec) == new:
+                raise
+        base = log.refresh(base)
+    return base
 
 
 def changed_spec(head: Snapshot, changes: Changes) -> TableSpec:
