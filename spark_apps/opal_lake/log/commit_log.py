@@ -27,10 +27,11 @@ from opal_lake.ids import IdSource
 from opal_lake.job.job import JobResult
 from opal_lake.log.checkpoint import checkpoint_paths, read_checkpoint, write_checkpoint
 from opal_lake.log.commit import Actions, Commit, decode_commit, encode_commit
-from opal_lake.log.conflict import Verdict, judge
-from opal_lake.log.snapshot import Root, Snapshot, first_root
+from opal_lake.log.conflict import Verdict, check_positions, judge
+from opal_lake.log.snapshot import Root, Snapshot, chain, first_root
 from opal_lake.log.store_clock import clock_notes, writer_now_us
 from opal_lake.log.version_window import is_readable, readable_text
+from opal_lake.spec.positions import Advance
 from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.verified import MOST_SEALED, read_sealed
 
@@ -63,6 +64,7 @@ class Proposal:
     started_us: int
     token: str | None = None
     application: tuple[str, int] | None = None
+    positions: Mapping[str, Advance] = field(default_factory=dict)
     partition_key: str | None = None
     business_snapshot: str | None = None
     at_once: bool = False
@@ -241,6 +243,7 @@ class CommitLog:
                 head = self.refresh(head)
             if (earlier := self.earlier_result(head, proposal.operation, proposal.token, proposal.application)) is not None:
                 return earlier
+            check_positions(head, proposal.positions, self.read_commit)
             if proposal.number in head.root.abandoned:
                 raise ConflictError(f"job {proposal.number} was given up by a cleaner because it took too long; run it again")
             since = [commit for commit in head.commits if commit.version > base.version]
@@ -307,6 +310,7 @@ class CommitLog:
             number=proposal.number,
             token=proposal.token,
             application=proposal.application,
+            positions=proposal.positions,
             partition_key=proposal.partition_key,
             business_snapshot=proposal.business_snapshot,
             epoch=head.root.epoch + (draft.actions.restored is not None),
@@ -376,19 +380,6 @@ class CommitLog:
         raise CommitUnknownError(
             f"{self.storage.uri}: version {version} was written, but not confirmed ({failure}); run again with the same token"
         )
-
-
-def chain(commits: Sequence[Commit], start: Snapshot) -> list[Commit]:
-    """The commits that follow on from a snapshot; a break in the chain is damage."""
-    version, write_id, table_id = start.version, start.root.write_id, start.root.table_id
-    for commit in commits:
-        if commit.version != version + 1:
-            raise FormatError(f"{start.storage.uri}/{layout.commit_path(version + 1)} is missing; restore the file from a backup")
-        if commit.previous_write_id != write_id or commit.table_id != table_id:
-            path = f"{start.storage.uri}/{layout.commit_path(commit.version)}"
-            raise FormatError(f"{path} does not follow on from the version before; restore it from a backup")
-        version, write_id = commit.version, commit.write_id
-    return list(commits)
 
 
 def _absence(root: Root, version: int) -> str:

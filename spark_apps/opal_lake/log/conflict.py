@@ -3,12 +3,16 @@
 The redo of a MetaGen or an inline ingest is `opal_lake.rule.outputs.redo`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from itertools import islice
 
 from opal_lake.errors import ConflictError
 from opal_lake.log.commit import Commit
-from opal_lake.log.snapshot import Root
+from opal_lake.log.snapshot import Root, Snapshot, newest_first
+from opal_lake.spec.positions import Advance, fenced_error
+
+_SEARCHED = 100  # commits, for the one that took a position away
 
 
 class Verdict(Enum):
@@ -36,3 +40,19 @@ def _check_schema(operation: str, base: Root, winner: Commit) -> None:
     kept = {field.id for field in winner.actions.spec.schema.fields}
     if gone := [field.name for field in base.spec.schema.fields if field.id not in kept]:
         raise ConflictError(f"version {winner.version} dropped {', '.join(gone)} while the ingest ran; run it again")
+
+
+def check_positions(head: Snapshot, positions: Mapping[str, Advance], read_commit: Callable[[int], Commit]) -> None:
+    """FencedError where an application does not stand where this writer thinks: its rows may be in the table already."""
+    for application, advance in positions.items():
+        position = head.positions.get(application, 0)
+        if not advance.fits(position):
+            raise fenced_error(head.storage.uri, application, advance, position, _writer_of(head, application, read_commit))
+
+
+def _writer_of(head: Snapshot, application: str, read_commit: Callable[[int], Commit]) -> str:
+    """Which commit took it there, in words."""
+    for commit in islice(newest_first(head, read_commit), _SEARCHED):
+        if application in commit.positions or (commit.application or ("",))[0] == application:
+            return f"version {commit.version}, write {commit.write_id}, of job {commit.number}, took it there"
+    return "no readable version says more"

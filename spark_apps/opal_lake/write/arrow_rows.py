@@ -1,6 +1,6 @@
 """Rows in memory on their way into a table."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -11,7 +11,7 @@ from opal_lake.data.rejects import BAD
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.job import JobResult
-from opal_lake.spec.schema import DELETED
+from opal_lake.spec.schema import DELETED, arrow_type
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.by_business_snapshot import ingest_by_column
 from opal_lake.write.ingest_job import IngestOptions, ingest
@@ -21,12 +21,12 @@ from opal_lake.write.ingest_job import IngestOptions, ingest
 class ArrowRows:
     """Rows as a caller gives them, with those that delete their key."""
 
-    rows: pa.Table
+    rows: pa.Table | Iterable[pa.RecordBatch]
     deleted: Sequence[bool] | None = None
 
     def marked(self, spec: TableSpec) -> pa.Table:
         """With the delete marker; only the table's columns may be there."""
-        rows, deleted, names = self.rows, self.deleted, spec.schema.names
+        rows, deleted, names = self._table(spec), self.deleted, spec.schema.names
         if sorted(set(rows.column_names) - {DELETED}) != sorted(names):
             raise InvalidInputError(f"the rows have the columns {rows.column_names}, the table has {names}; give it exactly these")
         if deleted is None:
@@ -41,6 +41,16 @@ class ArrowRows:
                 "rows are marked as deletes, but the table has no delete condition; create it with deletes='an SQL condition'"
             )
         return rows.append_column(DELETED, pa.array(deleted, pa.bool_()))
+
+    def _table(self, spec: TableSpec) -> pa.Table:
+        if isinstance(self.rows, pa.Table):
+            return self.rows
+        batches = list(self.rows)
+        return (
+            pa.Table.from_batches(batches)
+            if batches
+            else pa.schema([(field.name, arrow_type(field.type)) for field in spec.schema.fields]).empty_table()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
