@@ -63,7 +63,7 @@ from opal_lake.write.set_properties import Changes, set_properties
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(OpenTable):
-    """A table at a URI. Nothing is cached between calls: each looks at the head anew. By default tasks run in this process."""
+    """A table at a URI. Each call looks for the head; an ingest, from the version that it wrote last. Tasks run in this process."""
 
     executor: Executor = field(default_factory=InProcess)
 

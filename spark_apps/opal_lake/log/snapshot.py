@@ -156,7 +156,18 @@ class Snapshot:
         root = self.root
         for commit in more:
             root = fold_root(root, commit, ingested_files(self.storage, commit))
-        return Snapshot(self.storage, root, self.sections, self.commits + more)
+        after = Snapshot(self.storage, root, self.sections, self.commits + more)
+        if "runs" in self.__dict__ and all(commit.actions.restored is None for commit in more):
+            changes = (item for commit in more for item in list_changes("runs", self.storage, commit))
+            after.__dict__["runs"] = _extended(dict(self.runs), changes)
+        return after
+
+    def stored_as(self, sections: Sections) -> "Snapshot":
+        """The same version, as the checkpoint with these sections has it."""
+        state = Snapshot(self.storage, self.root, sections, ())
+        if "runs" in self.__dict__:
+            state.__dict__["runs"] = self.runs
+        return state
 
     @functools.cached_property
     def files(self) -> dict[str, DataFile]:

@@ -20,8 +20,8 @@ from opal_lake.job.operations.values import METADATA, ON_BAD_ROWS
 from opal_lake.job.reject_threshold import RejectThreshold, parse_threshold
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Commit, file_to_json
-from opal_lake.log.commit_log import CommitLog, Draft, Proposal
-from opal_lake.log.conflict import check_positions
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.conflict import Draft, Proposal, check_positions
 from opal_lake.log.sections import write_side
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.retention.business_snapshot import finish_before, waits

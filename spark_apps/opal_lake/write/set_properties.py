@@ -7,7 +7,8 @@ from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.job import JobResult
 from opal_lake.log.commit import Actions, Commit
-from opal_lake.log.commit_log import CommitLog, Draft, Proposal
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.spec.properties import PROPERTIES, Given, check_properties, plain_properties
 from opal_lake.spec.schema import Atomic
