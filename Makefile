@@ -47,7 +47,7 @@ JOBS ?= 2
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs bench bench-check bench-chime bench-churn bench-commits bench-memory bench-parse bench-peers bench-relay bench-requests bench-rule bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
+.PHONY: help venv demo demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs bench bench-check bench-chime bench-churn bench-commits bench-memory bench-parse bench-peers bench-relay bench-requests bench-rule bench-stream bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -160,6 +160,9 @@ bench-waiting: venv  ## memory and CPU of a triggerer in which 1,000 sensors wai
 
 bench-rule: venv  ## the rule on one core, against a partition of 10 million keys
 	@PYTHONPATH=. "$(PY)" tests/bench/rule_bench.py
+
+bench-stream: venv  ## rows/s of a stream from Kafka, and freshness at 1,000 and 10,000 rows/s; BENCH_ARGS="--rows 300000 --seconds 20"
+	@$(ENVIRONMENT) "$(PY)" -m tests.bench.stream_bench $(BENCH_ARGS)
 
 bench-requests: venv  ## what each job asks of an S3 store, by verb, after 22 small upserts
 	@"$(PY)" -m tests.bench.requests $(BENCH_ARGS)

@@ -7,10 +7,11 @@ from collections import defaultdict
 import hypothesis
 import pytest
 
+from tests.fixtures_kafka import kafka, registry
 from tests.fixtures_postgres import postgres
 from tests.fixtures_s3 import moto_server, s3_options
 
-__all__ = ["moto_server", "postgres", "s3_options"]
+__all__ = ["kafka", "moto_server", "postgres", "registry", "s3_options"]
 
 hypothesis.settings.register_profile("opal", deadline=None)  # how long an example takes says more of the machine than of the code
 hypothesis.settings.load_profile("opal")
@@ -22,6 +23,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        if "kafka" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.kafka)
     share, _, seed = os.environ.get("OPAL_SHARE", "1").partition(":")
     left_out = set(beside_share(items, int(share), seed)) | {item for item in items if not is_of_files(item.path.name)}
     if left_out:

@@ -188,6 +188,7 @@ SURFACES = {
         arguments=parameters(LakeTable.ingest),
         differs={"rows": SOURCE, "source": SOURCE, "token": TOKEN, "create": "Table.create makes a table"}
         | {"deleted": "marks the rows that delete their key", "application": "a stream's own token"}
+        | {"positions": "a stream's own offsets"}
         | {"refuse_empty": "in Python it is accepted, as for a DataFrame", "on_empty": "refuse_empty in Python"},
     ),
     "Table.metagen": Surface(declared=MetaGen, arguments=parameters(LakeTable.metagen), differs={"token": TOKEN}),

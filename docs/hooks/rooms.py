@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCES = {"airflow_provider_opal": ROOT, **dict.fromkeys(("lakechime", "opal_lake", "opal_spark"), ROOT / "spark_apps")}
-ON_TOP = ("airflow_provider_opal", "opal_spark")  # side by side above the others
-BELOW = ("lakechime", "opal_lake")
+SOURCES = {"airflow_provider_opal": ROOT, **dict.fromkeys(("lakechime", "opal_lake", "opal_spark", "opal_stream"), ROOT / "spark_apps")}
+STOREYS = (("airflow_provider_opal", "opal_spark"), ("lakechime", "opal_stream"), ("opal_lake",))  # side by side, above the others
 
 WIDTH, FLOOR, GAP, PAD, HEAD = 840, 30, 6, 10, 26
 
@@ -49,16 +48,18 @@ def _one_a_floor(name: str) -> tuple[tuple[str, ...], ...]:
 
 def picture() -> str:
     """An inline SVG; its colours are the page's. No blank line, which would end the HTML."""
-    known = houses()
-    top, half = max(known[name].height for name in ON_TOP), (WIDTH - PAD) // 2
-    parts = [line for column, name in enumerate(ON_TOP) for line in _house(known[name], (column * (half + PAD), 0), (half, top))]
-    bottom = top
-    for name, starts in zip(BELOW, ((half // 2, WIDTH - half // 2), (WIDTH // 2,)), strict=True):
-        parts += [f'<path class="arrow" d="M{x} {bottom} v{3 * PAD - 2} m-5 -8 l5 8 l5 -8"/>' for x in starts]
-        parts += _house(known[name], (0, bottom + 3 * PAD), (WIDTH, known[name].height))
-        bottom += 3 * PAD + known[name].height
-    size = f'viewBox="-4 -4 {WIDTH + 8} {bottom + 8}"'
-    label = "airflow_provider_opal and opal_spark stand on lakechime, and that on opal_lake; each package has floors, and imports go down"
+    known, parts, top = houses(), list[str](), 0
+    for number, names in enumerate(STOREYS):
+        width, height = (WIDTH - (len(names) - 1) * PAD) // len(names), max(known[name].height for name in names)
+        for column, name in enumerate(names):
+            left = column * (width + PAD)
+            parts += _house(known[name], (left, top), (width, height))
+            if number < len(STOREYS) - 1:
+                x = left + width // 2
+                parts.append(f'<path class="arrow" d="M{x} {top + height} v{3 * PAD - 2} m-5 -8 l5 8 l5 -8"/>')
+        top += height + (3 * PAD if number < len(STOREYS) - 1 else 0)
+    size = f'viewBox="-4 -4 {WIDTH + 8} {top + 8}"'
+    label = "airflow_provider_opal and opal_spark stand on lakechime and opal_stream, these on opal_lake; imports go down"
     return f'<div class="rooms"><svg {size} role="img" aria-label="{label}">{"".join(parts)}</svg></div>'
 
 

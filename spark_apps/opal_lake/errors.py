@@ -16,6 +16,17 @@ class ExpiredError(ConflictError):
     """Retention let the version expire with which a job or a reader began: begin again with the newest one."""
 
 
+class FencedError(ConflictError):
+    """The application is not where this writer left it: another one has committed for it. `position` is where it stands."""
+
+    def __init__(self, message: str, application: str, expected: int, position: int) -> None:
+        super().__init__(message)
+        self.application, self.expected, self.position = application, expected, position
+
+    def __reduce__(self) -> tuple[type["FencedError"], tuple[str, str, int, int]]:
+        return FencedError, (str(self), self.application, self.expected, self.position)
+
+
 class ClockError(OpalError):
     """This machine's clock is ahead of the store's: set it right, or try again on another machine."""
 

@@ -3,8 +3,9 @@
 What keeps a table is imported when it is asked for: most processes only write or read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from opal_lake.duration import Duration
 from opal_lake.engine.executor import Executor
 from opal_lake.engine.in_process import InProcess
 from opal_lake.engine.results import run_once
-from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
+from opal_lake.errors import InvalidInputError, TableExistsError
 from opal_lake.events.bitmap import Bitmaps
 from opal_lake.ids import IdSource, RandomIds
 from opal_lake.job.job import JobResult
@@ -29,7 +30,7 @@ from opal_lake.kept_table import KeptTable
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_log import CommitLog
-from opal_lake.log.commit_times import CommitTimes, version_at
+from opal_lake.log.commit_times import history, version_at
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import writer_now_us
 from opal_lake.log.version_window import is_readable
@@ -48,6 +49,7 @@ from opal_lake.retention.savepoint import savepoint_version
 from opal_lake.rewrite.rewrite_plan import target_bytes_of
 from opal_lake.spec.condition import check_condition
 from opal_lake.spec.ordering import encode_order
+from opal_lake.spec.positions import Advance
 from opal_lake.spec.schema import Atomic
 from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.storage import Storage, open_storage
@@ -59,7 +61,7 @@ from opal_lake.write.restore import restore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(KeptTable):
-    """A table at a URI. Nothing is cached between calls: each looks at the head anew. By default tasks run in this process."""
+    """A table at a URI. Each call looks for the head; an ingest, from the version that it wrote last. Tasks run in this process."""
 
     executor: Executor = field(default_factory=InProcess)
 
@@ -89,25 +91,21 @@ class Table(KeptTable):
 
     def history(self, limit: int | None = None) -> Iterator[Commit]:
         """Commits, newest first; of a table whose clock was repaired with their corrected times."""
-        head = self.log.head()
-        known, times = {commit.version: commit for commit in head.commits}, CommitTimes(head)
-        for shown, version in enumerate(range(head.version, head.root.oldest_version - 1, -1)):
-            if limit is not None and shown >= limit:
-                return
-            try:
-                commit = known.get(version) or self.log.read_commit(version)
-            except NotFoundError:
-                return
-            yield replace(commit, timestamp_us=times.corrected(version, commit.timestamp_us))
+        return islice(history(self.log.head(), self.log.read_commit), limit)
+
+    def position(self, application: str) -> int | None:
+        """The next position that an application has to read, as its commits say; None if it has not begun."""
+        return self.log.head().positions.get(application)
 
     def ingest(
         self,
-        rows: pa.Table,
+        rows: pa.Table | Iterable[pa.RecordBatch],
         deleted: Sequence[bool] | None = None,
         *,
         metadata: str = "batch",
         token: str | None = None,
         application: tuple[str, int] | None = None,
+        positions: Mapping[str, Advance] | None = None,
         on_bad_rows: str = "fail",
         reject_threshold: int | str | None = None,
         refuse_empty: bool = False,
@@ -122,6 +120,7 @@ class Table(KeptTable):
         `reject_threshold` bad rows, as 100 or "5%", fail it. `refuse_empty` makes rows that are none an error. `on_new_columns` says what
         becomes of columns that the table lacks: "fail", "add" them to it, or "ignore" them. `business_snapshot`, as
         "2022-07-15", says which one the rows are of; `business_snapshot_column` names a column that says it, with a commit for each.
+        `positions` says how far each application has read its source with these rows; FencedError if another one has read on for it.
         """
         options = IngestOptions(**given_fields(IngestOptions, locals()))
         return ingest_arrow(self, ArrowRows(rows=rows, deleted=deleted), options, business_snapshot_column)

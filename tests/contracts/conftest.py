@@ -70,3 +70,9 @@ def chime_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[di
 def chime(chime_address: dict[str, str]) -> Iterator[LakeChime]:
     with LakeChime.open(**chime_address) as client:
         yield client
+
+
+@pytest.fixture(autouse=True)
+def _no_tiny_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of few entries lie in files, as those of many do."""
+    monkeypatch.setattr(near_runs, "TINY_ENTRIES", 0)

@@ -19,6 +19,7 @@ from tests.fixtures_cli import metadata, opal_commands
 __all__ = ["metadata", "opal_commands"]
 
 AIRFLOW = "docs/airflow.md"
+STREAMING = "docs/streaming.md"  # in test_examples_streaming.py
 LAKECHIME = "docs/lakechime.md"  # in test_examples_lakechime.py
 PROGRAMS = {"airflow", "lakechime", "make", "opal", "pip", "spark-submit"}
 CONSOLE = [example for page in PAGES for example in examples(page, "console")]
@@ -41,9 +42,9 @@ def test_readme_is_short_and_begins_with_what_it_is_and_two_commands() -> None:
 
 def test_every_example_is_run_by_some_test() -> None:
     python = {page for page in PAGES if examples(page, "python")}
-    assert python == {*SCRIPTS, AIRFLOW, LAKECHIME}
+    assert python == {*SCRIPTS, AIRFLOW, LAKECHIME, STREAMING}
     assert {page for page in PAGES if examples(page, "yaml")} == {"README.md", AIRFLOW, LAKECHIME}
-    assert {example.page for example, _ in commands_of("opal")} == {*CONSOLES, "docs/clusters-and-s3.md", "docs/yaml.md"}
+    assert {example.page for example, _ in commands_of("opal")} == {*CONSOLES, "docs/clusters-and-s3.md", "docs/yaml.md", STREAMING}
     assert {command.split()[0] for _, command in COMMANDS} == PROGRAMS
     assert {example.language for page in PAGES for example in examples(page)} == {"console", "python", "text", "yaml"}
 

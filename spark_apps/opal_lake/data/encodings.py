@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 BLOCKS, BLOCK_ROWS = 8, 1024  # consecutive rows, because deltas depend on the order
+FEW_ROWS = 64  # of a whole file: nothing is saved then, and to look at the values takes longer than to write them
 _DELTA_WIDTHS = {1: 32, 2: 32, 4: 32, 8: 64}  # bytes in Arrow -> bits in Parquet
 
 
@@ -26,10 +27,10 @@ class Encodings:
 
 
 def plan_encodings(table: pa.Table) -> Encodings:
-    """Dictionary for repeated values, deltas for narrow steps, else plain."""
+    """Dictionary for repeated values, deltas for narrow steps, else plain; of few rows all plain."""
     sample = _sample(table)
     leaves = [leaf for column in sample.schema for leaf in _leaves(column.name, sample.column(column.name))]
-    chosen = [(path, _encoding(values)) for path, values in leaves]
+    chosen = [(path, _encoding(values)) for path, values in leaves] if table.num_rows >= FEW_ROWS else []
     return Encodings(
         dictionary=tuple(path for path, encoding in chosen if encoding == "dictionary"),
         delta=tuple(path for path, encoding in chosen if encoding == "delta"),

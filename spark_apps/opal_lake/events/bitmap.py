@@ -69,16 +69,20 @@ def offsets_of(bitmap: BitMap) -> npt.NDArray[np.uint32]:
 
 def words_of(bitmap: BitMap, rows: int) -> npt.NDArray[np.int64]:
     """One bit a row, packed into 64-bit words, least significant bit first."""
-    words = np.zeros((rows + 63) // 64, np.uint64)
     if bitmap and bitmap.max() >= rows:
         raise FormatError(f"row {bitmap.max()} of a segment of {rows} rows is said to be invalid; run `opal check`")
-    offsets = offsets_of(bitmap)
+    return _packed(np.int64(0), offsets_of(bitmap), (rows + 63) // 64).view(np.int64)
+
+
+def _packed(first_word: npt.NDArray[np.int64] | np.int64, offsets: npt.NDArray[np.uint32], size: int) -> npt.NDArray[np.uint64]:
+    """So many words with a bit for each offset, counted from its first word; in ascending order."""
+    words = np.zeros(size, np.uint64)
     if len(offsets):
-        word = offsets >> 6
+        word = first_word + (offsets >> 6)
         bits = np.uint64(1) << (offsets & 63).astype(np.uint64)
         starts = np.flatnonzero(np.r_[True, word[1:] != word[:-1]])
         words[word[starts]] = np.add.reduceat(bits, starts)
-    return words.view(np.int64)
+    return words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +96,11 @@ class Marks:
     @classmethod
     def of(cls, bitmaps: Mapping[int, BitMap]) -> "Marks":
         chosen = sorted(segment for segment, bitmap in bitmaps.items() if bitmap)
-        words = [words_of(bitmaps[segment], bitmaps[segment].max() + 1).view(np.uint64) for segment in chosen]
-        starts = np.cumsum([0, *map(len, words)], dtype=np.int64)
-        return cls(segments=np.array(chosen, np.int64), starts=starts, words=np.concatenate([*words, np.zeros(1, np.uint64)]))
+        offsets = [offsets_of(bitmaps[segment]) for segment in chosen]
+        starts = np.cumsum([0, *((int(marked[-1]) >> 6) + 1 for marked in offsets)], dtype=np.int64)
+        first_words = np.repeat(starts[:-1], [len(marked) for marked in offsets])
+        words = _packed(first_words, np.concatenate([*offsets, np.empty(0, np.uint32)]), int(starts[-1]) + 1)
+        return cls(segments=np.array(chosen, np.int64), starts=starts, words=words)
 
     def at(self, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Whether each row is marked."""

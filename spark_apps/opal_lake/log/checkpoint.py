@@ -108,8 +108,8 @@ def _root_from_json(body: Mapping[str, Any]) -> Root:
     )
 
 
-def write_checkpoint(storage: Storage, snapshot: Snapshot, *, fold: bool = True) -> None:
-    """Store the state: of each list the parts that stand, and one more with what came and went since the last checkpoint.
+def write_checkpoint(storage: Storage, snapshot: Snapshot, *, fold: bool = True) -> Snapshot:
+    """Store the state, and return it so: of each list the parts that stand, and one more with what came and went since the one before.
 
     Two writers may do this at once for one version: whose part is there first is named by both, and the first root stays. With `fold`
     bitmap bases are folded anew when it is time to.
@@ -120,6 +120,7 @@ def write_checkpoint(storage: Storage, snapshot: Snapshot, *, fold: bool = True)
     if bases is not snapshot.bases or not sections["bases"] or "bases" in touched_sections(snapshot.commits):
         sections["bases"] = _bases_part(bases, snapshot.version)
     storage.put_if_absent(layout.checkpoint_path(snapshot.version, snapshot.root.write_id), encode_root(snapshot.root, sections))
+    return snapshot.stored_as(sections)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,11 +31,13 @@ from opal_lake.errors import FormatError
 from opal_lake.job.job import checked_result
 from opal_lake.layout import PathKind, own_path
 from opal_lake.spec.business_snapshots import BusinessSnapshots, business_from_json, business_to_json
+from opal_lake.spec.positions import Advance, positions_from_json, positions_to_json
 from opal_lake.spec.table_spec import TableSpec, spec_from_json, spec_to_json
 
 FORMAT_VERSION = 1
 NEWER_FORMAT = 2  # of a commit that restores, or is of a business snapshot: who knows only 1 must not read past it
-NEWEST_FORMAT = 3  # of a restore that takes business snapshots back
+BUSINESS_FORMAT = 3  # of a restore that takes business snapshots back
+NEWEST_FORMAT = 4  # with positions, which who folds the log must not lose
 MAX_FILES_IN_COMMIT = 256  # more are listed in a side file
 _OPEN, _BODY, _CLOSE = b'{"crc32":"', b'","commit":', b"}\n"
 
@@ -132,6 +134,7 @@ class Commit:
     number: int | None = None
     token: str | None = None
     application: tuple[str, int] | None = None
+    positions: Mapping[str, Advance] = field(default_factory=dict)
     partition_key: str | None = None
     business_snapshot: str | None = None
     epoch: int = 0
@@ -179,21 +182,24 @@ def encode_commit(commit: Commit) -> bytes:
         "actions": actions_to_json(commit.actions),
         **({} if commit.writer_us is None else {"writer_us": commit.writer_us}),
         **({} if commit.business_snapshot is None else {"business_snapshot": commit.business_snapshot}),
+        **({"positions": positions_to_json(commit.positions)} if commit.positions else {}),
     }
     return seal(canonical_json(body))
 
 
 def _format_of(commit: Commit) -> int:
     restored = commit.actions.restored
-    if restored is not None and restored.business is not None:
+    if commit.positions:
         return NEWEST_FORMAT
+    if restored is not None and restored.business is not None:
+        return BUSINESS_FORMAT
     is_newer = restored is not None or commit.business_snapshot is not None or commit.actions.finished is not None
     return NEWER_FORMAT if is_newer else FORMAT_VERSION
 
 
 def decode_commit(data: bytes, path: str) -> Commit:
     body = unseal(data, path)
-    if body.get("format") not in (FORMAT_VERSION, NEWER_FORMAT, NEWEST_FORMAT):
+    if body.get("format") not in (FORMAT_VERSION, NEWER_FORMAT, BUSINESS_FORMAT, NEWEST_FORMAT):
         raise FormatError(f"{path} has format {body.get('format')!r}, this version reads {NEWEST_FORMAT}; upgrade airflow-provider-opal")
     with decoding(path, "a commit"):
         return _commit_from_json(body)
@@ -213,6 +219,7 @@ def _commit_from_json(body: Mapping[str, Any]) -> Commit:
         number=None if number is None else checked.count(number),
         token=None if token is None else checked.text(token),
         application=(checked.text(application[0]), checked.count(application[1])) if application else None,
+        positions=positions_from_json(body.get("positions", {})),
         partition_key=None if partition_key is None else checked.text(partition_key),
         business_snapshot=checked.business_snapshot(body["business_snapshot"]) if "business_snapshot" in body else None,
         epoch=checked.word(body["epoch"]),

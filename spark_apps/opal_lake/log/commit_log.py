@@ -26,9 +26,9 @@ from opal_lake.errors import (
 from opal_lake.ids import IdSource
 from opal_lake.job.job import JobResult
 from opal_lake.log.checkpoint import checkpoint_paths, read_checkpoint, write_checkpoint
-from opal_lake.log.commit import Actions, Commit, decode_commit, encode_commit
-from opal_lake.log.conflict import Verdict, judge
-from opal_lake.log.snapshot import Root, Snapshot, first_root
+from opal_lake.log.commit import Commit, decode_commit, encode_commit
+from opal_lake.log.conflict import Draft, Proposal, Verdict, check_positions, judge
+from opal_lake.log.snapshot import Root, Snapshot, chain, first_root
 from opal_lake.log.store_clock import clock_notes, writer_now_us
 from opal_lake.log.version_window import is_readable, readable_text
 from opal_lake.storage.protocol import READERS, Storage
@@ -39,33 +39,14 @@ _LOST_RACES = 1_000
 _PROBES = 8  # commits that are read one after the other before the log is listed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """What a job wants to commit onto a head."""
+@dataclass(slots=True)
+class Written:
+    """The version that this process wrote last. A copy for another process holds none."""
 
-    actions: Actions
-    result: JobResult
-    changes_view: bool = False
+    state: Snapshot | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """A job on its way into the log.
-
-    `build` is called again after every lost race, with the head and the commits since the job's base that the conflict rules require it to
-    take into account. None means that nothing is left to do. A short job puts its commit `at_once`, without refreshing the head first, and
-    refreshes it only if the name is taken.
-    """
-
-    operation: str
-    number: int | None
-    build: Callable[[Snapshot, Sequence[Commit]], Draft | None]
-    started_us: int
-    token: str | None = None
-    application: tuple[str, int] | None = None
-    partition_key: str | None = None
-    business_snapshot: str | None = None
-    at_once: bool = False
+    def __reduce__(self) -> tuple[type["Written"], tuple[()]]:
+        return Written, ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +57,15 @@ class CommitLog:
     clock: Clock
     ids: IdSource
     on_derived_failure: Callable[[Exception], None] = field(default=lambda _: None)
+    written: Written = field(default_factory=Written, compare=False, repr=False)
 
     def head(self, *, to_commit: bool = False) -> Snapshot:
         """The newest version. If retention deletes the start of the log during the read, the read starts again from a newer checkpoint.
 
-        With `to_commit`, the end of the log is not verified: the commit itself does that.
+        With `to_commit`, the end of the log is not verified: the commit itself does that. A writer goes on from the version that it wrote.
         """
+        if to_commit and (known := self._from_written()) is not None:
+            return known
         tried = None
         while True:
             try:
@@ -91,6 +75,17 @@ class CommitLog:
                 if newest == tried:
                     raise
                 tried = newest
+
+    def _from_written(self) -> Snapshot | None:
+        """None if this is another table by now, or if so much came since that a checkpoint is nearer."""
+        state = self.written.state
+        try:
+            if state is None or self.read_commit(state.version).write_id != state.root.write_id:
+                return None
+            head = self._extend(state, None, to_commit=True)
+        except (FormatError, NotFoundError):
+            return None
+        return head if len(head.commits) <= _PROBES else None
 
     def at(self, version: int, head: Snapshot | None = None) -> Snapshot:
         """That version, unless it has expired: files of an expired version may be deleted, even if its metadata is left.
@@ -241,6 +236,7 @@ class CommitLog:
                 head = self.refresh(head)
             if (earlier := self.earlier_result(head, proposal.operation, proposal.token, proposal.application)) is not None:
                 return earlier
+            check_positions(head, proposal.positions, self.read_commit)
             if proposal.number in head.root.abandoned:
                 raise ConflictError(f"retention gave up job {proposal.number}, which ran longer than its grace; run it again")
             since = [commit for commit in head.commits if commit.version > base.version]
@@ -307,6 +303,7 @@ class CommitLog:
             number=proposal.number,
             token=proposal.token,
             application=proposal.application,
+            positions=proposal.positions,
             partition_key=proposal.partition_key,
             business_snapshot=proposal.business_snapshot,
             epoch=head.root.epoch + (draft.actions.restored is not None),
@@ -345,12 +342,15 @@ class CommitLog:
             self.on_derived_failure(error)
 
     def _after(self, head: Snapshot, link: Commit) -> None:
+        self.written.state = None
         self._check_not_below_expired_log(head, link)
         with self.derived():
+            state = head.followed_by([link])
             if link.token is not None:
                 self.storage.put_if_absent(layout.result_path(link.token), result_of(link).to_json().encode())
             if link.version % head.spec.integer("checkpoint_commits") == 0 or link.actions.restored is not None:
-                write_checkpoint(self.storage, head.followed_by([link]))
+                state = write_checkpoint(self.storage, state)
+            self.written.state = state
 
     def _check_not_below_expired_log(self, head: Snapshot, link: Commit) -> None:
         """Not where the version was free because it had not been there yet, and not because it was deleted."""
@@ -376,19 +376,6 @@ class CommitLog:
         raise CommitUnknownError(
             f"{self.storage.uri}: version {version} was written, but not confirmed ({failure}); run again with the same token"
         )
-
-
-def chain(commits: Sequence[Commit], start: Snapshot) -> list[Commit]:
-    """The commits that follow on from a snapshot; a break in the chain is damage."""
-    version, write_id, table_id = start.version, start.root.write_id, start.root.table_id
-    for commit in commits:
-        if commit.version != version + 1:
-            raise FormatError(f"{start.storage.uri}/{layout.commit_path(version + 1)} is missing; restore the file from a backup")
-        if commit.previous_write_id != write_id or commit.table_id != table_id:
-            path = f"{start.storage.uri}/{layout.commit_path(commit.version)}"
-            raise FormatError(f"{path} does not follow on from the version before; restore it from a backup")
-        version, write_id = commit.version, commit.write_id
-    return list(commits)
 
 
 def _absence(root: Root, version: int) -> str:

@@ -1,13 +1,15 @@
 """When versions were committed, as the newest one has it: what their commits say, unless a repair has corrected it (FORMAT, clocks)."""
 
 import functools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from opal_lake import layout
 from opal_lake.clock import moment_text
 from opal_lake.errors import NotFoundError
 from opal_lake.log.checkpoint import read_checkpoint
 from opal_lake.log.commit import Commit, CorrectedTimes, decode_commit
-from opal_lake.log.snapshot import Snapshot
+from opal_lake.log.snapshot import Snapshot, newest_first
 from opal_lake.storage.verified import missing_error, read_sealed
 
 
@@ -67,3 +69,10 @@ def version_at(head: Snapshot, moment_us: int) -> int:
         oldest_text = f"the oldest version {oldest} is of {moment_text(CommitTimes(head).of(oldest))}"
         raise NotFoundError(f"{head.storage.uri}: nothing is readable as of {moment_text(moment_us)}; {oldest_text}; give a later time")
     return version
+
+
+def history(head: Snapshot, read_commit: Callable[[int], Commit]) -> Iterator[Commit]:
+    """The commits, newest first, with the times that they count as."""
+    times = CommitTimes(head)
+    for commit in newest_first(head, read_commit):
+        yield replace(commit, timestamp_us=times.corrected(commit.version, commit.timestamp_us))

@@ -1,14 +1,50 @@
-"""What a job has to do when another one has committed first: nothing, redo a part, or fail (FORMAT, conflicts).
+"""A job on its way into the log, and what it has to do when another has committed first: nothing, redo a part, or fail (FORMAT, conflicts).
 
 The redo of a MetaGen or an inline ingest is `opal_lake.rule.outputs.redo`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 
 from opal_lake.errors import ConflictError
-from opal_lake.log.commit import Commit
-from opal_lake.log.snapshot import Root
+from opal_lake.job.job import JobResult
+from opal_lake.log.commit import Actions, Commit
+from opal_lake.log.snapshot import Root, Snapshot, newest_first
+from opal_lake.spec.positions import Advance, fenced_error
+
+_SEARCHED = 100  # commits, for the one that took a position away
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a job wants to commit onto a head."""
+
+    actions: Actions
+    result: JobResult
+    changes_view: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A job on its way into the log.
+
+    `build` is called again after every lost race, with the head and the commits since the job's base that the conflict rules require it to
+    take into account. None means that nothing is left to do. A short job puts its commit `at_once`, without refreshing the head first, and
+    refreshes it only if the name is taken.
+    """
+
+    operation: str
+    number: int | None
+    build: Callable[[Snapshot, Sequence[Commit]], Draft | None]
+    started_us: int
+    token: str | None = None
+    application: tuple[str, int] | None = None
+    positions: Mapping[str, Advance] = field(default_factory=dict)
+    partition_key: str | None = None
+    business_snapshot: str | None = None
+    at_once: bool = False
 
 
 class Verdict(Enum):
@@ -36,3 +72,19 @@ def _check_schema(operation: str, base: Root, winner: Commit) -> None:
     kept = {field.id for field in winner.actions.spec.schema.fields}
     if gone := [field.name for field in base.spec.schema.fields if field.id not in kept]:
         raise ConflictError(f"version {winner.version} dropped {', '.join(gone)} while the ingest ran; run it again")
+
+
+def check_positions(head: Snapshot, positions: Mapping[str, Advance], read_commit: Callable[[int], Commit]) -> None:
+    """FencedError where an application does not stand where this writer thinks: its rows may be in the table already."""
+    for application, advance in positions.items():
+        position = head.positions.get(application, 0)
+        if not advance.fits(position):
+            raise fenced_error(head.storage.uri, application, advance, position, _writer_of(head, application, read_commit))
+
+
+def _writer_of(head: Snapshot, application: str, read_commit: Callable[[int], Commit]) -> str:
+    """Which commit took it there, in words."""
+    for commit in islice(newest_first(head, read_commit), _SEARCHED):
+        if application in commit.positions or (commit.application or ("",))[0] == application:
+            return f"version {commit.version}, write {commit.write_id}, of job {commit.number}, took it there"
+    return "no readable version says more"

@@ -1,18 +1,19 @@
 """The state of a table at a version: a small root that every writer holds, and long lists that are read only when they are asked for."""
 
 import functools
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from opal_lake import layout
 from opal_lake.data.segment import DataFile, LogFile, RunFile, Segment, Segments
-from opal_lake.errors import FormatError
+from opal_lake.errors import FormatError, NotFoundError
 from opal_lake.events.bitmap import BitmapBase
 from opal_lake.log.commit import Commit, canonical_json
 from opal_lake.log.lists import LISTS, base_from_json, ingested_files, list_changes
 from opal_lake.log.sections import InlinePart, Part, Sections, decode_lines, decode_section
 from opal_lake.spec.business_snapshots import BusinessSnapshots
+from opal_lake.spec.positions import advanced
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
@@ -81,7 +82,6 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
     if (restored := actions.restored) is not None:
         groups, rows, pending, events = dict(restored.groups), restored.rows, restored.pending, restored.events
         incomplete = frozenset(restored.incomplete_ingests)
-    applications = dict(root.applications) | ({commit.application[0]: commit.application[1]} if commit.application else {})
     oldest = root.oldest_version if actions.oldest_version is None else actions.oldest_version
     repairs = (*root.clock_repairs, commit.version) if actions.corrected_times else root.clock_repairs
     savepoints = {name: version for name, version in root.savepoints.items() if name not in actions.released}
@@ -103,12 +103,17 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
         groups=groups,
         abandoned=root.abandoned | set(actions.abandoned),
         incomplete_ingests=incomplete,
-        applications=applications,
+        applications=applications_after(root.applications, commit),
         rows=rows,
         pending=pending,
         events=events,
         vouchers={version: write_id for version, write_id in known.items() if version in vouching},
     )
+
+
+def applications_after(applications: Mapping[str, int], commit: Commit) -> dict[str, int]:
+    """The last sequence that was applied of each application, after a commit."""
+    return advanced(dict(applications) | dict((commit.application,) if commit.application else ()), commit.positions)
 
 
 def business_after(business: BusinessSnapshots, commit: Commit) -> BusinessSnapshots:
@@ -140,13 +145,29 @@ class Snapshot:
     def spec(self) -> TableSpec:
         return self.root.spec
 
+    @property
+    def positions(self) -> dict[str, int]:
+        """Of each application the next position to read (FORMAT, positions)."""
+        return {name: last + 1 for name, last in self.root.applications.items()}
+
     def followed_by(self, commits: Iterable[Commit]) -> "Snapshot":
         """The version after more commits."""
         more = tuple(commits)
         root = self.root
         for commit in more:
             root = fold_root(root, commit, ingested_files(self.storage, commit))
-        return Snapshot(self.storage, root, self.sections, self.commits + more)
+        after = Snapshot(self.storage, root, self.sections, self.commits + more)
+        if "runs" in self.__dict__ and all(commit.actions.restored is None for commit in more):
+            changes = (item for commit in more for item in list_changes("runs", self.storage, commit))
+            after.__dict__["runs"] = _extended(dict(self.runs), changes)
+        return after
+
+    def stored_as(self, sections: Sections) -> "Snapshot":
+        """The same version, as the checkpoint with these sections has it."""
+        state = Snapshot(self.storage, self.root, sections, ())
+        if "runs" in self.__dict__:
+            state.__dict__["runs"] = self.runs
+        return state
 
     @functools.cached_property
     def files(self) -> dict[str, DataFile]:
@@ -230,6 +251,30 @@ class Snapshot:
         for part in parts:
             items = _extended(items, decode_section(*self.part_bytes(part), LISTS[name].change_from_json))
         return _extended(items, self.changes(name))
+
+
+def chain(commits: Sequence[Commit], start: Snapshot) -> list[Commit]:
+    """The commits that follow on from a snapshot; a break in the chain is damage."""
+    version, write_id, table_id = start.version, start.root.write_id, start.root.table_id
+    for commit in commits:
+        if commit.version != version + 1:
+            raise FormatError(f"{start.storage.uri}/{layout.commit_path(version + 1)} is missing; restore the file from a backup")
+        if commit.previous_write_id != write_id or commit.table_id != table_id:
+            path = f"{start.storage.uri}/{layout.commit_path(commit.version)}"
+            raise FormatError(f"{path} does not follow on from the version before; restore it from a backup")
+        version, write_id = commit.version, commit.write_id
+    return list(commits)
+
+
+def newest_first(head: Snapshot, read_commit: Callable[[int], Commit]) -> Iterator[Commit]:
+    """The commits of the versions that can be read, as long as they are there."""
+    known = {commit.version: commit for commit in head.commits}
+    for version in range(head.version, head.root.oldest_version - 1, -1):
+        try:
+            commit = known.get(version) or read_commit(version)
+        except NotFoundError:
+            return
+        yield commit
 
 
 def _extended(items: dict[Any, Any], changes: Iterable[tuple[Hashable, Any]]) -> dict[Any, Any]:

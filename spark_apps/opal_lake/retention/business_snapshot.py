@@ -9,7 +9,8 @@ from opal_lake.ids import segment_part
 from opal_lake.job.job import JobResult
 from opal_lake.log.checkpoint import ensure_checkpoint
 from opal_lake.log.commit import Actions, Commit
-from opal_lake.log.commit_log import CommitLog, Draft, Proposal
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import writer_now_us
 

@@ -18,8 +18,9 @@ from opal_lake.job.job import JobResult
 from opal_lake.job.operations.upkeep import Retain
 from opal_lake.log.checkpoint import checkpoint_paths, ensure_checkpoint, read_lists
 from opal_lake.log.commit import Actions, Commit, unseal
-from opal_lake.log.commit_log import CommitLog, Draft, Proposal
+from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
+from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import Ages, clock_bound_us, clock_notes, store_now_us
 from opal_lake.log.version_window import oldest_kept, serving_checkpoint

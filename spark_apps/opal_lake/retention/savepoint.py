@@ -7,7 +7,8 @@ from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.job.job import JobResult
 from opal_lake.log.checkpoint import ensure_checkpoint
 from opal_lake.log.commit import Actions, Commit
-from opal_lake.log.commit_log import CommitLog, Draft, Proposal
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import LATEST, is_readable, readable_text, savepoints_text
 from opal_lake.spec.business_snapshots import BusinessSnapshots

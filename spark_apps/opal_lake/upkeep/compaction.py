@@ -19,7 +19,7 @@ from opal_lake.key_store.merge import plan_merge
 from opal_lake.log.checkpoint import write_checkpoint
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Actions, Commit
-from opal_lake.log.commit_log import Draft, Proposal
+from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import store_now_us
 from opal_lake.read.read import delta_bounds

@@ -26,7 +26,8 @@ from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.entries import Entries, down_to, greatest_of_equal, sorted_entries
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Actions, Commit, canonical_json, seal, unseal
-from opal_lake.log.commit_log import CommitLog, Draft, Proposal
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.rule.slot import SegmentGroups, SlotOutput, SlotWriter, output_from_json, output_to_json, write_run
 from opal_lake.storage.protocol import READERS, Storage

@@ -1,6 +1,6 @@
 """Rows in memory on their way into a table."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -22,12 +22,16 @@ from opal_lake.write.ingest_job import IngestOptions, ingest
 class ArrowRows:
     """Rows as a caller gives them, with those that delete their key."""
 
-    rows: pa.Table
+    rows: pa.Table | Iterable[pa.RecordBatch]
     deleted: Sequence[bool] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rows, pa.Table):  # read once, looked at twice
+            object.__setattr__(self, "rows", [*self.rows])
 
     def new_columns(self, spec: TableSpec) -> pa.Schema:
         """Those that the table lacks."""
-        own = [field for field in self.rows.schema if not field.name.startswith(RESERVED_PREFIX)]
+        own = [field for field in self._table(spec).schema if not field.name.startswith(RESERVED_PREFIX)]
         return unknown_columns(spec.schema, pa.schema(own))
 
     def marked(self, spec: TableSpec, on_new_columns: str = "fail") -> pa.Table:
@@ -47,7 +51,7 @@ class ArrowRows:
         return rows.append_column(DELETED, pa.array(deleted, pa.bool_()))
 
     def _fitted(self, spec: TableSpec, on_new_columns: str) -> pa.Table:
-        rows, names = self.rows, spec.schema.names
+        rows, names = self._table(spec), spec.schema.names
         if on_new_columns == "ignore":
             rows = rows.drop_columns(self.new_columns(spec).names)
         unknown = {*rows.column_names} - {DELETED, *names}
@@ -60,6 +64,16 @@ class ArrowRows:
         for field in missing:
             rows = rows.append_column(field.name, pa.nulls(rows.num_rows, arrow_type(field.type)))
         return rows
+
+    def _table(self, spec: TableSpec) -> pa.Table:
+        if isinstance(self.rows, pa.Table):
+            return self.rows
+        batches = list(self.rows)
+        return (
+            pa.Table.from_batches(batches)
+            if batches
+            else pa.schema([(field.name, arrow_type(field.type)) for field in spec.schema.fields]).empty_table()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

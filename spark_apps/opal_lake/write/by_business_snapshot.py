@@ -60,6 +60,8 @@ def ingest_by_column(
     """
     if options.business_snapshot is not None:
         raise InvalidInputError("business_snapshot and business_snapshot_column exclude each other; give one of them")
+    if options.positions:
+        raise InvalidInputError("positions go with one commit, and business_snapshot_column makes several; give business_snapshot instead")
     base = table.log.head()
     _check_column(base.spec, column)
     if (earlier := table.log.earlier_result(base, "ingest", options.token, options.application)) is not None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -20,12 +20,14 @@ from opal_lake.job.operations.values import METADATA, ON_BAD_ROWS
 from opal_lake.job.reject_threshold import RejectThreshold, parse_threshold
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Commit, file_to_json
-from opal_lake.log.commit_log import CommitLog, Draft, Proposal
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.conflict import Draft, Proposal, check_positions
 from opal_lake.log.sections import write_side
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.retention.business_snapshot import finish_before, waits
 from opal_lake.rewrite.fold_files import fold_if_due
 from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
+from opal_lake.spec.positions import Advance, check_names
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.spark_path import spark_path
 from opal_lake.write.ingest_task import IngestOutput, write_partition
@@ -42,6 +44,7 @@ class IngestOptions:
     metadata: str = "batch"
     token: str | None = None
     application: tuple[str, int] | None = None
+    positions: Mapping[str, Advance] = field(default_factory=dict)
     on_bad_rows: str = "fail"
     reject_threshold: int | str | None = None
     refuse_empty: bool = False
@@ -61,6 +64,7 @@ class IngestRun:
     started_us: int
     token: str | None = None
     application: tuple[str, int] | None = None
+    positions: Mapping[str, Advance] = field(default_factory=dict)
     partition_key: str | None = None
     business_snapshot: str | None = None
     quarantine: bool = False
@@ -96,6 +100,8 @@ def start_ingest(table: OpenTable, options: IngestOptions, new_columns: NewColum
     base = table.log.head(to_commit=True)
     if (earlier := table.log.earlier_result(base, "ingest", options.token, options.application)) is not None:
         return earlier
+    check_names(options.positions, options.application)
+    check_positions(base, options.positions, table.log.read_commit)
     if options.business_snapshot is not None:
         base.root.business.check_ingest(options.business_snapshot, base.root.savepoints)
     base = with_new_columns(table.log, base, options.on_new_columns, new_columns)
@@ -105,6 +111,7 @@ def start_ingest(table: OpenTable, options: IngestOptions, new_columns: NewColum
         started_us=started_us,
         token=options.token,
         application=options.application,
+        positions=options.positions,
         partition_key=options.partition_key,
         business_snapshot=options.business_snapshot,
         quarantine=quarantine,
@@ -146,7 +153,7 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
     tries = count()
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
-        if not files and (run.token, run.application, run.business_snapshot) == (None, None, None) and not rejected:
+        if not (files or rejected or run.positions) and (run.token, run.application, run.business_snapshot) == (None, None, None):
             return None
         notes = [*run.notes, *_notes_of_business(run, head, is_inline=rule_outputs is not None)]
         placed = assign_groups(files, head)
@@ -171,6 +178,7 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
         started_us=run.started_us,
         token=run.token,
         application=run.application,
+        positions=run.positions,
         partition_key=run.partition_key,
         business_snapshot=run.business_snapshot,
         at_once=rule_outputs is not None and not begins,

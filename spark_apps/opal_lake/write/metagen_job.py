@@ -12,7 +12,8 @@ from opal_lake.errors import FormatError
 from opal_lake.job.job import JobResult
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Commit
-from opal_lake.log.commit_log import CommitLog, Draft, Proposal
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.retention.business_snapshot import finish_what_is_over, held_notes, is_over, segments_due
 from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer

@@ -13,7 +13,8 @@ from opal_lake.job.job import JobResult
 from opal_lake.log.checkpoint import ensure_checkpoint, list_items
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Actions, Commit, Restored
-from opal_lake.log.commit_log import CommitLog, Draft, Proposal
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.lists import RESTORED_LISTS, restored_line
 from opal_lake.log.sections import write_side
 from opal_lake.log.snapshot import Snapshot

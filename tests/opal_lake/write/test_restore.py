@@ -230,8 +230,8 @@ def test_who_knows_no_restore_stops_there(table: Table) -> None:
     path = layout.commit_path(5)
     assert b'"format":2' in table.storage.get(path)
     assert b'"format":1' in table.storage.get(layout.commit_path(4))
-    with pytest.raises(FormatError, match="has format 4, this version reads 3; upgrade"):
-        decode_commit(resealed(table.storage.get(path).replace(b'"format":2', b'"format":4')), path)
+    with pytest.raises(FormatError, match="has format 5, this version reads 4; upgrade"):
+        decode_commit(resealed(table.storage.get(path).replace(b'"format":2', b'"format":5')), path)
 
 
 def resealed(data: bytes) -> bytes:

@@ -23,7 +23,7 @@ import opal_spark
 from opal_lake.errors import OpalError
 from opal_lake.job.job import JobResult
 from opal_lake.log.commit import Actions, Commit
-from opal_lake.log.commit_log import Draft, Proposal
+from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 from opal_spark import run_available

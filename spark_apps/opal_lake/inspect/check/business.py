@@ -1,4 +1,4 @@
-"""Business snapshots in the order of the commits (I27)."""
+"""Business snapshots and positions in the order of the commits (I27, I28)."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from opal_lake.ids import segment_part
 from opal_lake.inspect.check.finding import Findings
 from opal_lake.log.checkpoint import read_checkpoint
 from opal_lake.log.commit import Commit
-from opal_lake.log.snapshot import business_after
+from opal_lake.log.snapshot import applications_after, business_after
 from opal_lake.spec.business_snapshots import BusinessSnapshots
 from opal_lake.storage.protocol import Storage
 
@@ -15,22 +15,26 @@ _MEND = "restore the file from a backup"
 
 
 def check_business(storage: Storage, commits: Sequence[Commit], findings: Findings) -> None:
-    """They never fall, each is finished as a savepoint, and no row of one that is held back is visible. Nothing, where none is named."""
-    if all(commit.business_snapshot is None for commit in commits):
+    """Business snapshots never fall, each is finished as a savepoint, and no row of one that is held back is visible.
+
+    Positions follow on from one another. Nothing, where none is named.
+    """
+    if all(commit.business_snapshot is None and not commit.positions for commit in commits):
         return
-    state, first = BusinessSnapshots(), commits[0]
+    state, applications, first = BusinessSnapshots(), dict[str, int](), commits[0]
     if first.version > 0:
         with findings.going_on("I6", layout.CHECKPOINTS):
             start = read_checkpoint(storage, first.version)
             if start is None or start.version != first.version:
                 return  # which others tell
-            state, commits = start.root.business, commits[1:]
+            state, applications, commits = start.root.business, dict(start.root.applications), commits[1:]
     expected = first.version + (first.version > 0)
     for commit in commits:
         if commit.version != expected:
             return  # a commit is missing, which others tell
         _check_commit(commit, state, findings)
-        state, expected = business_after(state, commit), expected + 1
+        _check_positions(commit, applications, findings)
+        state, applications, expected = business_after(state, commit), applications_after(applications, commit), expected + 1
 
 
 def _check_commit(commit: Commit, state: BusinessSnapshots, findings: Findings) -> None:
@@ -43,3 +47,10 @@ def _check_commit(commit: Commit, state: BusinessSnapshots, findings: Findings) 
         findings.add("I27", path, f"{problem}; {_MEND}")
     early = sorted({segment_part(segment) for segment in commit.actions.processed} & state.held_numbers)
     findings.expect(not early, "I27", path, f"it makes rows of ingests {early} visible, which were held back then; {_MEND}")
+
+
+def _check_positions(commit: Commit, applications: dict[str, int], findings: Findings) -> None:
+    for name, advance in commit.positions.items():
+        stood = applications.get(name, -1) + 1
+        message = f"it takes application {name!r} on from {advance.start}, which stood at {stood}: records are missing or twice; {_MEND}"
+        findings.expect(stood in (0, advance.start), "I28", layout.commit_path(commit.version), message)

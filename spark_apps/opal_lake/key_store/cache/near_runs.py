@@ -16,7 +16,7 @@ import numpy as np
 from opal_lake.data.segment import RunFile
 from opal_lake.errors import FormatError, InvalidInputError, NotFoundError
 from opal_lake.key_store.cache.folder import CacheFolder
-from opal_lake.key_store.cache.mapped_runs import MappedRuns
+from opal_lake.key_store.cache.mapped_runs import MappedRun, MappedRuns
 from opal_lake.key_store.cache.protocol import GREATEST_WORD, NearForm, NearRun
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries
 from opal_lake.key_store.probe import neighbours
@@ -27,6 +27,7 @@ from opal_lake.storage.verified import missing_error
 BACKENDS = ("mapped", "rocksdb")
 OPEN_RUNS = min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)  # each has a file open, of 256 on some systems
 STORES = 16
+TINY_ENTRIES = 1024
 FEW_BLOCKS = 0.25  # of a run: a batch that needs less than this of a far run leaves it far
 
 
@@ -115,6 +116,10 @@ class NearRuns:
             done -= min(done, len(between))
 
     def keep(self, run: RunFile, entries: Entries) -> None:
+        """A tiny one is held: a file would take longer to write than it saves those who share the folder."""
+        if len(entries) <= TINY_ENTRIES:
+            self._hold(run, MappedRun(entries=entries))
+            return
         self._put(run, [entries], len(entries), len(entries.ties) // 2)
 
     @property
@@ -155,10 +160,13 @@ class NearRuns:
         except OSError:  # gone since, or cut off by a crash of the machine: it is derived
             self._folder.drop(path.name)
             return None
+        self._hold(run, near)
+        return near
+
+    def _hold(self, run: RunFile, near: NearRun) -> None:
         self.opened[run] = near
         while len(self.opened) > OPEN_RUNS:
             self.opened.popitem(last=False)
-        return near
 
     def _index(self, run: RunFile) -> RunIndex:
         index = self.indexes.pop(run, None) or _index_of(run, self._reader(run), f"{self.storage.uri}/{run.path}")

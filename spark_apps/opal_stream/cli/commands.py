@@ -1,0 +1,216 @@
+"""The verb `opal stream`: read Kafka into a table, or say where the streams of a table stand."""
+
+import argparse
+import json
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from opal_lake.cli.command import Verb, Verbs, add_command, pairs, store_options, whole_number
+from opal_lake.cli.render import Column, Style, output_width, text_table
+from opal_lake.duration import parse_duration
+from opal_lake.errors import InvalidInputError, count_text
+
+if TYPE_CHECKING:
+    from opal_stream.flush.stream import StreamOptions, Totals
+    from opal_stream.kafka.connection import Connection
+    from opal_stream.tracking.events import Sink, Tracker
+
+GROUP = "Streams from Kafka (no Spark)"
+EXAMPLE = "opal stream lake/orders --bootstrap-servers localhost:9092 --topic orders --until-empty"
+STATUS = "status"
+FORMATS = ("json", "json-registry", "avro", "debezium-json", "debezium-json-registry", "debezium-avro")
+_MIB = 1 << 20
+
+
+def commands(verbs: Verbs) -> None:
+    """Register the verb (an `opal.commands` entry point)."""
+    summary = "read topics of Kafka into a table, or say where it stands: opal stream status TABLE"
+    parser = add_command(verbs, Verb(name="stream", group=GROUP, summary=summary, example=EXAMPLE, run=stream, operands=""))
+    parser.add_argument("paths", nargs="*", metavar="TABLE", help="after `status`: which table")
+    _add_source(parser)
+    _add_formats(parser)
+    _add_flush(parser)
+    _add_policies(parser)
+    _add_tracking(parser)
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,...", help="where Kafka is")
+    parser.add_argument("--topic", action="append", default=[], metavar="NAME", help="what to read; repeat for more")
+    parser.add_argument(
+        "--partitions", default="", metavar="0,1", help="only these, where several processes share a topic (default: all, also new ones)"
+    )
+    parser.add_argument("--name", default="main", help="of the stream: another name reads the topic again (default: %(default)s)")
+    parser.add_argument(
+        "--start", choices=("earliest", "latest"), default="earliest", help="where the table has no position yet (default: %(default)s)"
+    )
+    parser.add_argument("--kafka", action="append", default=[], metavar="NAME=VALUE", help="a setting of librdkafka; repeat for more")
+    parser.add_argument("--kafka-settings", metavar="FILE", help="settings of librdkafka, secrets among them: lines of name=value")
+
+
+def _add_formats(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=FORMATS, default="json", help="of the messages (default: %(default)s)")
+    parser.add_argument("--registry", metavar="URL", help="the schema registry; SCHEMA_REGISTRY_LOGIN=user:password in the environment")
+    parser.add_argument(
+        "--column", action="append", default=[], metavar="NAME=@WHAT", help="a column from the message: @key, @timestamp, @header.NAME, ..."
+    )
+    parser.add_argument(
+        "--time-unit", choices=("s", "ms", "us", "ns"), default="ms", help="of times that are numbers (default: %(default)s)"
+    )
+
+
+def _add_flush(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--flush-interval", default="1s", metavar="SPAN", help="commit so long after a first message (default: %(default)s)"
+    )
+    parser.add_argument("--flush-rows", type=whole_number, default=1_000_000, metavar="N", help="or after so many (default: %(default)s)")
+    parser.add_argument("--flush-mb", type=whole_number, default=64, metavar="N", help="or so many MiB of messages (default: %(default)s)")
+    parser.add_argument("--until-empty", action="store_true", help="end when everything is read that was there at the start")
+    parser.add_argument(
+        "--give-up-after", default="1m", metavar="SPAN", help="how long to wait for a store that fails (default: %(default)s)"
+    )
+
+
+def _add_policies(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--on-bad-message", choices=("fail", "quarantine"), default="fail", help="what no row can be made of (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--on-gap", choices=("fail", "continue"), default="fail", help="when Kafka has deleted what was not read (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--on-new-topic", choices=("fail", "continue"), default="fail", help="when the topic was made anew (default: %(default)s)"
+    )
+
+
+def _add_tracking(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tracking", metavar="FOLDER", help="a line of JSON for each partition of each commit")
+    parser.add_argument("--tracking-topic", metavar="NAME", help="the same as messages")
+    parser.add_argument("--metrics-file", metavar="FILE", help="Prometheus metrics, written after each commit")
+    parser.add_argument("--metrics-port", type=whole_number, metavar="PORT", help="Prometheus metrics, served")
+
+
+def stream(args: argparse.Namespace) -> None:
+    try:
+        import confluent_kafka  # noqa: F401  # said before anything else is done
+    except ImportError as error:
+        raise InvalidInputError("opal stream needs the extra kafka: pip install 'airflow-provider-opal[kafka]'") from error
+    if args.table == STATUS and len(args.paths) == 1:
+        args.table = args.paths[0]
+        _status(args)
+    elif args.paths:
+        raise InvalidInputError(f"opal stream reads into one table; {args.paths[0]!r} is one too many")
+    else:
+        _run(args)
+
+
+def _run(args: argparse.Namespace) -> None:
+    from opal_lake.table import Table
+    from opal_stream.flush.stream import Stream
+
+    logging.basicConfig(level=logging.WARNING, format="opal stream: %(message)s", stream=sys.stderr)
+    options = _options(args)
+    connection = _connection(args)
+    if connection is None:
+        raise InvalidInputError("opal stream: where is Kafka? --bootstrap-servers localhost:9092")
+    running = Stream(Table.open(args.table, store_options(args)), connection, options, _tracker(args, connection))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: running.stop())
+    totals = running.run()
+    print(json.dumps({"table": args.table, **asdict(totals)}) if args.json else _page(totals, args.table))
+
+
+def _page(totals: "Totals", table: str) -> str:
+    style = Style.of(sys.stdout)
+    bad = f", {count_text(totals.bad, 'message')} put aside" if totals.bad else ""
+    lost = f", {count_text(totals.missing, 'offset')} lost" if totals.missing else ""
+    if not totals.flushes:
+        return f"{style.good('nothing new')} for {table}{lost}"
+    at = "" if totals.version is None else f", version {totals.version:,} of {table}"
+    return f"{style.good('read ' + count_text(totals.records, 'message'))} in {count_text(totals.flushes, 'commit')}{bad}{lost}{at}"
+
+
+def _options(args: argparse.Namespace) -> "StreamOptions":
+    from opal_stream.flush.buffer import FlushLimits
+    from opal_stream.flush.stream import StreamOptions
+    from opal_stream.formats.decoder import FormatOptions
+    from opal_stream.kafka.offsets import Policies
+
+    interval_s = parse_duration(args.flush_interval, name="--flush-interval") / 1e6
+    return StreamOptions(
+        topics=tuple(dict.fromkeys(args.topic)),
+        name=args.name,
+        partitions=_numbers(args.partitions),
+        formats=FormatOptions(format=args.format, registry=args.registry, columns=pairs(args.column, "--column"), time_unit=args.time_unit),
+        limits=FlushLimits(interval_s=interval_s, bytes=args.flush_mb * _MIB, rows=args.flush_rows),
+        policies=Policies(on_gap=args.on_gap, on_new_topic=args.on_new_topic),
+        on_bad_message=args.on_bad_message,
+        start=args.start,
+        until_empty=args.until_empty,
+        give_up_s=parse_duration(args.give_up_after, name="--give-up-after") / 1e6,
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if wrong := [part for part in parts if not part.isdecimal()]:
+        raise InvalidInputError(f"--partitions {text!r}: {wrong[0]!r} is no partition; write numbers, as 0,1,2")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _connection(args: argparse.Namespace) -> "Connection | None":
+    from opal_stream.kafka.connection import Connection, read_settings
+
+    if not args.bootstrap_servers:
+        return None
+    settings = read_settings(args.kafka_settings) if args.kafka_settings else {}
+    return Connection(bootstrap_servers=args.bootstrap_servers, settings=settings | pairs(args.kafka, "--kafka"))
+
+
+def _tracker(args: argparse.Namespace, connection: "Connection") -> "Tracker":
+    from opal_stream.tracking.events import FolderSink, TopicSink, Tracker
+    from opal_stream.tracking.metrics import Metrics
+
+    sinks: list[Sink] = []
+    if args.tracking:
+        sinks.append(FolderSink(args.tracking))
+    if args.tracking_topic:
+        sinks.append(TopicSink(connection, args.tracking_topic))
+    has_metrics = args.metrics_file is not None or args.metrics_port is not None
+    metrics = Metrics(path=args.metrics_file, port=args.metrics_port) if has_metrics else None
+    return Tracker(sinks, metrics, table=args.table, stream=args.name)
+
+
+def _status(args: argparse.Namespace) -> None:
+    from opal_lake.table import Table
+    from opal_stream.tracking.status import read_status
+
+    entries = [asdict(entry) for entry in read_status(Table.open(args.table, store_options(args)), _connection(args))]
+    if args.json:
+        print(json.dumps(entries, indent=2))
+        return
+    style = Style.of(sys.stdout)
+    for line in _status_lines(entries, style):
+        print(line)
+
+
+def _status_lines(entries: "list[dict[str, object]]", style: Style) -> Iterator[str]:
+    if not entries:
+        yield style.faint("no stream has written to this table")
+        return
+    columns = [
+        Column(key="stream", title="stream"),
+        Column(key="topic", title="topic", shrinks=True),
+        Column(key="partition", title="partition", right=True),
+        Column(key="position", title="position", right=True),
+        Column(key="end", title="end", right=True),
+        Column(key="lag", title="lag", right=True),
+        Column(key="rate", title="messages/s", right=True, show=lambda value: f"{value:,.1f}"),
+        Column(key="committed", title="last commit", optional=True),
+        Column(key="note", title="note", shrinks=True),
+    ]
+    yield from text_table(columns, entries, style, output_width(sys.stdout))

@@ -1,0 +1,35 @@
+"""What stops a stream. Each names topic, partition and offset, and what to do next."""
+
+from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
+
+
+class StreamError(InvalidInputError):
+    """Started again as it is, the stream stops at the same place."""
+
+
+class BadMessageError(StreamError):
+    """A message that no row can be made of, where bad messages are not put aside."""
+
+
+class GapError(StreamError):
+    """Kafka has deleted messages before the stream read them."""
+
+
+class TopicChangedError(StreamError):
+    """The topic was deleted, and there is another one of its name."""
+
+
+class UnknownTopicError(NotFoundError):
+    """There is no such topic or partition."""
+
+
+class TakenOverError(ConflictError):
+    """Another process has committed for the same partition."""
+
+
+class KafkaError(StorageError):
+    """Kafka does not answer, or refuses: try again."""
+
+
+class RegistryError(StorageError):
+    """The schema registry does not answer: try again."""

@@ -1,0 +1,1 @@
+"""From messages to commits: a buffer, its writer, and the loop around them."""

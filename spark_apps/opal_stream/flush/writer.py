@@ -1,0 +1,104 @@
+"""A flush: rows and positions in one commit. If the store fails it is tried again; if another process was first, it stops."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from opal_lake.errors import ClockError, CommitUnknownError, ConflictError, FencedError, InvalidInputError, StorageError
+from opal_lake.job.job import JobResult
+from opal_lake.spec.positions import Advance
+from opal_lake.spec.schema import arrow_schema
+from opal_lake.table import Table
+from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_stream.errors import BadMessageError, TakenOverError
+from opal_stream.flush.buffer import Buffer
+from opal_stream.kafka.applications import Application
+from opal_stream.kafka.topics import Partition
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+_PASSING = (StorageError, CommitUnknownError, ConflictError, ClockError)
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Writer:
+    """Knows where the table stands; None for a partition of which it knows nothing."""
+
+    table: Table
+    on_bad_message: str = "fail"
+    give_up_s: float = 60.0
+    applications: dict[Partition, Application] = field(default_factory=dict)
+    positions: dict[Partition, int | None] = field(default_factory=dict)
+
+    def flush(self, buffer: Buffer, before_commit: Callable[[], None], while_waiting: Callable[[], None]) -> JobResult | None:
+        """Commit what the buffer holds. `before_commit` looks whether it may still be committed; failures of the store are waited out."""
+        advances = {
+            str(self.applications[partition]): self._advance(partition, taken.low, taken.high) for partition, taken in buffer.taken.items()
+        }
+        if not advances:
+            return None
+        until_s, pause_s = time.monotonic() + self.give_up_s, _FIRST_PAUSE_S
+        result, is_first = None, True
+        while result is None:
+            try:
+                before_commit()
+                result = self._commit(buffer, advances)
+            except FencedError as error:
+                if is_first or not self._has_landed(advances):
+                    raise self._taken_over(error) from error
+                result = _landed(self.table)
+            except _PASSING as error:
+                if self._has_landed(advances):
+                    result = _landed(self.table)
+                    continue
+                if time.monotonic() + pause_s > until_s:
+                    raise
+                logger.warning("a flush failed and is tried again: %s", error)
+                is_first = False
+                while_waiting()
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        for partition, taken in buffer.taken.items():
+            self.positions[partition] = taken.high
+        return result
+
+    def _advance(self, partition: Partition, low: int, high: int) -> Advance:
+        """From where the table stands, which a gap that the caller goes over can be before the first message."""
+        position = self.positions[partition]
+        return Advance(start=low, end=high, first=True) if position is None else Advance(start=position, end=high)
+
+    def _commit(self, buffer: Buffer, advances: dict[str, Advance]) -> JobResult:
+        spec = self.table.log.head().spec if not buffer.parts else None
+        rows = arrow_schema(spec.schema).empty_table() if spec is not None else pa.concat_tables(buffer.parts)
+        options = IngestOptions(
+            metadata="inline",
+            positions=advances,
+            on_bad_rows="quarantine" if self.on_bad_message == "quarantine" else "fail",
+        )
+        try:
+            return ingest(self.table, lambda _: rows, options)
+        except InvalidInputError as error:
+            raise BadMessageError(f"messages cannot go into the table, and nothing of them was committed: {error}") from error
+
+    def _has_landed(self, advances: dict[str, Advance]) -> bool:
+        """Whether the table stands at the ends: then the same messages are in it, whoever committed them."""
+        try:
+            positions = self.table.log.head().positions
+        except _PASSING:
+            return False
+        return all(positions.get(name) == advance.end for name, advance in advances.items())
+
+    def _taken_over(self, error: FencedError) -> TakenOverError:
+        partition = next((part for part, application in self.applications.items() if str(application) == error.application), None)
+        return TakenOverError(
+            f"{partition}: another process reads it for this table: the table stands at offset {error.position}, this process left it at "
+            f"{error.expected}. Nothing was committed twice. Stop one of both, or give them different --partitions ({error})"
+        )
+
+
+def _landed(table: Table) -> JobResult:
+    """Of a commit that was made, although its writer was told that it failed."""
+    return JobResult(operation="ingest", table=table.uri, repeated=True)

@@ -1,0 +1,157 @@
+"""Avro in a registry's wire format: read by the schema that it was written with, as records of the newest schema seen.
+
+So a record of an older schema gets the defaults of members that it does not know.
+"""
+
+import io
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from typing import Any
+from uuid import UUID
+
+import fastavro
+import pyarrow as pa
+from fastavro.read import SchemaResolutionError
+
+from opal_stream.formats.debezium_json import ENVELOPE, OPERATIONS
+from opal_stream.formats.parsed import Parsed
+from opal_stream.formats.registry import HEAD_BYTES, SchemaRegistry, first_unseen, schema_id
+
+Record = dict[str, Any]
+_ERRORS = (
+    ValueError,
+    EOFError,
+    IndexError,
+    TypeError,
+    KeyError,
+    OverflowError,
+    MemoryError,
+    struct.error,
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+)
+
+
+class AvroParser:
+    """Records to rows; with `debezium` the records are change events."""
+
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        types: Mapping[str, pa.DataType],
+        *,
+        time_unit: str = "ms",
+        debezium: bool = False,
+        source: Mapping[str, pa.DataType] | None = None,
+    ) -> None:
+        self._registry = registry
+        self._types = dict(types)
+        self._time_unit = time_unit
+        self._debezium = debezium
+        self._source = dict(source or {})
+        self._schemas: dict[int, Any] = {}
+        self._newest = -1
+
+    def parse(self, values: Sequence[bytes]) -> Parsed:
+        records: list[Record] = []
+        parsed = Parsed(rows=pa.table({}), kept=[])
+        for position, value in enumerate(values):
+            try:
+                records.append(self._row(self._record(value)))
+                parsed.kept.append(position)
+            except _ERRORS as error:
+                parsed.bad.append((position, (str(error) or type(error).__name__).splitlines()[0][:300]))
+        wrong = self._to_columns(records, parsed)
+        if wrong:
+            parsed.bad += [(parsed.kept[position], reason) for position, reason in wrong]
+            gone = {position for position, _ in wrong}
+            records = [record for position, record in enumerate(records) if position not in gone]
+            parsed.kept = [number for position, number in enumerate(parsed.kept) if position not in gone]
+            self._to_columns(records, parsed)
+        if self._debezium:
+            parsed.deleted = pa.array([record["@op"] == "d" for record in records], pa.bool_())
+        return parsed
+
+    def unseen(self, values: Sequence[bytes | None]) -> int | None:
+        return first_unseen(self._registry, list(values))
+
+    def learn(self, value: bytes) -> None:
+        try:
+            self._schema(schema_id(value))
+        except ValueError:
+            return  # of an unknown schema: a bad message, as parsing it says
+
+    def _schema(self, number: int) -> Any:
+        if number not in self._schemas:
+            self._schemas[number] = fastavro.parse_schema(json.loads(self._registry.schema(number)))
+            self._newest = max(self._newest, number)
+        return self._schemas[number]
+
+    def _record(self, value: bytes) -> Record:
+        written = self._schema(schema_id(value))
+        newest = self._schemas[self._newest]
+        body = io.BytesIO(value)
+        body.seek(HEAD_BYTES)
+        try:
+            record = fastavro.schemaless_reader(body, written, None if written is newest else newest)
+        except SchemaResolutionError:  # a topic may hold records of several kinds
+            body.seek(HEAD_BYTES)
+            record = fastavro.schemaless_reader(body, written, None)
+        if not isinstance(record, dict):
+            raise ValueError("the message is no Avro record")
+        return record
+
+    def _row(self, record: Record) -> Record:
+        if not self._debezium:
+            return record
+        operation = record.get("op")
+        if operation not in OPERATIONS:
+            raise ValueError(f"a change event with op={operation!r}; known are {', '.join(OPERATIONS)}")
+        row = record.get("before" if operation == "d" else "after")
+        if row is None:
+            raise ValueError("the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), everything else `after`")
+        source = record.get("source") or {}
+        of_event = {f"@{name}": record.get(name) for name in ENVELOPE}
+        return {**row, **of_event, **{f"@source.{name}": source.get(name) for name in self._source}}
+
+    def _to_columns(self, records: Sequence[Record], parsed: Parsed) -> list[tuple[int, str]]:
+        """Fills the rows; returns which records do not fit instead, if some do not."""
+        wanted = dict(self._types)
+        if self._debezium:
+            wanted |= {f"@{name}": kind for name, kind in ENVELOPE.items()}
+            wanted |= {f"@source.{name}": kind for name, kind in self._source.items()}
+        columns: dict[str, pa.Array] = {}
+        wrong: dict[int, str] = {}
+        for name, kind in wanted.items():
+            try:
+                columns[name] = self._column((record.get(name) for record in records), kind)
+            except _ERRORS:
+                wrong |= self._wrong(name, kind, records)
+        parsed.rows = pa.table(columns) if not wrong else parsed.rows
+        return sorted(wrong.items())
+
+    def _wrong(self, name: str, kind: pa.DataType, records: Sequence[Record]) -> dict[int, str]:
+        wrong = {}
+        for position, record in enumerate(records):
+            try:
+                self._column([record.get(name)], kind)
+            except _ERRORS as error:
+                wrong[position] = f"column {name!r}: {str(error).splitlines()[0][:200]}"
+        return wrong
+
+    def _column(self, values: Iterable[Any], kind: pa.DataType) -> pa.Array:
+        found = list(values)
+        first = next((value for value in found if value is not None), None)
+        if pa.types.is_timestamp(kind) and isinstance(first, int):
+            return pa.array(found, pa.int64()).cast(pa.timestamp(self._time_unit, kind.tz)).cast(kind)
+        if pa.types.is_temporal(kind) and isinstance(first, str):
+            return pa.array(found, pa.string()).cast(kind)
+        if pa.types.is_timestamp(kind) and kind.tz is None and isinstance(first, datetime):
+            found = [None if value is None else value.replace(tzinfo=None) for value in found]
+        if pa.types.is_date(kind) and isinstance(first, int) and not isinstance(first, date):
+            return pa.array(found, pa.int32()).cast(kind)
+        if isinstance(first, UUID):
+            found = [None if value is None else str(value) for value in found]
+        return pa.array(found, kind)

@@ -1,0 +1,263 @@
+"""Messages to the rows of a table: the value's columns, those of the message, deletes, and the messages that are no row."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opal_lake.data.rejects import BAD, ROW, SOURCE
+from opal_lake.errors import InvalidInputError
+from opal_lake.spec.schema import DELETED, arrow_schema
+from opal_lake.spec.table_spec import TableSpec
+from opal_stream.formats.batch import MessageBatch, source_text
+from opal_stream.formats.columns import HEADER, KEY, KEY_MEMBER, SOURCE_MEMBER, check_columns, message_column
+from opal_stream.formats.deletes import DeleteCondition
+from opal_stream.formats.parsed import Parser
+from opal_stream.formats.parsers import FORMATS, Format, parser_of
+
+_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatOptions:
+    """How messages are read. `columns` come from the message: `{"at": "@timestamp"}`. `time_unit` is that of times given as numbers."""
+
+    format: str = "json"
+    registry: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    time_unit: str = "ms"
+
+    def chosen(self) -> Format:
+        if self.format not in FORMATS:
+            raise InvalidInputError(f"format {self.format!r} is unknown; use one of {', '.join(FORMATS)}")
+        if self.time_unit not in ("s", "ms", "us", "ns"):
+            raise InvalidInputError(f"time_unit {self.time_unit!r} is unknown; use one of s, ms, us, ns")
+        if FORMATS[self.format].is_registered and self.registry is None:
+            raise InvalidInputError(f"format {self.format!r} needs the address of a schema registry: --registry http://host:8081")
+        return FORMATS[self.format]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadMessage:
+    """Where it stands in its batch and in Kafka, and what is wrong."""
+
+    position: int
+    source: str
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Decoded:
+    """Rows of a batch, bad ones among them, as an ingest takes them."""
+
+    rows: pa.Table
+    bad: list[BadMessage]
+    skipped: int = 0  # tombstones that say nothing new
+
+
+class Decoder:
+    """For one table. Told of a new spec, when the table has other columns."""
+
+    def __init__(self, spec: TableSpec, options: FormatOptions) -> None:
+        self.options = options
+        self._format = options.chosen()
+        self.spec = spec
+        self._schema = arrow_schema(spec.schema)
+        self._columns = check_columns(options.columns, self._schema, debezium=self._format.is_debezium)
+        own = {column.name: column.type for column in self._schema if column.name not in self._columns}
+        source = {path.removeprefix(SOURCE_MEMBER): self._type(name) for name, path in self._of(SOURCE_MEMBER)}
+        self._parser = parser_of(options, own, source)
+        self._keys = {path.removeprefix(KEY_MEMBER): self._type(name) for name, path in self._of(KEY_MEMBER)}
+        self._key_parser = self._parser_of_keys(self._keys) if self._keys else None
+        needs_condition = spec.deletes is not None and not self._format.is_debezium
+        self._condition = DeleteCondition(spec.deletes, self._schema) if needs_condition and spec.deletes is not None else None
+
+    @property
+    def needs_headers(self) -> bool:
+        return any(True for _ in self._of(HEADER))
+
+    def unseen(self, batch: MessageBatch) -> int | None:
+        """Where a new schema begins."""
+        return self._parser.unseen(batch.values)
+
+    def learn(self, value: bytes | None) -> None:
+        """Take the schema of a message, from which `unseen` said a new one begins."""
+        if value is not None:
+            self._parser.learn(value)
+
+    def decode(self, batch: MessageBatch) -> Decoded:
+        parts: list[pa.Table] = []
+        bad: list[tuple[int, str]] = []
+        full = [position for position, value in enumerate(batch.values) if value is not None]
+        empty = [position for position, value in enumerate(batch.values) if value is None]
+        if full:
+            self._add(parts, bad, self._rows(batch if not empty else batch.take(full)), full)
+        skipped = 0
+        if empty and self._format.is_debezium:
+            skipped = len(empty)  # the event before it has deleted the row
+        elif empty:
+            self._add(parts, bad, self._tombstones(batch.take(empty)), empty)
+        if bad:
+            parts.append(self._bad_rows(batch, bad))
+        rows = pa.concat_tables(parts) if parts else self._schema_with_notes().empty_table()
+        return Decoded(rows=rows, bad=[_bad_message(batch, position, reason) for position, reason in sorted(bad)], skipped=skipped)
+
+    def _add(
+        self, parts: list[pa.Table], bad: list[tuple[int, str]], made: tuple[pa.Table, list[tuple[int, str]]], positions: Sequence[int]
+    ) -> None:
+        rows, wrong = made
+        parts.append(rows)
+        bad += [(positions[position], reason) for position, reason in wrong]
+
+    def _rows(self, batch: MessageBatch) -> tuple[pa.Table, list[tuple[int, str]]]:
+        """Of messages that have a value."""
+        parsed = self._parser.parse([value for value in batch.values if value is not None])
+        bad, rows = list(parsed.bad), parsed.rows
+        if not parsed.kept:
+            return self._schema_with_notes().empty_table(), bad
+        kept = parsed.kept
+        messages = batch if len(kept) == len(batch) else batch.take(kept)
+        columns, wrong = self._of_messages(messages, rows)
+        found = {name: columns.get(name, rows[name] if name in rows.column_names else None) for name in self._schema.names}
+        table = pa.table({name: column if column is not None else pa.nulls(len(kept), self._type(name)) for name, column in found.items()})
+        deleted = parsed.deleted if self._condition is None else self._condition.of(table)
+        return self._finish(table, deleted, messages, kept, [*bad, *((kept[position], reason) for position, reason in wrong.items())])
+
+    def _of_messages(self, messages: MessageBatch, rows: pa.Table) -> tuple[dict[str, pa.Array], dict[int, str]]:
+        """The columns of the messages themselves, and which have no such value."""
+        columns: dict[str, pa.Array] = {}
+        wrong: dict[int, str] = {}
+        key_rows = None
+        if self._key_parser is not None:
+            parsed = self._key_parser.parse([key or b"{}" for key in messages.keys])
+            wrong |= {position: f"key: {reason}" for position, reason in parsed.bad}
+            places = {position: row for row, position in enumerate(parsed.kept)}
+            key_rows = (
+                parsed.rows.take(pa.array([places.get(position) for position in range(len(messages))], pa.int64())) if places else None
+            )
+        for name, path in self._columns.items():
+            kind = self._type(name)
+            if path in rows.column_names:
+                columns[name] = _event_column(rows[path], kind)
+            elif path.startswith(KEY_MEMBER):
+                columns[name] = pa.nulls(len(messages), kind) if key_rows is None else key_rows[path.removeprefix(KEY_MEMBER)]
+            else:
+                columns[name], without = _each(messages, path, kind)
+                wrong |= without
+        return columns, wrong
+
+    def _tombstones(self, batch: MessageBatch) -> tuple[pa.Table, list[tuple[int, str]]]:
+        """A null value deletes the key that the message has."""
+        if self.spec.deletes is None:
+            reason = "a tombstone deletes its key, but the table has no delete condition"
+            return self._schema_with_notes().empty_table(), [(position, reason) for position in range(len(batch))]
+        columns: dict[str, pa.Array | pa.ChunkedArray] = {name: pa.nulls(len(batch), self._type(name)) for name in self._schema.names}
+        wrong: dict[int, str] = {}
+        of_messages, without = self._of_messages(batch, pa.table({}))
+        columns |= of_messages
+        wrong |= without
+        missing = {key.name: self._type(key.name) for key in self.spec.keys if key.name not in self._columns}
+        if missing:
+            found, without = self._key_columns(batch, missing)
+            columns |= found
+            wrong |= without
+        delta = self.spec.delta.name
+        if delta not in self._columns and pa.types.is_timestamp(self._type(delta)):
+            columns[delta] = message_column(batch, "@timestamp", self._type(delta))
+        return self._finish(pa.table(columns), pa.array([True] * len(batch)), batch, list(range(len(batch))), list(wrong.items()))
+
+    def _key_columns(self, batch: MessageBatch, missing: Mapping[str, pa.DataType]) -> tuple[dict[str, pa.Array], dict[int, str]]:
+        """The key alone, or the members of an object."""
+        if len(missing) == 1 and not any((key or b"")[:1] in (b"{", b"\0") for key in batch.keys):
+            [(name, kind)] = missing.items()
+            column, wrong = _each(batch, KEY, kind)
+            return {name: column}, wrong
+        rows, wrong = _key_rows(self._parser_of_keys(missing), batch)
+        return {name: pa.nulls(len(batch), kind) if rows is None else rows[name] for name, kind in missing.items()}, wrong
+
+    def _parser_of_keys(self, types: Mapping[str, pa.DataType]) -> Parser:
+        """Keys are written as the values are, and are no change events."""
+        return parser_of(self.options, types, {}, is_key=True)
+
+    def _finish(
+        self, table: pa.Table, deleted: pa.Array | None, messages: MessageBatch, kept: Sequence[int], bad: list[tuple[int, str]]
+    ) -> tuple[pa.Table, list[tuple[int, str]]]:
+        """With the marks that an ingest reads, and without the rows that cannot go in."""
+        reasons = dict(bad)
+        for column in (*self.spec.keys, self.spec.delta):
+            role = "delta" if column.id == self.spec.delta_id else "key"
+            if table[column.name].null_count:
+                nulls = pc.indices_nonzero(pc.is_null(table[column.name])).to_pylist()
+                reasons |= {kept[row]: f"{role} column {column.name!r} is null" for row in nulls if kept[row] not in reasons}
+        if self.spec.deletes is not None:
+            table = table.append_column(DELETED, deleted if deleted is not None else pa.array([False] * table.num_rows))
+        elif deleted is not None and deleted.true_count:
+            none = "the event deletes a row, but the table has no delete condition"
+            reasons |= {kept[row]: none for row in pc.indices_nonzero(deleted).to_pylist()}
+        table = table.append_column(SOURCE, messages.sources())
+        for name in (BAD, ROW):
+            table = table.append_column(name, pa.nulls(table.num_rows, pa.string()))
+        if reasons:
+            table = table.filter(pa.array([position not in reasons for position in kept], pa.bool_()))
+        return table.cast(self._schema_with_notes()), sorted(reasons.items())
+
+    def _bad_rows(self, batch: MessageBatch, bad: Sequence[tuple[int, str]]) -> pa.Table:
+        """Null but for what is wrong, where it stood, and what it held: the ingest puts them aside."""
+        positions = [position for position, _ in bad]
+        notes: dict[str, pa.Array] = {
+            SOURCE: batch.sources().take(pa.array(positions, pa.int64())),
+            BAD: pa.array([reason for _, reason in bad], pa.string()),
+            ROW: pa.array([batch.shown(position) for position in positions], pa.string()),
+        }
+        schema = self._schema_with_notes()
+        return pa.table({column.name: notes.get(column.name, pa.nulls(len(bad), column.type)) for column in schema}, schema=schema)
+
+    def _schema_with_notes(self) -> pa.Schema:
+        deleted = [pa.field(DELETED, pa.bool_())] if self.spec.deletes is not None else []
+        return pa.schema([*self._schema, *deleted, *((name, pa.string()) for name in (SOURCE, BAD, ROW))])
+
+    def _of(self, prefix: str) -> list[tuple[str, str]]:
+        return [(name, path) for name, path in self._columns.items() if path.startswith(prefix)]
+
+    def _type(self, name: str) -> pa.DataType:
+        return self._schema.field(name).type
+
+
+def _key_rows(parser: Parser, messages: MessageBatch) -> tuple[pa.Table | None, dict[int, str]]:
+    """The members of keys that are objects, one row for each message; null where there is no key."""
+    present = [position for position, key in enumerate(messages.keys) if key]
+    parsed = parser.parse([key for key in messages.keys if key])
+    wrong = {present[position]: f"key: {reason}" for position, reason in parsed.bad}
+    rows = {present[position]: row for row, position in enumerate(parsed.kept)}
+    if not rows:
+        return None, wrong
+    return parsed.rows.take(pa.array([rows.get(position) for position in range(len(messages))], pa.int64())), wrong
+
+
+def _bad_message(batch: MessageBatch, position: int, reason: str) -> BadMessage:
+    source = source_text(batch.topics[position], batch.partitions[position], batch.offsets[position])
+    return BadMessage(position=position, source=source, reason=reason)
+
+
+def _event_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_timestamp(kind) and pa.types.is_integer(column.type):
+        return column.cast(pa.timestamp("ms", tz=kind.tz)).cast(kind)  # Debezium's own times are milliseconds
+    return column.cast(kind)
+
+
+def _each(messages: MessageBatch, path: str, kind: pa.DataType) -> tuple[pa.Array, dict[int, str]]:
+    """All at once; one by one where that fails."""
+    try:
+        return message_column(messages, path, kind), {}
+    except _ERRORS:
+        pass
+    parts: list[pa.Array] = []
+    wrong: dict[int, str] = {}
+    for position in range(len(messages)):
+        try:
+            parts.append(message_column(messages.slice(position, position + 1), path, kind))
+        except _ERRORS as error:
+            parts.append(pa.nulls(1, kind))
+            wrong[position] = f"{path}: {str(error).splitlines()[0][:200]}"
+    return pa.concat_arrays(parts), wrong

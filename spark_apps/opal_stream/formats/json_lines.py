@@ -1,0 +1,113 @@
+"""JSON values to rows: joined to lines and parsed by Arrow at once.
+
+A timestamp may be ISO text, in UTC without a zone, or a number of the stream's unit since 1970; a date text or days since 1970. Which of
+both a column holds is learned from the values. Members that the table does not have are left out, columns without a member are null.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.json as pj
+
+from opal_stream.formats.parsed import Parsed, halve_until_good
+
+ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, ValueError)
+_CHANGED = re.compile(r"Column\(/(?P<path>.+)\) changed from (string to number|number to string)")
+SchemaOf = Callable[[pa.Schema], pa.Schema]
+_OPTIONS = {"unexpected_field_behavior": "ignore", "newlines_in_values": False}
+
+
+class TypedJson:
+    """Parses into columns of these types."""
+
+    def __init__(self, types: Mapping[str, pa.DataType], time_unit: str = "ms") -> None:
+        self.types = dict(types)
+        self.time_unit = time_unit
+        self._other: set[str] = set()  # columns whose values come in the other of the two forms
+
+    def schema(self) -> pa.Schema:
+        """As the values hold the columns."""
+        return pa.schema([(name, self._raw_type(name)) for name in self.types])
+
+    def read(self, values: Sequence[bytes], schema_of: SchemaOf = lambda columns: columns) -> pa.Table:
+        """A row for each value, or an error; the columns are not converted yet. `schema_of` says what is around them."""
+        turned: set[str] = set()
+        while True:
+            try:
+                return _read_lines(values, schema_of(self.schema()))
+            except pa.ArrowInvalid as error:
+                changed = _CHANGED.search(str(error))
+                column = changed["path"].rpartition("/")[2] if changed else ""
+                if column in turned or not _has_two_forms(self.types.get(column)):
+                    raise  # both forms in one batch: its halves are parsed apart
+                turned.add(column)
+                self._other ^= {column}
+
+    def convert(self, columns: Mapping[str, pa.ChunkedArray]) -> pa.Table:
+        """To the columns' own types."""
+        return pa.table({name: self._convert(name, column) for name, column in columns.items()})
+
+    def _raw_type(self, name: str) -> pa.DataType:
+        kind = self.types[name]
+        if name in self._other:
+            return pa.int64() if pa.types.is_timestamp(kind) else pa.int32()
+        return pa.string() if pa.types.is_date(kind) else kind
+
+    def _convert(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        kind = self.types[name]
+        if column.type == kind:
+            return column
+        if pa.types.is_timestamp(kind) and pa.types.is_integer(column.type):
+            return column.cast(pa.timestamp(self.time_unit, kind.tz)).cast(kind)
+        return column.cast(kind)
+
+
+def _has_two_forms(kind: pa.DataType | None) -> bool:
+    return kind is not None and bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _read_lines(values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
+    """Each value begins an object and Arrow counts as many rows as values: then each row is that of its value."""
+    lines = b"\n".join(values)
+    if lines.count(b"\n") != len(values) - 1:  # in JSON a line break can only be space between tokens
+        lines = b"\n".join(value.replace(b"\n", b" ") for value in values)
+    if not all(value.startswith(b"{") for value in values):
+        lines = b"\n".join(_object(value) for value in values)
+    lines.decode()
+    table = pj.read_json(
+        pa.py_buffer(lines),
+        read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+        parse_options=pj.ParseOptions(explicit_schema=schema, **_OPTIONS),
+    )
+    if table.num_rows != len(values):
+        raise ValueError("the message holds more than one JSON object")
+    return table
+
+
+def _object(value: bytes) -> bytes:
+    stripped = value.strip().replace(b"\n", b" ")
+    if not stripped.startswith(b"{"):
+        raise ValueError("the message is no JSON object")
+    return stripped
+
+
+class JsonParser:
+    """Plain JSON objects."""
+
+    def __init__(self, types: Mapping[str, pa.DataType], time_unit: str = "ms") -> None:
+        self._json = TypedJson(types, time_unit)
+
+    def parse(self, values: Sequence[bytes]) -> Parsed:
+        return halve_until_good(values, self._parse, ERRORS)
+
+    def _parse(self, values: Sequence[bytes]) -> Parsed:
+        rows = self._json.read(values)
+        return Parsed(rows=self._json.convert({name: rows[name] for name in self._json.types}), kept=[])
+
+    def unseen(self, values: Sequence[bytes | None]) -> int | None:
+        """Nothing says what a value's schema is."""
+        return None
+
+    def learn(self, value: bytes) -> None:
+        """As `unseen`."""

@@ -1,0 +1,58 @@
+"""Which formats there are, and the parser of each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from opal_stream.formats.debezium_json import DebeziumJsonParser
+from opal_stream.formats.json_lines import JsonParser
+from opal_stream.formats.parsed import Parser
+from opal_stream.formats.registry import SchemaRegistry
+from opal_stream.formats.registry_json import RegistryJsonParser
+
+Types = Mapping[str, pa.DataType]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """What a name stands for."""
+
+    is_avro: bool = False
+    is_registered: bool = False
+    is_debezium: bool = False
+
+
+FORMATS = {
+    "json": Format(),
+    "json-registry": Format(is_registered=True),
+    "avro": Format(is_avro=True, is_registered=True),
+    "debezium-json": Format(is_debezium=True),
+    "debezium-json-registry": Format(is_debezium=True, is_registered=True),
+    "debezium-avro": Format(is_avro=True, is_registered=True, is_debezium=True),
+}
+
+
+class Chosen(Protocol):
+    """What a parser is made by."""
+
+    @property
+    def format(self) -> str: ...
+    @property
+    def registry(self) -> str | None: ...
+    @property
+    def time_unit(self) -> str: ...
+
+
+def parser_of(chosen: Chosen, types: Types, source: Types, *, is_key: bool = False) -> Parser:
+    """For values, or for keys, which are no change events."""
+    form = FORMATS[chosen.format]
+    registry = SchemaRegistry(chosen.registry or "") if form.is_registered else None
+    is_event = form.is_debezium and not is_key
+    if form.is_avro and registry is not None:
+        from opal_stream.formats.avro import AvroParser  # fastavro is needed here only
+
+        return AvroParser(registry, types, time_unit=chosen.time_unit, debezium=is_event, source=source)
+    inner: Parser = DebeziumJsonParser(types, chosen.time_unit, source) if is_event else JsonParser(types, chosen.time_unit)
+    return RegistryJsonParser(registry, inner) if registry is not None else inner

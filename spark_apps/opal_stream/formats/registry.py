@@ -1,0 +1,89 @@
+"""A schema registry over HTTP, and the wire format that goes with it: a zero byte, four bytes of a schema's id, and the value."""
+
+import base64
+import json
+import os
+import struct
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+from urllib.parse import urlsplit
+
+from opal_lake.errors import InvalidInputError
+from opal_stream.errors import RegistryError
+
+HEAD_BYTES = 5
+LOGIN = "SCHEMA_REGISTRY_LOGIN"  # user:password, from the environment
+_TRIES, _FIRST_PAUSE_S, _TIMEOUT_S = 6, 0.2, 10.0
+
+
+class UnknownSchemaError(ValueError):
+    """A message names a schema that the registry does not have."""
+
+
+class SchemaRegistry:
+    """Schemas by id; an id never changes its meaning, so that each is asked for once."""
+
+    def __init__(self, url: str) -> None:
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise InvalidInputError(f"the schema registry {url!r} is no address; write http://host:port")
+        self.url = url.rstrip("/")
+        self._schemas: dict[int, str] = {}
+        self._unknown: dict[int, float] = {}
+
+    def schema(self, number: int) -> str:
+        """Its text. An id that the registry does not know may be known a second later."""
+        if number not in self._schemas:
+            if time.monotonic() - self._unknown.get(number, float("-inf")) < 1:
+                raise UnknownSchemaError(f"the schema registry has no schema {number}")
+            self._schemas[number] = self._fetch(number)["schema"]
+        return self._schemas[number]
+
+    def knows(self, number: int) -> bool:
+        """Whether it was asked for before, also in vain."""
+        return number in self._schemas or number in self._unknown
+
+    def _fetch(self, number: int) -> Any:
+        pause_s = _FIRST_PAUSE_S
+        failure: Exception | None = None
+        for attempt in range(_TRIES):
+            try:
+                with urllib.request.urlopen(self._request(f"/schemas/ids/{number}"), timeout=_TIMEOUT_S) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as error:
+                if error.code == 404:
+                    self._unknown[number] = time.monotonic()
+                    raise UnknownSchemaError(f"the schema registry has no schema {number}") from error
+                failure = error
+            except (OSError, ValueError) as error:
+                failure = error
+            if attempt < _TRIES - 1:
+                time.sleep(pause_s)
+                pause_s *= 2
+        raise RegistryError(f"{self.url} did not give schema {number}: {failure}; nothing of these messages was committed, try again")
+
+    def _request(self, path: str) -> urllib.request.Request:
+        request = urllib.request.Request(self.url + path, headers={"Accept": "application/vnd.schemaregistry.v1+json"})
+        if login := os.environ.get(LOGIN):
+            request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
+        return request
+
+
+def schema_id(value: bytes) -> int:
+    """Of a value in the wire format."""
+    if len(value) < HEAD_BYTES or value[0] != 0:
+        raise ValueError("the message does not begin with a zero byte and the id of a schema; is it written with a schema registry?")
+    return int(struct.unpack(">I", value[1:HEAD_BYTES])[0])
+
+
+def first_unseen(registry: SchemaRegistry, values: "list[bytes | None]") -> int | None:
+    """The first value with an id that was never asked for."""
+    seen: dict[bytes, bool] = {}
+    for position, value in enumerate(values):
+        head = b"" if value is None else value[:HEAD_BYTES]
+        if head not in seen:
+            seen[head] = len(head) < HEAD_BYTES or head[0] != 0 or registry.knows(schema_id(head))
+        if not seen[head]:
+            return position
+    return None

@@ -1,0 +1,1 @@
+"""Kafka as a stream sees it: topics with their ids, partitions with their offsets, and messages."""

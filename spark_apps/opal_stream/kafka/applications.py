@@ -1,0 +1,43 @@
+"""The names under which a table keeps a stream's positions: kafka:<stream>/<topic>@<topic id>/<partition>.
+
+The topic's id is in it because offsets count from 0 again in a topic that was deleted and made anew.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from opal_lake.errors import InvalidInputError
+from opal_stream.kafka.topics import Partition
+
+_PLAIN = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_NAME = re.compile(r"kafka:(?P<stream>[^/]+)/(?P<topic>[^/@]+)@(?P<id>[^/]+)/(?P<partition>\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """Who reads what."""
+
+    stream: str
+    partition: Partition
+    topic_id: str
+
+    def __str__(self) -> str:
+        return f"kafka:{self.stream}/{self.partition.topic}@{self.topic_id}/{self.partition.number}"
+
+
+def check_stream(name: str) -> str:
+    if not _PLAIN.fullmatch(name):
+        raise InvalidInputError(f"{name!r} is no name of a stream; use up to 200 letters, digits, '.', '_' and '-'")
+    return name
+
+
+def known_positions(positions: Mapping[str, int], stream: str | None = None) -> dict[Application, int]:
+    """Those of streams from Kafka, or of one of them."""
+    found = {}
+    for name, position in positions.items():
+        match = _NAME.fullmatch(name)
+        if match is not None and stream in (None, match["stream"]):
+            partition = Partition(topic=match["topic"], number=int(match["partition"]))
+            found[Application(stream=match["stream"], partition=partition, topic_id=match["id"])] = position
+    return found

@@ -1,0 +1,67 @@
+"""Where reading begins: at the table's own position, and where there is none, as the caller says. Kafka's group offsets are not asked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from opal_stream.errors import GapError, TopicChangedError
+from opal_stream.kafka.applications import Application
+from opal_stream.kafka.topics import Partition, Reach
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """What to do where not all that was written can be read. Each is "fail" or "continue"."""
+
+    on_gap: str = "fail"
+    on_new_topic: str = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """Where the table stands, None where it knows nothing, and the offset to read first."""
+
+    position: int | None
+    offset: int
+
+    @property
+    def missing(self) -> int:
+        """How many offsets lie between."""
+        return 0 if self.position is None else self.offset - self.position
+
+
+def plan_begin(application: Application, position: int | None, reach: Reach, policies: Policies, *, from_latest: bool = False) -> Begin:
+    """The first offset of a partition."""
+    if position is None:
+        return Begin(position=None, offset=reach.high if from_latest else reach.low)
+    where = f"{application.partition}: the table stands at offset {position}"
+    if position > reach.high:
+        raise TopicChangedError(
+            f"{where}, but Kafka ends at {reach.high}: messages were lost there, by an unclean election or a restored broker; compare the "
+            "table with the source, and read under another --name to begin again"
+        )
+    if position < reach.low:
+        if policies.on_gap != "continue":
+            raise GapError(
+                f"{where}, but Kafka has nothing before {reach.low} any more: {reach.low - position} offsets are lost; read them from "
+                "elsewhere, then go on with --on-gap continue"
+            )
+        return Begin(position=position, offset=reach.low)
+    return Begin(position=position, offset=position)
+
+
+def check_topic_ids(known: Mapping[Application, int], ids: Mapping[str, str], policies: Policies) -> None:
+    """A topic must be the one of which the table has positions."""
+    if policies.on_new_topic == "continue":
+        return
+    current = {topic for application in known if ids.get(topic := application.partition.topic) == application.topic_id}
+    for application, position in known.items():
+        partition, topic_id = application.partition, ids.get(application.partition.topic)
+        if topic_id is not None and topic_id != application.topic_id and partition.topic not in current:
+            raise changed_topic(partition, position, application.topic_id, topic_id)
+
+
+def changed_topic(partition: Partition, position: int, was: str, now: str) -> TopicChangedError:
+    return TopicChangedError(
+        f"{partition}: the table stands at offset {position} of the topic with id {was}, but {partition.topic!r} is another topic now, "
+        f"with id {now}: it was deleted and made anew; to read the new one from its begin, use --on-new-topic continue"
+    )

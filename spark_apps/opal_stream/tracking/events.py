@@ -1,0 +1,114 @@
+"""Tracking events: one for each partition of each flush, as lines of JSON in a folder or as messages of a Kafka topic."""
+
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from confluent_kafka import Producer
+
+from opal_stream.kafka.connection import Connection
+from opal_stream.kafka.taken import Taken
+from opal_stream.kafka.topics import Partition
+from opal_stream.tracking.metrics import Metrics
+
+_CLOSE_S = 5.0
+Event = Mapping[str, Any]
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushEvents:
+    """What a flush did."""
+
+    taken: Mapping[Partition, Taken]
+    version: int | None
+    took_s: float
+    bad: int
+
+
+class Sink(Protocol):
+    """Where events go."""
+
+    def send(self, events: Sequence[Event]) -> None: ...
+    def close(self) -> None: ...
+
+
+class FolderSink:
+    """A file of lines of JSON for each process."""
+
+    def __init__(self, folder: str) -> None:
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        self._file = (path / f"{socket.gethostname()}-{os.getpid()}.jsonl").open("a", encoding="utf-8")
+
+    def send(self, events: Sequence[Event]) -> None:
+        self._file.write("".join(json.dumps(event) + "\n" for event in events))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TopicSink:
+    """A message for each event, by its partition."""
+
+    def __init__(self, connection: Connection, topic: str) -> None:
+        self._producer = Producer({**connection.client(), "linger.ms": 50})
+        self._topic = topic
+
+    def send(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._producer.produce(self._topic, json.dumps(event).encode(), key=f"{event['topic']}/{event['partition']}".encode())
+        self._producer.poll(0)
+
+    def close(self) -> None:
+        self._producer.flush(_CLOSE_S)
+
+
+class Tracker:
+    """Tells sinks and metrics. What fails here stops no stream."""
+
+    def __init__(self, sinks: Sequence[Sink] = (), metrics: Metrics | None = None, *, table: str = "", stream: str = "main") -> None:
+        self._sinks = list(sinks)
+        self._metrics = metrics
+        self._who = {"table": table, "stream": stream, "host": socket.gethostname(), "process": os.getpid()}
+
+    def flushed(self, flush: FlushEvents) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        at = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        events = [
+            {"event": "flush", "at": at, **self._who, "topic": partition.topic, "partition": partition.number}
+            | {"low": taken.low, "high": taken.high, "records": taken.records, "bytes": taken.bytes, "version": flush.version}
+            | {"latency_ms": now_ms - taken.oldest_ms if taken.oldest_ms >= 0 else None, "commit_ms": round(flush.took_s * 1000, 1)}
+            for partition, taken in flush.taken.items()
+        ]
+        self._send(events)
+        if self._metrics is not None:
+            self._metrics.flushed(events, flush.took_s, flush.bad)
+
+    def gap(self, partition: Partition, low: int, high: int) -> None:
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        where = {"topic": partition.topic, "partition": partition.number, "low": low, "high": high}
+        self._send([{"event": "gap", "at": at, **self._who, **where}])
+        if self._metrics is not None:
+            self._metrics.lost(high - low, partition.topic, partition.number)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+        if self._metrics is not None:
+            self._metrics.close()
+
+    def _send(self, events: Sequence[Event]) -> None:
+        for sink in self._sinks:
+            try:
+                sink.send(events)
+            except (OSError, BufferError, ValueError) as error:
+                logger.warning("tracking events were lost: %s", error)

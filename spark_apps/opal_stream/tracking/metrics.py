@@ -1,0 +1,114 @@
+"""Metrics in Prometheus' text format: on a port, or in a file for the node exporter's textfile collector."""
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_HELP = {
+    "opal_stream_records_total": ("counter", "messages that were committed"),
+    "opal_stream_bytes_total": ("counter", "bytes of keys and values of these"),
+    "opal_stream_position": ("gauge", "next offset to read, as committed"),
+    "opal_stream_latency_seconds": ("gauge", "age of the oldest message of the last flush when it was visible"),
+    "opal_stream_lost_offsets_total": ("counter", "offsets that Kafka deleted before they were read"),
+    "opal_stream_flushes_total": ("counter", "commits"),
+    "opal_stream_bad_messages_total": ("counter", "messages put aside"),
+    "opal_stream_commit_seconds": ("gauge", "how long the last commit took"),
+    "opal_stream_last_flush_timestamp_seconds": ("gauge", "when the last commit was"),
+}
+Labels = tuple[tuple[str, str], ...]
+
+
+class Metrics:
+    """Values by name and labels; written to `path` after each flush, served on `port` while the process lives."""
+
+    def __init__(self, *, path: str | None = None, port: int | None = None) -> None:
+        self._values: dict[tuple[str, Labels], float] = {}
+        self._lock = threading.Lock()
+        self._path = Path(path) if path else None
+        self._server = _serve(self, port) if port is not None else None
+
+    @property
+    def port(self) -> int | None:
+        return self._server.server_address[1] if self._server is not None else None
+
+    def flushed(self, events: Sequence[Mapping[str, Any]], took_s: float, bad: int) -> None:
+        with self._lock:
+            for event in events:
+                labels = _labels(event["topic"], event["partition"])
+                self._add("opal_stream_records_total", event["records"], labels)
+                self._add("opal_stream_bytes_total", event["bytes"], labels)
+                self._values["opal_stream_position", labels] = event["high"]
+                if event["latency_ms"] is not None:
+                    self._values["opal_stream_latency_seconds", labels] = event["latency_ms"] / 1000
+            self._add("opal_stream_flushes_total", 1)
+            self._add("opal_stream_bad_messages_total", bad)
+            self._values["opal_stream_commit_seconds", ()] = round(took_s, 4)
+            self._values["opal_stream_last_flush_timestamp_seconds", ()] = round(time.time(), 3)
+        self._write()
+
+    def lost(self, offsets: int, topic: str, partition: int) -> None:
+        with self._lock:
+            self._add("opal_stream_lost_offsets_total", offsets, _labels(topic, partition))
+        self._write()
+
+    def text(self) -> str:
+        """All of them, those of a name together."""
+        with self._lock:
+            values = dict(self._values)
+        lines: list[str] = []
+        for name, (kind, meaning) in _HELP.items():
+            found = [(labels, value) for (other, labels), value in values.items() if other == name]
+            if found:
+                lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+                lines += [f"{name}{_shown(labels)} {value:.15g}" for labels, value in sorted(found)]
+        return "\n".join([*lines, ""])
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def _add(self, name: str, value: float, labels: Labels = ()) -> None:
+        self._values[name, labels] = self._values.get((name, labels), 0) + value
+
+    def _write(self) -> None:
+        """Whole or not at all: a collector may read at any moment."""
+        if self._path is None:
+            return
+        part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        part.write_text(self.text(), encoding="utf-8")
+        part.replace(self._path)
+
+
+def _labels(topic: str, partition: int) -> Labels:
+    return (("topic", topic), ("partition", str(partition)))
+
+
+def _shown(labels: Labels) -> str:
+    return "{" + ",".join(f'{name}="{value}"' for name, value in labels) + "}" if labels else ""
+
+
+def _serve(metrics: Metrics, port: int) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        """Answers every path with the metrics."""
+
+        def do_GET(self) -> None:
+            body = metrics.text().encode()
+            self.send_response(200)
+            self.send_header("Content-Type", _TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing: a scrape every few seconds is no news."""
+
+    server = ThreadingHTTPServer(("0.0.0.0", port), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="opal-stream-metrics", daemon=True).start()
+    return server

@@ -1,0 +1,54 @@
+"""The page of streams, run as it stands, against a broker."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from opal_lake.cli import main
+from opal_lake.job.exit_codes import OK
+from opal_lake.spec.table_spec import TableLayout
+from opal_lake.table import Table
+from tests.docs.examples import examples, with_places
+from tests.fixtures_cli import metadata, opal_commands
+from tests.fixtures_kafka import Kafka
+
+__all__ = ["metadata", "opal_commands"]
+
+PAGE = "docs/streaming.md"
+
+
+@pytest.mark.usefixtures("opal_commands")
+def test_the_page_s_examples_run_in_their_order(
+    kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    places = {"localhost:9092": kafka.servers}
+    kafka.create_topic("orders"), kafka.create_topic("shop.users")
+    event = {"before": None, "after": {"id": 1}, "op": "c", "ts_ms": 1, "source": {"lsn": 5}}
+    kafka.produce("shop.users", [json.dumps(event).encode()])
+    users = Table.create("lake/users", pa.schema([("id", pa.int64()), ("lsn", pa.int64())]), TableLayout(keys=["id"], delta="lsn"))
+    names: dict[str, object] = {}
+    for example in examples(PAGE, "python", "console", "text"):
+        if example.language == "text":
+            assert capsys.readouterr().out.strip() == example.text.strip(), example
+        elif example.language == "python":
+            capsys.readouterr()
+            exec(compile(example.with_places(places), str(example), "exec"), names)
+        else:
+            for command in example.commands:
+                if command.startswith("opal "):
+                    assert main(shlex.split(with_places(command, places))[1:]) == OK, f"{example}: {command}"
+    assert users.read().to_pylist() == [{"id": 1, "lsn": 5}]
+
+
+def test_the_page_names_every_format_and_every_metric() -> None:
+    from opal_stream.cli.commands import FORMATS as CHOICES
+    from opal_stream.formats.parsers import FORMATS
+    from opal_stream.tracking.metrics import _HELP
+
+    page = Path(__file__).parents[2].joinpath(PAGE).read_text(encoding="utf-8")
+    assert set(CHOICES) == set(FORMATS)
+    assert [name for name in (*FORMATS, *_HELP) if f"`{name}`" not in page] == []

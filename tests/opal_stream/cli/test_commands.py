@@ -1,0 +1,103 @@
+"""`opal stream` and `opal stream status` as people and programs call them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from opal_lake.cli import main
+from opal_lake.job.exit_codes import INPUT, OK
+from opal_lake.table import Table
+from tests.fixtures_cli import metadata, opal_commands
+from tests.fixtures_kafka import Kafka
+from tests.opal_stream.orders import ends, ids, new_table, new_topic, order
+
+__all__ = ["metadata", "opal_commands"]
+
+pytestmark = pytest.mark.usefixtures("opal_commands")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return new_table(tmp_path)
+
+
+def test_until_empty_then_status(kafka: Kafka, table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1), order(2), b"nope"])
+    words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--until-empty", "--json"]
+    words += ["--on-bad-message", "quarantine", "--tracking", str(tmp_path / "tracking"), "--metrics-file", str(tmp_path / "m.prom")]
+    assert main(words) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"table": table.uri, "records": 3, "bad": 1, "flushes": 1, "version": 1, "missing": 0}
+    [event] = [json.loads(line) for path in (tmp_path / "tracking").iterdir() for line in path.read_text().splitlines()]
+    assert {name: event[name] for name in ("event", "topic", "partition", "low", "high", "records", "version", "process")} == {
+        "event": "flush",
+        "topic": topic,
+        "partition": 0,
+        "low": 0,
+        "high": 3,
+        "records": 3,
+        "version": 1,
+        "process": os.getpid(),
+    }
+    assert event["latency_ms"] > 0 < event["bytes"]
+    metrics = (tmp_path / "m.prom").read_text()
+    assert f'opal_stream_records_total{{topic="{topic}",partition="0"}} 3\n' in metrics
+    assert "# TYPE opal_stream_flushes_total counter\nopal_stream_flushes_total 1\nopal_stream" not in metrics.partition("HELP")[0]
+    kafka.produce(topic, [order(3)])
+    assert main(["stream", "status", table.uri, "--bootstrap-servers", kafka.servers, "--json"]) == OK
+    [entry] = json.loads(capsys.readouterr().out)
+    assert (entry["topic"], entry["position"], entry["end"], entry["lag"], entry["note"]) == (topic, 3, 4, 1, "")
+    assert main(["stream", "status", table.uri]) == OK
+    assert topic in capsys.readouterr().out
+
+
+def test_status_of_a_topic_that_is_gone_says_so(kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1)])
+    main(["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--until-empty"])
+    kafka.delete_topic(topic)
+    capsys.readouterr()
+    assert main(["stream", "status", table.uri, "--bootstrap-servers", kafka.servers, "--json"]) == OK
+    [entry] = json.loads(capsys.readouterr().out)
+    assert (entry["lag"], entry["note"]) == (None, "of a topic that was deleted or made anew")
+
+
+def test_sigterm_flushes_and_ends(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    words = [table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--flush-interval", "1h", "--metrics-port", "0"]
+    process = subprocess.Popen([sys.executable, "-m", "opal_lake.cli", "stream", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        kafka.produce(topic, [order(n) for n in range(5)])
+        time.sleep(5)
+        assert ids(table) == []
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, ids(table), ends(table)) == (OK, [0, 1, 2, 3, 4], [5]), errors
+    assert b"read 5 messages in 1 commit" in output
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["{table}", "--topic", "t"], "where is Kafka?"),
+        (["{table}", "--bootstrap-servers", "localhost:1"], "a stream reads at least one topic"),
+        (["{table}", "more", "--topic", "t"], "'more' is one too many"),
+        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--flush-interval", "soon"], "no span of time"),
+        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--partitions", "0,x"], "'x' is no partition"),
+        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--kafka", "group.id=x"], "the stream's own"),
+        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--kafka-settings", "/no/file"], "cannot be read"),
+        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--name", "a/b"], "no name of a stream"),
+    ],
+)
+def test_wrong_usage_is_one_line(words: list[str], message: str, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stream", *(word.format(table=table.uri) for word in words)]) == INPUT
+    assert message in capsys.readouterr().err

@@ -1,0 +1,267 @@
+"""A stream against a real broker: each message once, whatever stops, dies or changes in between."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import TopicPartition
+
+from opal_lake.errors import CommitUnknownError, OpalError, StorageError
+from opal_lake.storage import Storage
+from opal_lake.storage.forwarding import ForwardingStore
+from opal_lake.storage.open import open_storage
+from opal_lake.table import Table, table_on
+from opal_stream.errors import BadMessageError, GapError, TakenOverError, TopicChangedError, UnknownTopicError
+from opal_stream.flush.buffer import FlushLimits
+from opal_stream.flush.stream import Stream
+from opal_stream.formats.decoder import FormatOptions
+from opal_stream.kafka.offsets import Policies
+from tests.fixtures_kafka import Kafka, Registry
+from tests.opal_stream.orders import ends, ids, new_stream, new_table, new_topic, order, read
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return new_table(tmp_path)
+
+
+def started(stream: Stream) -> tuple[threading.Thread, list[OpalError]]:
+    failures: list[OpalError] = []
+
+    def run() -> None:
+        try:
+            stream.run()
+        except OpalError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, failures
+
+
+def wait_for(condition: Callable[[Table], object], table: Table, expected: object, timeout_s: float = 60) -> None:
+    until = time.monotonic() + timeout_s
+    while (found := condition(table)) != expected:
+        assert time.monotonic() < until, found
+        time.sleep(0.05)
+
+
+def test_a_run_goes_on_where_the_table_stands_and_not_where_the_group_does(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 2)
+    for partition in (0, 1):
+        kafka.produce(topic, [order(n) for n in range(10 * partition, 10 * partition + 5)], partition=partition)
+    totals = read(table, kafka, topic)
+    assert (totals.records, ends(table), ids(table)) == (10, [5, 5], [0, 1, 2, 3, 4, 10, 11, 12, 13, 14])
+    names = sorted(table.snapshot_at().positions)
+    assert names == [f"kafka:main/{topic}@{kafka.topic_id(topic)}/{number}" for number in (0, 1)]
+    kafka.produce(topic, [order(1, 1, op="D"), order(2, 1, name="new")], partition=0)
+    assert (read(table, kafka, topic).records, read(table, kafka, topic).flushes, ends(table)) == (2, 0, [7, 5])
+    assert ids(table) == [0, 2, 3, 4, 10, 11, 12, 13, 14]
+    assert table.get([{"id": 2}])["name"].to_pylist() == ["new"]
+    assert read(table, kafka, topic, name="again").records == 12  # another name reads it again, to the same rows
+    assert ids(table) == [0, 2, 3, 4, 10, 11, 12, 13, 14]
+
+
+def test_rows_and_bytes_make_a_flush_due_before_its_time(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(n) for n in range(25_000)])
+    totals = read(table, kafka, topic, limits=FlushLimits(interval_s=60, rows=5_000))
+    assert totals.flushes >= 3
+    kafka.produce(topic, [order(n, name="x" * 1000) for n in range(3_000)])
+    totals = read(table, kafka, topic, limits=FlushLimits(interval_s=60, bytes=500_000))
+    assert (totals.flushes >= 2, ends(table), len(ids(table))) == (True, [28_000], 25_000)
+
+
+def test_a_bad_message_stops_the_stream_behind_what_came_before_it(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1), order(2), b"nope", order(3)])
+    for _ in range(2):
+        with pytest.raises(BadMessageError, match=rf"{topic}/0@2: the message is no JSON object"):
+            read(table, kafka, topic)
+        assert (ids(table), ends(table)) == ([1, 2], [2])
+    assert read(table, kafka, topic, on_bad_message="quarantine").bad == 1
+    assert (ids(table), ends(table)) == ([1, 2, 3], [4])
+    [rejected] = [row for path in Path(table.uri).rglob("_opal/rejected/*") for row in pq.read_table(path).to_pylist()]
+    assert rejected == {"reason": "the message is no JSON object", "source": f"{topic}/0@2", "row": "nope"}
+
+
+def test_messages_of_transactions_that_were_aborted_are_no_rows_and_the_position_passes_their_marks(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    producer = kafka.producer(transactional_id=topic)
+    producer.init_transactions(30)
+    for number, end in ((1, producer.commit_transaction), (2, producer.abort_transaction), (3, producer.commit_transaction)):
+        producer.begin_transaction()
+        producer.produce(topic, json.dumps(order(number)).encode(), partition=0)
+        producer.flush(30)
+        end(30)
+    read(table, kafka, topic)
+    assert (ids(table), ends(table)) == ([1, 3], [6])
+
+
+def test_a_message_of_ten_megabytes_is_a_row(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, max_message_bytes=str(20 << 20))
+    kafka.produce(topic, [order(1), order(2, name="x" * (10 << 20)), order(3)])
+    assert read(table, kafka, topic, limits=FlushLimits(interval_s=0.1, bytes=1 << 20)).records == 3
+    assert [len(name) for name in table.read()["name"].to_pylist()] == [2, 10 << 20, 2]
+
+
+def test_offsets_that_expired_are_a_gap_that_fails_or_is_passed_by_policy(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(n) for n in range(4)])
+    read(table, kafka, topic)
+    kafka.produce(topic, [order(n) for n in range(4, 10)])
+    admin = kafka.admin
+    [deleted] = admin.delete_records([TopicPartition(topic, 0, 7)]).values()
+    deleted.result(30)
+    with pytest.raises(GapError, match=rf"{topic}/0: the table stands at offset 4, but Kafka has nothing before 7 any more: 3 offsets"):
+        read(table, kafka, topic)
+    assert (ids(table), ends(table)) == ([0, 1, 2, 3], [4])
+    totals = read(table, kafka, topic, policies=Policies(on_gap="continue"))
+    assert (totals.missing, ids(table), ends(table)) == (3, [0, 1, 2, 3, 7, 8, 9], [10])
+
+
+def test_a_topic_that_was_made_anew_stops_the_stream_between_runs_and_during_one(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(n) for n in range(3)])
+    running, failures = started(new_stream(table, kafka, topic, until_empty=False))
+    wait_for(ends, table, [3])
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic)
+    kafka.produce(topic, [order(n) for n in range(10, 18)])
+    running.join(60)
+    assert [type(failure) for failure in failures] in ([TopicChangedError], [UnknownTopicError]), failures
+    with pytest.raises(TopicChangedError, match=r"stands at offset 3 of the topic with id .* it was deleted and made anew"):
+        read(table, kafka, topic)
+    assert (ids(table), ends(table)) == ([0, 1, 2], [3])
+    read(table, kafka, topic, policies=Policies(on_new_topic="continue"))
+    assert (ids(table), sorted(ends(table))) == ([0, 1, 2, *range(10, 18)], [3, 8])
+    assert read(table, kafka, topic).records == 0  # and from now on it is the topic
+
+
+def test_partitions_that_come_to_be_are_read_too(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    stream = new_stream(table, kafka, topic, until_empty=False)
+    running, failures = started(stream)
+    kafka.add_partitions(topic, 3)
+    kafka.produce(topic, [order(1)], partition=2)
+    wait_for(ids, table, [1])  # also where nothing else comes
+    stream.stop()
+    running.join(30)
+    assert not failures
+
+
+def test_a_stream_outlives_a_restart_of_the_broker(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1)])
+    stream = new_stream(table, kafka, topic, until_empty=False)
+    running, failures = started(stream)
+    wait_for(ids, table, [1])
+    kafka.stop(kill=True)
+    time.sleep(1)
+    kafka.start()
+    kafka.produce(topic, [order(2)])
+    wait_for(ids, table, [1, 2])
+    stream.stop()
+    running.join(60)
+    assert (failures, ends(table)) == ([], [2])
+
+
+def test_of_two_processes_that_read_one_partition_one_stops_and_nothing_is_there_twice(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(0)])
+    streams = [new_stream(Table.open(table.uri), kafka, topic, until_empty=False) for _ in range(2)]
+    runs = [started(stream) for stream in streams]
+    until = time.monotonic() + 30
+    number = 1
+    while not any(failures for _, failures in runs) and time.monotonic() < until:
+        kafka.produce(topic, [order(number)])
+        number += 1
+    for stream, (thread, _) in zip(streams, runs, strict=True):
+        stream.stop()
+        thread.join(30)
+    failures = [failure for _, found in runs for failure in found]
+    assert [type(failure) for failure in failures] == [TakenOverError]
+    assert "another process reads it for this table" in str(failures[0])
+    read(table, kafka, topic)
+    assert (ids(table), ends(table), table.snapshot_at().root.rows) == (list(range(number)), [number], number)
+
+
+def test_processes_may_share_a_topic_by_partitions(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 3)
+    for partition in range(3):
+        kafka.produce(topic, [order(partition)], partition=partition)
+    assert read(table, kafka, topic, partitions=(0, 2)).records == 2
+    assert (read(table, kafka, topic, partitions=(1,)).records, ids(table)) == (1, [0, 1, 2])
+    with pytest.raises(UnknownTopicError, match="no partition 7"):
+        read(table, kafka, topic, partitions=(1, 7))
+
+
+class Shaky(ForwardingStore):
+    """Fails some puts of commits, before or after they were done."""
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+        self.failures: list[str] = []
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+        failure = self.failures.pop() if "/log/" in path and self.failures else ""
+        if failure == "before":
+            raise StorageError("the store is away")
+        done = self.inner.put_if_absent(path, data)
+        if failure == "after":
+            raise CommitUnknownError("nobody knows")
+        return done
+
+
+def test_a_store_that_fails_is_waited_for_and_what_has_landed_is_not_committed_again(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(n) for n in range(3)])
+    store = Shaky(open_storage(table.uri))
+    store.failures = ["before"] * 5 + ["after"]
+    totals = read(table_on(store), kafka, topic)
+    assert (totals.records, ids(table), ends(table), table.snapshot_at().root.rows) == (3, [0, 1, 2], [3], 3)
+    kafka.produce(topic, [order(7)])
+    store.failures = ["before"] * 100
+    with pytest.raises((StorageError, CommitUnknownError)):
+        read(table_on(store), kafka, topic, give_up_s=0.5)
+    assert ends(table) == [3]
+
+
+def test_what_was_read_by_older_schemas_is_flushed_before_a_new_one_counts(kafka: Kafka, table: Table, registry: Registry) -> None:
+    topic = new_topic(kafka)
+    for number in (1, 2):
+        registry.register(number, {"type": "object"})
+    head = {number: b"\0\0\0\0" + bytes([number]) for number in (1, 2)}
+    kafka.produce(topic, [head[number] + json.dumps(order(key)).encode() for key, number in enumerate((1, 1, 2, 1, 2))])
+    formats = FormatOptions(format="json-registry", registry=registry.url)
+    totals = read(table, kafka, topic, formats=formats, limits=FlushLimits(interval_s=60))
+    assert (totals.flushes, ids(table), registry.asked) == (2, [0, 1, 2, 3, 4], [1, 2])
+    first = next(commit for commit in table.history() if commit.version == 1)
+    assert [advance.end for advance in first.positions.values()] == [2]
+
+
+def test_a_topic_that_is_not_there_is_named(kafka: Kafka, table: Table) -> None:
+    with pytest.raises(UnknownTopicError, match="Kafka has no topic 'nothing'"):
+        read(table, kafka, "nothing")
+
+
+def test_from_the_latest_message_on(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(n) for n in range(3)])
+    stream = new_stream(table, kafka, topic, start="latest", until_empty=False)
+    running, failures = started(stream)
+    number = 3
+    until = time.monotonic() + 30
+    while not ids(table) and time.monotonic() < until:
+        kafka.produce(topic, [order(number)])
+        number += 1
+        time.sleep(0.1)
+    stream.stop()
+    running.join(30)
+    assert not failures
+    assert ids(table)
+    assert min(ids(table)) >= 3

@@ -1,0 +1,61 @@
+"""Debezium's change events: inserts, updates, deletes, tombstones, with and without the schema around them."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from opal_stream.formats.decoder import FormatOptions
+from tests.opal_stream.orders import bad, decode, good, new_spec, order
+
+OPTIONS = FormatOptions(format="debezium-json", columns={"at": "@ts_ms", "op": "@op"})
+
+
+def event(op: str, before: Any, after: Any, moment: int, *, schema: bool = False) -> Any:
+    payload = {"before": before, "after": after, "op": op, "ts_ms": 1_700_000_000_000 + moment, "source": {"lsn": moment, "db": "shop"}}
+    return {"schema": {"type": "struct", "fields": []}, "payload": payload} if schema else payload
+
+
+@pytest.mark.parametrize("schema", [False, True])
+def test_the_row_after_a_change_counts_and_that_before_a_delete_says_its_key(schema: bool) -> None:
+    values = [
+        event("r", None, {"id": 1, "name": "a", "total": 1.5}, 1, schema=schema),
+        event("u", {"id": 1}, {"id": 1, "name": "b"}, 2, schema=schema),
+        event("d", {"id": 1, "name": "b"}, None, 3, schema=schema),
+        None,
+    ]
+    decoded = decode(values, OPTIONS)
+    assert [(row["id"], row["name"], row["op"], row["_opal_deleted"]) for row in good(decoded)] == [
+        (1, "a", "r", False),
+        (1, "b", "u", False),
+        (1, "b", "d", True),
+    ]
+    assert [row["at"].microsecond for row in good(decoded)] == [1000, 2000, 3000]
+    assert (decoded.skipped, bad(decoded)) == (1, {})
+
+
+def test_messages_with_and_without_a_schema_may_follow_each_other() -> None:
+    values = [event("c", None, {"id": 1}, 1, schema=True), event("c", None, {"id": 2}, 2), event("c", None, {"id": 3}, 3, schema=True)]
+    assert [row["id"] for row in good(decode(values, OPTIONS))] == [1, 2, 3]
+
+
+def test_columns_may_come_from_the_source_of_the_event() -> None:
+    spec = new_spec(id=pa.int64(), at=pa.int64(), op=pa.string(), origin=pa.string())
+    options = FormatOptions(format="debezium-json", columns={"at": "@source.lsn", "origin": "@source.db"})
+    [row] = good(decode([event("c", None, {"id": 1}, 77)], options, spec))
+    assert (row["at"], row["origin"]) == (77, "shop")
+
+
+@pytest.mark.parametrize(
+    "value, reason",
+    [
+        (event("d", None, None, 1), "a delete needs `before`"),
+        (event("t", None, None, 1), "op='t'"),
+        (order(1), "op='I'"),
+        ({"payload": None}, "op=None"),
+    ],
+)
+def test_what_is_no_change_of_a_row_is_a_bad_message(value: Any, reason: str) -> None:
+    decoded = decode([event("c", None, {"id": 1}, 1), value], OPTIONS)
+    assert [row["id"] for row in good(decoded)] == [1]
+    assert reason in bad(decoded)["orders/3@101"]

@@ -1,0 +1,72 @@
+"""Keys, headers and times of messages as columns; tombstones; deletes as the table's condition says."""
+
+import pyarrow as pa
+import pytest
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.spec.table_spec import TableLayout, plan_spec
+from opal_stream.formats.decoder import Decoder, FormatOptions
+from tests.opal_stream.orders import bad, decode, good, new_spec, order
+
+
+def test_columns_may_come_from_the_message() -> None:
+    spec = new_spec(
+        id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), key=pa.string(), trace=pa.binary(), part=pa.int32(), nth=pa.int64()
+    )
+    columns = {"at": "@timestamp", "key": "@key", "trace": "@header.trace", "part": "@partition", "nth": "@offset"}
+    [row] = good(decode([{"id": 1}], FormatOptions(columns=columns), spec, keys=[b"k"], headers=[[("trace", b"\xff"), ("x", None)]]))
+    assert (row["key"], row["trace"], row["part"], row["nth"], row["at"].year) == ("k", b"\xff", 3, 100, 2023)
+
+
+def test_members_of_the_key_may_be_columns_and_a_bad_key_is_a_bad_message() -> None:
+    options = FormatOptions(columns={"id": "@key.id"})
+    decoded = decode([order(0)] * 3, options, keys=[b'{"id": 7}', b"seven", None])
+    assert [row["id"] for row in good(decoded)] == [7]
+    assert list(bad(decoded)) == ["orders/3@101", "orders/3@102"]
+
+
+@pytest.mark.parametrize("key, number", [(b"7", 7), (b'{"id": 7}', 7)])
+def test_a_tombstone_deletes_the_key_at_the_time_of_the_message(key: bytes, number: int) -> None:
+    [row, _] = sorted(good(decode([order(1), None], keys=[None, key])), key=lambda row: not row["_opal_deleted"])
+    assert (row["id"], row["_opal_deleted"], row["at"].second) == (number, True, 21)
+
+
+def test_a_tombstone_without_a_key_and_one_for_a_table_without_deletes_are_bad() -> None:
+    assert bad(decode([None])) == {"orders/3@100": "key column 'id' is null"}
+    plain = plan_spec(pa.schema([("id", pa.int64()), ("at", pa.int64())]), TableLayout(keys=["id"], delta="at"))
+    assert "the table has no delete condition" in bad(decode([None], spec=plain, keys=[b"1"]))["orders/3@100"]
+
+
+@pytest.mark.parametrize(
+    "condition, deleted",
+    [("op = 'D'", [1]), ("op in ('D', 'I')", [0, 1]), ("OP == 'I'", [0]), ("op IS NULL", [2]), ("total = 5", [1]), ("gone", [2])],
+)
+def test_deletes_are_those_of_the_table_s_condition(condition: str, deleted: list[int]) -> None:
+    schema = pa.schema([("id", pa.int64()), ("op", pa.string()), ("total", pa.int64()), ("gone", pa.bool_()), ("at", pa.int64())])
+    spec = plan_spec(schema, TableLayout(keys=["id"], delta="at", deletes=condition))
+    values = [
+        {"id": 0, "op": "I", "total": 1, "at": 1},
+        {"id": 1, "op": "D", "total": 5, "at": 1, "gone": False},
+        {"id": 2, "at": 1, "gone": True},
+    ]
+    assert [row["id"] for row in good(decode(values, spec=spec)) if row["_opal_deleted"]] == deleted
+
+
+def test_a_condition_that_needs_sql_is_refused_at_the_start() -> None:
+    spec = plan_spec(pa.schema([("id", pa.int64()), ("at", pa.int64())]), TableLayout(keys=["id"], delta="at", deletes="upper(id) = 'D'"))
+    with pytest.raises(InvalidInputError, match="a stream cannot evaluate the table's delete condition"):
+        Decoder(spec, FormatOptions())
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (FormatOptions(format="xml"), "format 'xml' is unknown"),
+        (FormatOptions(format="avro"), "needs the address of a schema registry"),
+        (FormatOptions(columns={"at": "@op"}), "nothing is called '@op'"),
+        (FormatOptions(columns={"when": "@timestamp"}), "column 'when' is not in the table"),
+    ],
+)
+def test_options_that_fit_nothing_are_refused(options: FormatOptions, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        decode([], options)

@@ -1,0 +1,99 @@
+"""JSON messages to rows: times in both forms, and each bad message found without the good ones being lost."""
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opal_lake.errors import InvalidInputError
+from opal_stream.formats.decoder import FormatOptions
+from tests.opal_stream.orders import bad, decode, good, new_spec, order
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
+
+
+def test_members_become_columns_others_are_left_out_and_absent_ones_are_null() -> None:
+    decoded = decode([{**order(1), "more": {"x": [1]}}, {"id": 2, "at": 5, "op": "D"}])
+    first, second = good(decoded)
+    assert (first["name"], first["total"], first["_opal_deleted"]) == ("n1", 0.5, False)
+    assert (second["name"], second["total"], second["_opal_deleted"]) == (None, None, True)
+    assert decoded.rows["_opal_source"].to_pylist() == ["orders/3@100", "orders/3@101"]
+
+
+@pytest.mark.parametrize("moment", ["2026-01-02T03:04:05.678Z", "2026-01-02T04:04:05.678+01:00", "2026-01-02 03:04:05.678", 1767323045678])
+def test_a_time_is_text_or_a_number(moment: object) -> None:
+    [row] = good(decode([order(1, at=moment)]))
+    assert row["at"] == MOMENT
+
+
+def test_times_may_change_their_form_from_message_to_message() -> None:
+    spec = new_spec(id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), day=pa.date32(), cost=pa.decimal128(10, 2))
+    values = [
+        {"id": 1, "at": "2026-01-02T03:04:05.678Z", "day": "2026-01-02", "cost": "1.5"},
+        {"id": 2, "at": 1767323045678, "day": 20455, "cost": 1.5},
+        {"id": 3, "at": "2026-01-02T03:04:05.678Z", "day": 20455, "cost": 2},
+    ]
+    rows = good(decode(values, spec=spec))
+    assert [(row["id"], row["at"], row["day"]) for row in rows] == [(n, MOMENT, date(2026, 1, 2)) for n in (1, 2, 3)]
+    assert [row["cost"] for row in rows] == [Decimal("1.50"), Decimal("1.50"), Decimal("2.00")]
+
+
+def test_numbers_are_of_the_unit_that_the_stream_names() -> None:
+    [row] = good(decode([order(1, at=1767323045678000)], FormatOptions(time_unit="us")))
+    assert row["at"] == MOMENT
+    with pytest.raises(InvalidInputError, match="time_unit 'h' is unknown"):
+        decode([], FormatOptions(time_unit="h"))
+
+
+@pytest.mark.parametrize(
+    "message, reason",
+    [
+        (b"nope", "no JSON object"),
+        (b"", "no JSON object"),
+        (b"  ", "no JSON object"),
+        (b"[1]", "no JSON object"),
+        (b'{"id":1', "JSON parse error"),
+        (b'{"id":1}{"id":2}', "more than one JSON object"),
+        (b'{"id":1}\n{"id":2}', "more than one JSON object"),
+        (b'{"id":"x","at":1}', "changed from number to string"),
+        (b'{"id":1.5,"at":1}', "int64"),
+        (b'{"id":99999999999999999999,"at":1}', "int64"),
+        (b'{"id":1,"at":"soon"}', "timestamp"),
+        (b'{"id":1,"at":1,"name":"\xff"}', "utf-8"),
+        (b'{"at":1}', "key column 'id' is null"),
+        (b'{"id":1}', "delta column 'at' is null"),
+    ],
+)
+def test_a_bad_message_is_named_with_what_is_wrong_and_the_others_go_in(message: bytes, reason: str) -> None:
+    decoded = decode([order(1), message, order(2), order(3)])
+    assert [row["id"] for row in good(decoded)] == [1, 2, 3]
+    assert list(bad(decoded)) == ["orders/3@101"]
+    assert reason in bad(decoded)["orders/3@101"]
+    [kept] = [row for row in decoded.rows.to_pylist() if row["_opal_bad"]]
+    assert (kept["_opal_source"], kept["_opal_row"]) == ("orders/3@101", message.decode() if message.isascii() else kept["_opal_row"])
+
+
+def test_a_message_may_span_lines_and_begin_with_space() -> None:
+    pretty = json.dumps(order(1), indent=2).encode()
+    assert [row["id"] for row in good(decode([pretty, b" \n" + pretty, order(2)]))] == [1, 1, 2]
+
+
+VALUES = st.one_of(
+    st.integers(0, 9).map(lambda n: json.dumps(order(n)).encode()),
+    st.integers(0, 9).map(lambda n: json.dumps(order(n), indent=1).encode()),
+    st.sampled_from([b"", b"\n", b"{}", b"{}{}", b'{"id":1}\n{"id":2}', b"null", b'{"id":"x"}', b"}{", b'{"id":7,"at":"x"}']),
+    st.binary(max_size=8),
+)
+
+
+@given(st.lists(VALUES, max_size=12))
+def test_a_batch_gives_what_its_messages_give_one_by_one(values: list[bytes]) -> None:
+    """The fast way over joined lines never gives one message the row of another."""
+    together = decode(values)
+    alone = [decode([value]) for value in values]
+    assert good(together) == [row for decoded in alone for row in good(decoded)]
+    assert [message.position for message in together.bad] == [position for position, decoded in enumerate(alone) if decoded.bad]

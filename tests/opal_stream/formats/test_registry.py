@@ -1,0 +1,127 @@
+"""Avro and JSON in a registry's wire format, against a registry over HTTP."""
+
+import io
+import json
+import struct
+from datetime import UTC, datetime
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from opal_stream.errors import RegistryError
+from opal_stream.formats import registry as registries
+from opal_stream.formats.decoder import Decoder, FormatOptions
+from tests.fixtures_kafka import Registry
+from tests.opal_stream.orders import bad, batch, good, new_spec, order
+
+MOMENT = {"type": "long", "logicalType": "timestamp-millis"}
+FIRST = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "op", "type": "string"}, {"name": "at", "type": MOMENT}],
+}
+SECOND = {**FIRST, "fields": [*FIRST["fields"], {"name": "name", "type": ["null", "string"], "default": None}]}
+THIRD = {**FIRST, "fields": [*FIRST["fields"], {"name": "name", "type": "string", "default": "nobody"}]}
+
+
+def head(number: int) -> bytes:
+    return b"\0" + struct.pack(">I", number)
+
+
+def avro(number: int, schema: Any, record: Any) -> bytes:
+    sink = io.BytesIO()
+    fastavro.schemaless_writer(sink, fastavro.parse_schema(schema), record)
+    return head(number) + sink.getvalue()
+
+
+def record(number: int, **more: Any) -> dict[str, Any]:
+    return {"id": number, "op": "I", "at": datetime(2026, 1, 1, tzinfo=UTC), **more}
+
+
+def decoder(registry: Registry, form: str = "avro", **columns: pa.DataType) -> Decoder:
+    return Decoder(new_spec(**columns), FormatOptions(format=form, registry=registry.url))
+
+
+def test_records_are_read_by_the_schema_of_their_id_which_is_asked_for_once(registry: Registry) -> None:
+    registry.register(1, FIRST), registry.register(5, SECOND)
+    reader = decoder(registry)
+    values = [avro(1, FIRST, record(1)), avro(5, SECOND, record(2, name="b")), avro(1, FIRST, record(3))]
+    for _ in range(2):
+        assert [(row["id"], row["name"]) for row in good(reader.decode(batch(values)))] == [(1, None), (2, "b"), (3, None)]
+    assert registry.asked == [1, 5]
+
+
+def test_records_of_an_older_schema_get_the_defaults_of_the_newest(registry: Registry) -> None:
+    registry.register(1, FIRST), registry.register(6, THIRD)
+    values = [avro(6, THIRD, record(1, name="a")), avro(1, FIRST, record(2))]
+    assert [row["name"] for row in good(decoder(registry).decode(batch(values)))] == ["a", "nobody"]
+
+
+@pytest.mark.parametrize(
+    "value, reason",
+    [
+        (b"\0\0\0\0\x09rest", "no schema 9"),
+        (b"{}", "does not begin with a zero byte"),
+        (head(1), ""),
+        (head(1) + b"\xff" * 20, ""),
+    ],
+)
+def test_unknown_ids_and_damaged_records_are_bad_messages(registry: Registry, value: bytes, reason: str) -> None:
+    registry.register(1, FIRST)
+    decoded = decoder(registry).decode(batch([avro(1, FIRST, record(1)), value, avro(1, FIRST, record(2))]))
+    assert [row["id"] for row in good(decoded)] == [1, 2]
+    assert list(bad(decoded)) == ["orders/3@101"]
+    assert reason in bad(decoded)["orders/3@101"]
+
+
+def test_a_value_that_does_not_fit_the_table_s_column_is_a_bad_message(registry: Registry) -> None:
+    registry.register(5, SECOND)
+    reader = decoder(registry, id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), name=pa.int64())
+    decoded = reader.decode(batch([avro(5, SECOND, record(1)), avro(5, SECOND, record(2, name="b"))]))
+    assert [row["id"] for row in good(decoded)] == [1]
+    assert "column 'name'" in bad(decoded)["orders/3@101"]
+
+
+def test_json_in_the_wire_format(registry: Registry) -> None:
+    registry.register(3, {"type": "object"})
+    values = [head(3) + json.dumps(order(1)).encode(), head(4) + b"{}", json.dumps(order(2)).encode(), head(3) + b"{", b""]
+    decoded = decoder(registry, "json-registry").decode(batch(values))
+    assert [row["id"] for row in good(decoded)] == [1]
+    assert list(bad(decoded)) == ["orders/3@101", "orders/3@102", "orders/3@103", "orders/3@104"]
+
+
+def test_change_events_in_avro(registry: Registry) -> None:
+    row = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]}
+    members = [{"name": "before", "type": ["null", row]}, {"name": "after", "type": ["null", "Row"]}]
+    members += [{"name": "op", "type": "string"}, {"name": "ts_ms", "type": ["null", "long"]}]
+    envelope = {"type": "record", "name": "Envelope", "fields": members}
+    registry.register(8, envelope)
+    options = FormatOptions(format="debezium-avro", registry=registry.url, columns={"at": "@ts_ms", "op": "@op"})
+    events = [("c", None, {"id": 1, "name": "a"}), ("d", {"id": 1, "name": "a"}, None), ("u", {"id": 1, "name": "a"}, None)]
+    values = [avro(8, envelope, {"op": op, "before": before, "after": after, "ts_ms": 5}) for op, before, after in events]
+    decoded = Decoder(new_spec(), options).decode(batch([*values, None]))
+    assert [(found["id"], found["name"], found["_opal_deleted"]) for found in good(decoded)] == [(1, "a", False), (1, "a", True)]
+    assert (decoded.skipped, list(bad(decoded))) == (1, ["orders/3@102"])
+
+
+def test_where_a_new_schema_begins_is_told_until_it_is_learned(registry: Registry) -> None:
+    registry.register(1, FIRST), registry.register(5, SECOND)
+    reader = decoder(registry)
+    messages = batch([None, avro(1, FIRST, record(1)), avro(5, SECOND, record(2)), head(9), avro(1, FIRST, record(3))])
+    found = []
+    while (position := reader.unseen(messages)) is not None:
+        found.append(position)
+        reader.learn(messages.values[position])
+    assert found == [1, 2, 3]
+
+
+def test_a_registry_that_is_away_stops_the_stream_and_makes_no_bad_messages(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.register(1, FIRST)
+    registry.away = True
+    monkeypatch.setattr(registries, "_FIRST_PAUSE_S", 0.001)
+    with pytest.raises(RegistryError, match=r"did not give schema 1: HTTP Error 503.* try again"):
+        decoder(registry).decode(batch([avro(1, FIRST, record(1))]))
+    registry.away = False
+    assert len(good(decoder(registry).decode(batch([avro(1, FIRST, record(1))])))) == 1
