@@ -20,6 +20,7 @@ from airflow_provider_opal.triggers.events import EventsTrigger, TicksTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
+    from pydantic import JsonValue
 
 LOOKED_AT = "opal_looked_at"
 UNITS = ("minute", "hour", "day", "week", "month")
@@ -108,7 +109,7 @@ class PartitionTriggerSensor(BaseSensorOperator):
 
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         tick = tick_number(moment_ms("start_timestamp", self.start_timestamp), self.frequency, self.frequency_unit, now_ms)
-        look = {"try": context["ti"].try_number, "tick": tick}
+        look: dict[str, JsonValue] = {"try": context["ti"].try_number, "tick": tick}
         if tick is None or context["task_state_store"].get(LOOKED_AT) == look:
             return False
         context["task_state_store"].set(LOOKED_AT, look)

@@ -104,7 +104,7 @@ class RelayOperator(BaseOperator):
         ti, name = context["ti"], {"dag_id": str(pending["dag"]), "task_ids": str(pending["task"]), "run_id": str(pending["run"])}
         states = ti.get_task_states(dag_id=name["dag_id"], task_ids=[name["task_ids"]], run_ids=[name["run_id"]])
         if str(states.get(name["run_id"], {}).get(name["task_ids"])) == SUCCESS:
-            returned = ti.xcom_pull(**name)
+            returned = ti.xcom_pull(dag_id=name["dag_id"], task_ids=name["task_ids"], run_id=name["run_id"])
             if isinstance(returned, dict) and "to" in returned:
                 reader.acknowledge(int(returned["to"]))
                 return
@@ -144,8 +144,8 @@ class RelayOperator(BaseOperator):
             self.log.info("no DAG by partition hears of %s events of %s, which have no key that Airflow takes: %s", len(seqs), table, seqs)
         own = [lakechime_asset(table, cluster=owner, snapshots=kind) for owner, table in self.tables for kind in (False, True)]
         self.outlets = [*(outlet for outlet in self.outlets if outlet not in own), *keys]
-        for asset, seqs in keys.items():
+        for asset, seq_of_key in keys.items():
             emitted = context["outlet_events"][asset]
-            emitted.add_partitions(list(seqs))
+            emitted.add_partitions(list(seq_of_key))
             emitted.extra = {**given}
         return sum(map(len, keys.values()))

@@ -13,26 +13,23 @@ from typing import TYPE_CHECKING
 
 from lakechime.client import LakeChime
 from lakechime.event import DEFAULT_CLUSTER
-from lakechime.location import URL_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from opal_lake.log.commit_log import CommitLog
     from opal_lake.log.snapshot import Snapshot
 
-URL, TOKEN, CLUSTER, TABLE = URL_VARIABLE, "LAKECHIME_TOKEN", "LAKECHIME_CLUSTER", "LAKECHIME_TABLE"
+URL, TOKEN, CLUSTER, TABLE = "LAKECHIME_URL", "LAKECHIME_TOKEN", "LAKECHIME_CLUSTER", "LAKECHIME_TABLE"
 WAIT_SECONDS = 5.0
 PAUSE_SECONDS = 60.0
 
 logger = logging.getLogger("lakechime")
 
 
-def after_commit(log: "CommitLog", head: "Callable[[], Snapshot]") -> None:
-    """An `opal.after_commit` entry point. Costs nothing where nobody has named a place for events."""
+def after_commit(log: "CommitLog", head: "Snapshot") -> None:
+    """An `opal.after_commit` entry point."""
     url = os.environ.get(URL)
     if url:
-        _registrar_of(url, os.environ.get(TOKEN)).register(log, head())
+        _registrar_of(url, os.environ.get(TOKEN)).register(log, head)
 
 
 @dataclass(slots=True)
