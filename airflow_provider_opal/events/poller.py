@@ -12,13 +12,15 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from airflow_provider_opal.hooks.lakechime import LakeChimeHook
 
 if TYPE_CHECKING:
-    from lakechime import DataChangeEvent, Interest, LakeChime
+    from lakechime import DataChangeEvent, Found, Interest, LakeChime
+    from lakechime.answers import TableName
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,10 @@ class Waiter:
     def tell(self, seq: int | None) -> None:
         if not self.answer.done():
             self.answer.set_result(seq)
+
+    def fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,17 +123,37 @@ class Poller:
 
     async def _find(self, client: "LakeChime") -> None:
         asking = list(self._new)
-        found = await asyncio.to_thread(client.find, [waiter.interest for waiter in asking])
+        found = await self._asked(client, asking)
         if not self._waiting:
             self._cursor = found.head  # else what is known of the others stays: they may see an event twice, and never miss one
         self._new = self._new[len(asking) :]
         for waiter, seq in zip(asking, found.seqs, strict=True):
             self._take(waiter, seq)
+        behind = [(waiter, waiter.interest.after) for waiter in asking if waiter.interest.after > 0 and not waiter.answer.done()]
+        if behind:
+            page = await asyncio.to_thread(client.tail, found.head, 1)
+            await self._fail_expired(client, behind, page.expired)
+
+    async def _asked(self, client: "LakeChime", asking: Sequence[Waiter]) -> "Found":
+        """By one query; or, if that is refused, one by one, so that only who asks what cannot be asked is told so."""
+        from lakechime import Found, InvalidEventError
+
+        with suppress(InvalidEventError):
+            return await asyncio.to_thread(client.find, [waiter.interest for waiter in asking])
+        answers: list[Found | None] = []
+        for waiter in asking:
+            try:
+                answers.append(await asyncio.to_thread(client.find, [waiter.interest]))
+            except InvalidEventError as error:
+                waiter.fail(error)
+                answers.append(None)
+        seqs = tuple(None if answer is None else answer.seqs[0] for answer in answers)
+        return Found(seqs=seqs, head=min((answer.head for answer in answers if answer is not None), default=0))
 
     async def _read_on(self, client: "LakeChime") -> None:
         from lakechime.event import partition_text
 
-        more = True
+        begun, expired, more = self._cursor, 0, True
         while more and self._waiting:
             page = await asyncio.to_thread(client.tail, self._cursor, PAGE)
             for registered in page.events:
@@ -137,11 +163,30 @@ class Poller:
                 for waiter in waiting:
                     if waiter.wants(event, partition):
                         waiter.tell(event.seq)
-            self._cursor, more = page.next_after, page.more
+            expired, self._cursor, more = max(expired, page.expired), page.next_after, page.more
             self._forget()
+        await self._fail_expired(client, [(waiter, max(begun, waiter.interest.after)) for waiter in self._waiters()], expired)
+
+    async def _fail_expired(self, client: "LakeChime", waiters: Sequence[tuple[Waiter, int]], expired: int) -> None:
+        """Those whose tables have lost events that nobody matched with what they wait for: each with the place up to which it was."""
+        lost: dict[tuple[TableName, ...], int] = {}
+        for waiter, seen in waiters:
+            if expired <= seen or waiter.answer.done():
+                continue
+            tables = waiter.interest.tables
+            if tables not in lost:
+                page = await asyncio.to_thread(partial(client.events, tables, after=seen, until=seen, limit=1))  # what expired alone
+                lost[tables] = page.expired
+            if lost[tables] > seen:
+                waiter.fail(
+                    RuntimeError(
+                        f"events after {seen} up to {lost[tables]} of {', '.join(str(table) for table in tables)} have expired before they "
+                        "were looked at. Read the tables whole, and keep events for longer than anybody waits"
+                    )
+                )
 
     def _take(self, waiter: Waiter, seq: int | None) -> None:
-        if seq is not None or not waiter.stays:
+        if seq is not None or not waiter.stays or waiter.answer.done():
             waiter.tell(seq)
             return
         for table in waiter.interest.tables:
@@ -158,15 +203,17 @@ class Poller:
         self._forget()
         return bool(self._new or self._waiting)
 
+    def _waiters(self) -> list[Waiter]:
+        """Each once, though it waits for several tables."""
+        return list({id(waiter): waiter for waiting in self._waiting.values() for waiter in waiting}.values())
+
     def _everybody(self) -> Iterator[Waiter]:
         yield from self._new
-        for waiting in self._waiting.values():
-            yield from waiting
+        yield from self._waiters()
 
     def _fail(self, error: Exception) -> None:
         for waiter in self._everybody():
-            if not waiter.answer.done():
-                waiter.answer.set_exception(error)
+            waiter.fail(error)
 
     async def _pause(self, failures: int) -> None:
         """As long as the most impatient one wants, or until somebody new comes."""
@@ -196,4 +243,9 @@ def poller_of(conn_id: str) -> Poller:
 async def wait_for_all(conn_id: str, interests: Sequence["Interest"], interval_s: float) -> int:
     """Wait until each of the interests has an event; the place of the last one."""
     poller = poller_of(conn_id)
-    return max(await asyncio.gather(*(poller.wait(interest, interval_s) for interest in interests)))
+    waiting = [asyncio.ensure_future(poller.wait(interest, interval_s)) for interest in interests]
+    try:
+        return max(await asyncio.gather(*waiting))
+    finally:
+        for one in waiting:
+            one.cancel()  # of several that fail together, none stays behind

@@ -1,9 +1,8 @@
 """PartitionTriggerSensor: waits until a partition of a table was registered, of a table of any format."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
@@ -14,13 +13,16 @@ from airflow_provider_opal.events.handover import hand_over
 from airflow_provider_opal.events.interest import checked_partition, checked_tags
 from airflow_provider_opal.events.moments import moment_ms
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
+from airflow_provider_opal.sensors.waiting import defer_within
 from airflow_provider_opal.templated import is_templated
 from airflow_provider_opal.triggers.events import EventsTrigger, TicksTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
+    from pydantic import JsonValue
 
+LOOKED_AT = "opal_looked_at"
 UNITS = ("minute", "hour", "day", "week", "month")
 
 
@@ -31,8 +33,8 @@ class PartitionTriggerSensor(BaseSensorOperator):
     `start_timestamp`, `frequency` and `frequency_unit`, when the task begins and at start_timestamp + n * frequency alone. Before
     `start_timestamp` nothing is looked for. Months have the lengths of the calendar, in UTC.
 
-    `skip_when_empty` looks once, and skips if the partition is not there: the schedule of the DAG is the frequency then. The newest
-    `max_events` are returned. The events are variables for tasks, too, in XCom as `environment`.
+    `skip_when_empty` looks once, and skips if the partition is not there: the schedule of the DAG is the frequency then. With `max_events`
+    only so many are returned, the newest. The events are variables for tasks, too, in XCom as `environment`.
     """
 
     template_fields: Sequence[str] = ("table", "partition", "tags", "cluster", "start_timestamp", "lakechime_conn_id")
@@ -49,7 +51,7 @@ class PartitionTriggerSensor(BaseSensorOperator):
         frequency: int | None = None,
         frequency_unit: str | None = None,
         skip_when_empty: bool = False,
-        max_events: int = 1000,
+        max_events: int | None = None,
         lakechime_conn_id: str = DEFAULT_LAKECHIME_CONN_ID,
         deferrable: bool | None = None,
         **kwargs: Any,
@@ -65,9 +67,8 @@ class PartitionTriggerSensor(BaseSensorOperator):
         self.max_events = max_events
         self.lakechime_conn_id = lakechime_conn_id
         self.deferrable = conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
-        self._looked_at: int | None = None
 
-    def execute(self, context: "Context") -> list[dict[str, Any]]:
+    def execute(self, context: "Context", deadline_s: float | None = None) -> list[dict[str, Any]]:
         """Looks once before it defers."""
         if not self.deferrable and not self.skip_when_empty:
             return list(super().execute(context))
@@ -76,39 +77,43 @@ class PartitionTriggerSensor(BaseSensorOperator):
             return list(poked.xcom_value or [])
         if self.skip_when_empty:
             raise AirflowSkipException(f"partition {self.partition} of {self.table} is not there yet")
-        self.defer(trigger=self._trigger(), method_name="resume", timeout=timedelta(seconds=self.timeout))
-        raise AssertionError("defer never returns")
+        defer_within(self, self._trigger(), deadline_s)
 
-    def resume(self, context: "Context", event: Mapping[str, int]) -> list[dict[str, Any]]:
+    def resume(self, context: "Context", event: Mapping[str, int], deadline_s: float | None = None) -> list[dict[str, Any]]:
         """After the trigger has fired."""
-        self._looked_at = None
-        return self.execute(context)
+        context["task_state_store"].set(LOOKED_AT, {})
+        return self.execute(context, deadline_s)
 
     def poke(self, context: "Context") -> PokeReturnValue:
         from lakechime import Interest
         from lakechime.triggers.reader import read_all
 
-        if not self._is_due():
+        if not self._is_due(context):
             return PokeReturnValue(is_done=False)
         partition, tags = checked_partition(self.partition), checked_tags(self.tags)
         with closing(LakeChimeHook(self.lakechime_conn_id).get_conn()) as client:
             interest = Interest(tables=((self.cluster, self.table),), partition=tuple(partition), tags=tags)
-            newest = deque((registered.event for registered in read_all(client, interest)), maxlen=self.max_events)
-        if not newest:
+            found = [registered.event for registered in read_all(client, interest)]
+        if not found:
             return PokeReturnValue(is_done=False)
-        return PokeReturnValue(is_done=True, xcom_value=hand_over(context, list(newest), partition=partition, tags=tags))
+        newest = found if self.max_events is None else found[-self.max_events :]
+        if len(newest) < len(found):
+            self.log.warning("%s events match, and max_events=%s of them are returned: the newest", len(found), self.max_events)
+        return PokeReturnValue(is_done=True, xcom_value=hand_over(context, newest, partition=partition, tags=tags))
 
-    def _is_due(self) -> bool:
-        """Every time; or once for each tick, the first time for the last one that has passed."""
+    def _is_due(self, context: "Context") -> bool:
+        """Every time; or once for each tick, a try's first time for the last one that has passed. Between two looks the process may end."""
         if self.frequency is None or self.frequency_unit is None:
             return True
         from lakechime.triggers.schedule import tick_number
 
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         tick = tick_number(moment_ms("start_timestamp", self.start_timestamp), self.frequency, self.frequency_unit, now_ms)
-        is_due = tick is not None and tick != self._looked_at
-        self._looked_at = tick
-        return is_due
+        look: dict[str, JsonValue] = {"try": context["ti"].try_number, "tick": tick}
+        if tick is None or context["task_state_store"].get(LOOKED_AT) == look:
+            return False
+        context["task_state_store"].set(LOOKED_AT, look)
+        return True
 
     def _trigger(self) -> "BaseTrigger":
         what: dict[str, Any] = {"lakechime_conn_id": self.lakechime_conn_id, "partition": list(self.partition), "tags": dict(self.tags)}

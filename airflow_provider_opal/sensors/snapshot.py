@@ -5,7 +5,6 @@ Only versions that changed the view count: `OpalHook.versions_after`.
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from airflow_provider_opal.events.runs import Start, checked_start, default_cons
 from airflow_provider_opal.events.state import AssetState, state_of
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
 from airflow_provider_opal.hooks.opal import OpalHook
+from airflow_provider_opal.sensors.waiting import defer_within
 from airflow_provider_opal.templated import is_templated
 from airflow_provider_opal.triggers.events import EventsTrigger
 from airflow_provider_opal.triggers.snapshot import SnapshotTrigger
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
     from airflow.triggers.base import BaseTrigger
 
-    from lakechime import LakeChime
+    from lakechime import DataChangeEvent, LakeChime
 
 Found = dict[str, Any]
 
@@ -42,7 +42,8 @@ class SnapshotTriggerSensor(BaseSensorOperator):
     the events themselves are in XCom as `events`, and as variables for tasks in `environment`.
 
     The watermark of a `consumer` (default: DAG and task) moves when the sensor succeeds; that of events with `acknowledge=False` moves by
-    an AcknowledgeOperator at the end of the flow. What a run has got stays its own: cleared, it gets the same range again. A new consumer
+    an AcknowledgeOperator at the end of the flow. What a run has got stays its own: cleared, it gets the same range again, and fails if
+    some of it has expired. A run that is killed before its events are its own leaves them to the next one. A new consumer
     starts at the newest version or event (`start="head"`: what is there counts as seen), at the first one (`start="all"`), or after a
     number. `max_versions` and `max_events` cut a long backlog into several runs.
 
@@ -107,7 +108,7 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         """The asset of the table. ValueError while the table is a template."""
         return opal_asset(str(self.table), opal_conn_id=self.opal_conn_id)
 
-    def execute(self, context: "Context") -> Found:
+    def execute(self, context: "Context", deadline_s: float | None = None) -> Found:
         """Looks once before it defers: only a running task can reach its state."""
         if not self.deferrable and not self.skip_when_empty:
             return self._finish(context, super().execute(context))
@@ -116,12 +117,11 @@ class SnapshotTriggerSensor(BaseSensorOperator):
             return self._finish(context, poked.xcom_value or {})
         if self.skip_when_empty:
             raise AirflowSkipException(f"nothing is new of {self.table or self.tables}")
-        self.defer(trigger=self._trigger(context), method_name="resume", timeout=timedelta(seconds=self.timeout))
-        raise AssertionError("defer never returns")
+        defer_within(self, self._trigger(context), deadline_s)
 
-    def resume(self, context: "Context", event: Mapping[str, int]) -> Found:
+    def resume(self, context: "Context", event: Mapping[str, int], deadline_s: float | None = None) -> Found:
         """After the trigger has fired. Of events it only says that there are some: another run may have taken them meanwhile."""
-        return self.execute(context) if self.of_events else self._finish(context, event)
+        return self.execute(context, deadline_s) if self.of_events else self._finish(context, event)
 
     def poke(self, context: "Context") -> PokeReturnValue:
         found = self._events(context) if self.of_events else self._versions(context)
@@ -159,12 +159,10 @@ class SnapshotTriggerSensor(BaseSensorOperator):
 
     def _events(self, context: "Context") -> Found | None:
         with closing(self._client()) as client:
-            consumer = self._event_consumer(context, client)
-            taken = consumer.take()
-            if taken is not None:
-                plain = hand_over(context, consumer.events(taken), tags=self.tags)
-                context["ti"].xcom_push(key=EVENTS_KEY, value=plain)
-            return taken
+            return self._event_consumer(context, client).take(partial(self._hand_over, context))
+
+    def _hand_over(self, context: "Context", events: Sequence["DataChangeEvent"]) -> None:
+        context["ti"].xcom_push(key=EVENTS_KEY, value=hand_over(context, events, tags=self.tags))
 
     def _client(self) -> "LakeChime":
         return LakeChimeHook(self.lakechime_conn_id or DEFAULT_LAKECHIME_CONN_ID).get_conn()

@@ -2,17 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import SharedStreamProducer
 
 from airflow_provider_opal.assets import DEFAULT_CLUSTER
-from airflow_provider_opal.events.consumer import WATERMARK, check_interest, seq_of
+from airflow_provider_opal.events.consumer import check_expired, check_interest, seq_of
 from airflow_provider_opal.events.interest import checked_tables, checked_tags, interests_of, table_pairs
 from airflow_provider_opal.events.poller import wait_for_all
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
+from lakechime.answers import SEEN_EVENTS
 
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import AdvanceItem
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from lakechime import LakeChime, Page
 
 MAX_EVENTS = 100
+LONGEST_QUIET_S = 600.0  # then its watermark moves, though nothing came
 
 
 class LakeChimeTrigger(BaseEventTrigger):
@@ -83,13 +85,18 @@ class EventStream(SharedStreamProducer):
     async def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
         trigger, seen = self.trigger, await asyncio.to_thread(self._seen)
         while True:
-            interests = interests_of(trigger.tables, after=seen, tags=trigger.tags)
-            await wait_for_all(trigger.lakechime_conn_id, interests, trigger.poke_interval_s)
             page = await asyncio.to_thread(self._page, seen)
+            check_expired(trigger.consumer, trigger.tables, seen, page.expired)
             if page.events:
                 events = [registered.event.to_json() for registered in page.events]
                 yield {"from": seen, "to": page.next_after, "events": events}, page.next_after
+            else:
+                await asyncio.to_thread(self._pass_over, seen, page.next_after)
             seen = page.next_after
+            if not page.more:
+                interests = interests_of(trigger.tables, after=seen, tags=trigger.tags)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(wait_for_all(trigger.lakechime_conn_id, interests, trigger.poke_interval_s), LONGEST_QUIET_S)
 
     async def advance(self, batch: Sequence["AdvanceItem"]) -> None:
         """All up to the last one are stored, unless one failed: then it comes again."""
@@ -103,11 +110,18 @@ class EventStream(SharedStreamProducer):
         from lakechime import ConflictError
 
         with closing(self._client()) as client:
-            while (kept := client.watermark(self.trigger.consumer, WATERMARK)) is None or seq_of(kept) < seq:
+            while (kept := client.watermark(self.trigger.consumer, SEEN_EVENTS)) is None or seq_of(kept) < seq:
                 try:
-                    client.put_watermark(self.trigger.consumer, WATERMARK, seq, expected=None if kept is None else kept.revision)
+                    client.put_watermark(self.trigger.consumer, SEEN_EVENTS, seq, expected=None if kept is None else kept.revision)
                 except ConflictError:
                     continue
+
+    def _pass_over(self, seen: int, covered: int) -> None:
+        """Nothing that matches is up to there: retention need not keep it, once all before it is stored."""
+        with closing(self._client()) as client:
+            kept = client.watermark(self.trigger.consumer, SEEN_EVENTS)
+        if covered > seen and kept is not None and seq_of(kept) == seen:
+            self.acknowledge(covered)
 
     def _client(self) -> "LakeChime":
         return LakeChimeHook(self.trigger.lakechime_conn_id).get_conn()
@@ -115,10 +129,10 @@ class EventStream(SharedStreamProducer):
     def _seen(self) -> int:
         with closing(self._client()) as client:
             check_interest(client, self.trigger.consumer, self.trigger.tables, self.trigger.tags)
-            kept = client.watermark(self.trigger.consumer, WATERMARK)
+            kept = client.watermark(self.trigger.consumer, SEEN_EVENTS)
             if kept is not None:
                 return seq_of(kept)
-            return seq_of(client.put_watermark(self.trigger.consumer, WATERMARK, client.head(), expected=None))
+            return seq_of(client.put_watermark(self.trigger.consumer, SEEN_EVENTS, client.head(), expected=None))
 
     def _page(self, seen: int) -> "Page":
         with closing(self._client()) as client:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_opal.events.consumer import WATERMARK, seq_of
+from airflow_provider_opal.events.consumer import seq_of
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
+from lakechime.answers import SEEN_EVENTS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,7 +44,7 @@ class AcknowledgeOperator(BaseOperator):
             )
         consumer = self.consumer or f"{context['ti'].dag_id}.{self.sensor}"
         with closing(LakeChimeHook(self.lakechime_conn_id).get_conn()) as client:
-            before = client.watermark(consumer, WATERMARK)
+            before = client.watermark(consumer, SEEN_EVENTS)
             seen = -1 if before is None else seq_of(before)
             if before is None or seen not in (given["from"], given["to"]):
                 raise AirflowFailException(
@@ -52,7 +53,7 @@ class AcknowledgeOperator(BaseOperator):
                 )
             try:
                 if seen != given["to"]:
-                    client.put_watermark(consumer, WATERMARK, given["to"], expected=before.revision)
+                    client.put_watermark(consumer, SEEN_EVENTS, given["to"], expected=before.revision)
             except ConflictError as error:
                 raise AirflowFailException(f"another flow moved the watermark of consumer {consumer!r} in this moment: {error}") from error
         return int(given["to"])

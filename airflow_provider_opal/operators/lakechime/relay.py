@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_opal.assets import DEFAULT_CLUSTER, distinct, lakechime_asset
-from airflow_provider_opal.events.consumer import EventConsumer, seq_of
+from airflow_provider_opal.events.consumer import EventConsumer, check_expired, seq_of
 from airflow_provider_opal.events.interest import asset_keys, checked_tables, checked_tags, table_pairs
 from airflow_provider_opal.events.runs import Start, checked_start, default_consumer
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
@@ -32,8 +32,9 @@ class RelayOperator(BaseOperator):
     """Emits events of `lakechime_asset(table)` with the partition keys, and of `lakechime_asset(table, snapshots=True)` with the snapshots.
 
     A DAG with `schedule=PartitionedAssetTimetable(assets=lakechime_asset("shop.raw"))` then runs once a key. Airflow emits the events of a
-    run when its task has succeeded; so the next run asks for that before it moves the watermark over them. What was not emitted for sure is
-    emitted again: at least once, and in order from run to run. Two Airflows that share one LakeChime need a `consumer` each.
+    run when its task has succeeded; so the next run asks for that, and for what the task returned, before it moves the watermark over them.
+    What was not emitted for sure is emitted again: at least once, and in order from run to run. A run that was marked success by hand
+    emitted nothing. Two Airflows that share one LakeChime need a `consumer` each.
 
     Waits deferred until there is something; after `longest` it skips, so that a changed DAG gets its turn.
     """
@@ -56,6 +57,8 @@ class RelayOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if not self.do_xcom_push:
+            raise ValueError("the next run asks for what a relay returned, to know what was emitted; leave do_xcom_push on")
         self.tables = table_pairs(checked_tables(tables), cluster)
         self.tags = checked_tags(tags)
         self.consumer = consumer
@@ -76,10 +79,13 @@ class RelayOperator(BaseOperator):
             self._settle(context, reader)
             seen = seq_of(reader.watermark())
             page = client.events(self.tables, after=seen, tags=self.tags, limit=self.max_events)
+            check_expired(consumer, self.tables, seen, page.expired)
             if page.events:
                 self._note(context, client, consumer, page.next_after)
+            else:  # retention need not keep for the relay what is not its own
+                reader.acknowledge(page.next_after)
         if not page.events:
-            self._wait(seen)
+            self._wait(page.next_after)
         given = {"from": seen, "to": page.next_after}
         return {**given, "emitted": self._emit(context, given, [registered.event for registered in page.events])}
 
@@ -93,14 +99,19 @@ class RelayOperator(BaseOperator):
         """Move the watermark over what an earlier run has emitted, if it has."""
         kept = reader.client.watermark(reader.consumer, PENDING)
         pending = kept.value if kept is not None else None
-        if not isinstance(pending, dict):
+        if not isinstance(pending, dict) or int(pending["to"]) <= seq_of(reader.watermark()):
             return
-        ti = context["ti"]
-        states = ti.get_task_states(dag_id=str(pending["dag"]), task_ids=[str(pending["task"])], run_ids=[str(pending["run"])])
-        if str(states.get(pending["run"], {}).get(pending["task"])) == SUCCESS:
-            reader.acknowledge(int(pending["to"]))
-        elif pending["run"] != ti.run_id:
-            self.log.warning("run %s did not succeed: what it may have emitted is emitted again", pending["run"])
+        ti, name = context["ti"], {"dag_id": str(pending["dag"]), "task_ids": str(pending["task"]), "run_id": str(pending["run"])}
+        states = ti.get_task_states(dag_id=name["dag_id"], task_ids=[name["task_ids"]], run_ids=[name["run_id"]])
+        if str(states.get(name["run_id"], {}).get(name["task_ids"])) == SUCCESS:
+            returned = ti.xcom_pull(dag_id=name["dag_id"], task_ids=name["task_ids"], run_id=name["run_id"])
+            if isinstance(returned, dict) and "to" in returned:
+                reader.acknowledge(int(returned["to"]))
+                return
+        if name["run_id"] != ti.run_id:
+            self.log.warning(
+                "run %s did not succeed by itself: what it may have emitted, up to %s, is emitted again", name["run_id"], pending["to"]
+            )
 
     def _note(self, context: "Context", client: "LakeChime", consumer: str, seq: int) -> None:
         ti, kept = context["ti"], client.watermark(consumer, PENDING)
@@ -121,14 +132,20 @@ class RelayOperator(BaseOperator):
     def _emit(self, context: "Context", given: Mapping[str, int], events: Iterable["DataChangeEvent"]) -> int:
         """An asset without a key in this range has no event: an outlet without one would emit an event without a key."""
         keys: dict[Asset, dict[str, int]] = {}
+        without: dict[str, list[int]] = {}
         for event in events:
-            for key, snapshots in zip(asset_keys(event), (False, True), strict=True):
+            partition, snapshot = asset_keys(event)
+            for key, snapshots in ((partition, False), (snapshot, True)):
                 if key is not None:
                     keys.setdefault(lakechime_asset(event.table, cluster=event.cluster, snapshots=snapshots), {})[key] = event.seq or 0
+            if partition is None:
+                without.setdefault(event.table, []).append(event.seq or 0)
+        for table, seqs in without.items():
+            self.log.info("no DAG by partition hears of %s events of %s, which have no key that Airflow takes: %s", len(seqs), table, seqs)
         own = [lakechime_asset(table, cluster=owner, snapshots=kind) for owner, table in self.tables for kind in (False, True)]
         self.outlets = [*(outlet for outlet in self.outlets if outlet not in own), *keys]
-        for asset, seqs in keys.items():
+        for asset, seq_of_key in keys.items():
             emitted = context["outlet_events"][asset]
-            emitted.add_partitions(list(seqs))
+            emitted.add_partitions(list(seq_of_key))
             emitted.extra = {**given}
         return sum(map(len, keys.values()))

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lakechime.answers import SEEN_EVENTS, Interest, Registered, TableName, table_name
+from lakechime.answers import Interest, Registered, TableName, table_name
 from lakechime.errors import InvalidEventError
 from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, checked_tags
 from lakechime.triggers.reader import Reader, read_all
 
-WATERMARK = SEEN_EVENTS  # the key of the watermark that a snapshot trigger's consumer keeps; its value is a seq
 Mode = Literal["any", "all"]
 
 
@@ -24,6 +23,20 @@ class Fired:
     from_seq: int
     to_seq: int
     expired: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a look after the watermark found.
+
+    `covered_seq`: no event that matches is up to there but those of `fired`, so where it did not fire the watermark may move there, and
+    retention need not wait for a consumer whose tables are quiet. `expired_seq`: the greatest seq of these tables that retention deleted;
+    if it is after the watermark, some may be missing.
+    """
+
+    fired: Fired | None
+    covered_seq: int
+    expired_seq: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,22 +67,29 @@ class SnapshotTrigger:
 
         Where each table has to have one there may be more: the first of every table is always among them.
         """
+        return self.look(reader, after_seq, max_events).fired
+
+    def look(self, reader: Reader, after_seq: int, max_events: int = 1000) -> Look:
+        """The same, with what a look that found too little says."""
         least = 0
         if self.mode == "all":
             found = reader.find(self.interests(after_seq))
             firsts = [seq for seq in found.seqs if seq is not None]
             if len(firsts) < len(found.seqs):
-                return None
+                covered = min(firsts) - 1 if firsts else found.head
+                page = reader.events(self.tables, after=after_seq, until=after_seq, limit=1)  # for what has expired alone
+                return Look(fired=None, covered_seq=max(after_seq, covered), expired_seq=page.expired)
             least = max(firsts)
         page = reader.events(self.tables, after=after_seq, tags=self.tags, limit=max_events)
         if not page.events:
-            return None
+            return Look(fired=None, covered_seq=page.next_after, expired_seq=page.expired)
         events, to_seq = list(page.events), page.next_after
         if to_seq < least:
             events += self._up_to(reader, to_seq, least)
             to_seq = least
         matching = tuple(registered.event for registered in events)
-        return Fired(events=matching, from_seq=after_seq, to_seq=to_seq, expired=after_seq < page.expired)
+        fired = Fired(events=matching, from_seq=after_seq, to_seq=to_seq, expired=after_seq < page.expired)
+        return Look(fired=fired, covered_seq=to_seq, expired_seq=page.expired)
 
     def _up_to(self, reader: Reader, after: int, until: int) -> list[Registered]:
         return list(read_all(reader, Interest(tables=tuple(self.tables), tags=self.tags, after=after), until))

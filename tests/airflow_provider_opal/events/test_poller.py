@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_opal.events import poller
 from airflow_provider_opal.events.interest import interests_of
 from airflow_provider_opal.events.poller import poller_of, wait_for_all
-from lakechime import AccessError, LakeChime, UnavailableError
+from lakechime import AccessError, InvalidEventError, LakeChime, UnavailableError
 from tests.airflow_provider_opal.chime import chime, event, put
 
 __all__ = ["chime"]
@@ -174,3 +174,65 @@ def test_all_of_some_tables_are_waited_for(chime: LakeChime) -> None:
         return await asyncio.wait_for(waiting, 10)
 
     assert asyncio.run(wait()) == 2
+
+
+def test_one_who_asks_what_cannot_be_asked_is_told_and_the_others_are_answered(chime: LakeChime) -> None:
+    async def wait() -> list[Any]:
+        waiting = waiter(1, interval_s=0.05)
+        await polled(1)
+        [wrong] = interests_of([("default", "")])
+        together = [waiter(2, interval_s=0.05), asyncio.ensure_future(poller_of(CONN).wait(wrong, 0.05)), waiter(3, interval_s=0.05)]
+        with pytest.raises(InvalidEventError, match="table"):
+            await asyncio.wait_for(together.pop(1), 10)
+        put(chime, event("shop.t1"), event("shop.t3"), event("shop.t2"))
+        return list(await asyncio.wait_for(asyncio.gather(waiting, *together), 10))
+
+    assert asyncio.run(wait()) == [1, 3, 2]
+
+
+def tagged(after: int = 0) -> "asyncio.Task[int]":
+    [interest] = interests_of([("default", "shop.t1")], after=after, tags={"done": "yes"})
+    return asyncio.ensure_future(poller_of(CONN).wait(interest, 0.05))
+
+
+def lose(client: LakeChime, number: int) -> None:
+    """An event that a tagged waiter waits for expires; that of another table that goes too is no loss to it."""
+    put(client, event("shop.t1", snapshot=number, tags={"done": "yes"}), event("shop.t1", snapshot=number + 1))
+    client.expire(2**50, keep_unseen=False)
+
+
+def test_who_waits_for_events_that_expired_before_anybody_looked_is_told(chime: LakeChime, monkeypatch: pytest.MonkeyPatch) -> None:
+    tail = LakeChime.tail
+    losing: list[int] = []
+
+    def slow(self: LakeChime, *arguments: int) -> Any:
+        while losing:
+            lose(chime, losing.pop())
+        return tail(self, *arguments)
+
+    monkeypatch.setattr(LakeChime, "tail", slow)
+
+    async def wait() -> bool:
+        waiting, other = tagged(), waiter(2, interval_s=0.05)
+        await polled(1)
+        losing.append(1)
+        with pytest.raises(RuntimeError, match=r"events after 0 up to 1 of .*shop.t1.* have expired.*Read the tables whole"):
+            await asyncio.wait_for(waiting, 10)
+        return other.cancel()
+
+    assert asyncio.run(wait()), "whose table lost nothing waits on"
+
+
+def test_who_comes_back_after_its_events_expired_is_told(chime: LakeChime) -> None:
+    """As after a triggerer that was away: new consumers, after nothing, begin with what is left."""
+    lose(chime, 1)
+    lose(chime, 3)
+
+    async def wait() -> None:
+        fresh = tagged()
+        with pytest.raises(RuntimeError, match="events after 1 up to 3 of"):
+            await asyncio.wait_for(tagged(after=1), 10)
+        assert not fresh.done()
+        fresh.cancel()
+
+    asyncio.run(wait())

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow.serialization.serialized_objects import DagSerialization
+from structlog.testing import capture_logs
 
 from airflow_provider_opal import RelayOperator, lakechime_asset, relay_dag
 from airflow_provider_opal.events.interest import partition_key
@@ -23,6 +24,7 @@ class Relay:
     def __init__(self, **more: Any) -> None:
         self.more = {"task_id": "relay", "tables": ["shop.raw", "shop.flat"], "start": "all", **more}
         self.states: dict[str, str] = {}
+        self.returned: dict[str, dict[str, Any]] = {}
 
     def run(self, run_id: str, state: str | None = "success") -> tuple[dict[str, Any], dict[str, list[str]]]:
         """What it returns, and the keys that Airflow gets by asset."""
@@ -31,10 +33,13 @@ class Relay:
         run.context["ti"].get_task_states = lambda dag_id, task_ids, run_ids: {
             name: {task_ids[0]: self.states[name]} for name in run_ids if name in self.states
         }
+        run.context["ti"].xcom_pull = lambda dag_id, task_ids, run_id: self.returned.get(run_id)
         run.context["outlet_events"] = events = _Events()
         returned = task.execute(run.context)
         if state is not None:
             self.states[run_id] = state
+        if state == "success":
+            self.returned[run_id] = returned
         return returned, {outlet.uri.removeprefix("lakechime://"): sorted(events[outlet].keys) for outlet in task.outlets}
 
 
@@ -68,6 +73,52 @@ def test_what_was_not_emitted_for_sure_is_emitted_again(chime: LakeChime, state:
     put(chime, event(snapshot=2, partition=("tue",)))
     _, emitted = relay.run("two")
     assert set(emitted["default/shop.raw"]) == seen
+
+
+def test_a_run_that_was_marked_success_by_hand_is_not_believed(chime: LakeChime) -> None:
+    """It returned nothing, so Airflow emitted nothing of it."""
+    relay = Relay(tables=["shop.raw"])
+    put(chime, event(snapshot=1, partition=("mon",)))
+    relay.run("one", "failed")
+    relay.states["one"] = "success"
+    with capture_logs() as logs:
+        _, emitted = relay.run("two")
+    assert emitted["default/shop.raw"] == ["mon"]
+    assert any("did not succeed by itself" in log["event"] for log in logs)
+    with pytest.raises(ValueError, match="leave do_xcom_push on"):
+        RelayOperator(**relay.more, do_xcom_push=False)
+
+
+def test_what_expired_before_it_was_emitted_fails_and_says_so(chime: LakeChime) -> None:
+    """But to a relay that begins with all that is there, nothing is missing."""
+    relay = Relay(tables=["shop.raw"], max_events=1)
+    for number in range(1, 5):
+        put(chime, event(snapshot=number, partition=(f"day {number}",)))
+    relay.run("one")
+    chime.expire(2**50, keep_unseen=False)
+    assert Relay(tables=["shop.raw"], consumer="new").run("new")[1]["default/shop.raw"] == ["day 4"]
+    with pytest.raises(AirflowFailException, match="has seen the events up to 1, and later ones, up to 3, have expired unseen"):
+        relay.run("two")
+
+
+def test_a_relay_of_quiet_tables_does_not_hold_back_retention(chime: LakeChime) -> None:
+    chime.register([event("shop.busy", snapshot=number) for number in range(1, 11)])
+    with pytest.raises(TaskDeferred) as deferred:
+        Relay().run("one")
+    assert deferred.value.trigger.serialize()[1]["after"] == 10
+    assert chime.expire(2**50) == 9
+
+
+def test_events_without_a_partition_key_are_said(chime: LakeChime) -> None:
+    put(chime, event(snapshot=1, partition=("mon",)), event(snapshot=2), event(snapshot=3, partition=("x" * 251,)))
+    with capture_logs() as logs:
+        Relay(tables=["shop.raw"]).run("one")
+    assert any("2 events of shop.raw, which have no key that Airflow takes: [2, 3]" in text(log) for log in logs)
+
+
+def text(log: Any) -> str:
+    positional = log.get("positional_args", ())
+    return str(log["event"] % tuple(positional)) if positional else str(log["event"])
 
 
 def test_a_retry_emits_what_its_first_try_did_and_nothing_is_left_out_in_between(chime: LakeChime) -> None:

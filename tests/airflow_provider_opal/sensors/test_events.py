@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
+from structlog.testing import capture_logs
 
 from airflow_provider_opal import AcknowledgeOperator, PartitionTriggerSensor, SnapshotTriggerSensor, lakechime_asset
-from lakechime import LakeChime
+from lakechime import LakeChime, Watermark
 from lakechime.triggers.environment import read_variables
 from tests.airflow_provider_opal.chime import Run, chime, event, put
 from tests.airflow_provider_opal.stand_ins import Store
@@ -53,33 +54,68 @@ def test_a_new_consumer_of_events_starts_at_its_start(chime: LakeChime, start: A
     assert kept.value == (seen if start == "head" else seen + 1)
 
 
-def test_two_runs_of_a_consumer_never_take_the_same_events(chime: LakeChime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes second to move the watermark begins anew behind the first."""
+def test_events_that_cannot_be_handed_over_stay_with_the_consumer(chime: LakeChime) -> None:
+    """As where a backend of XCom refuses them: the run fails, and the next one gets them."""
     put(chime, event(snapshot=1))
-    one, two = Run(sensor(), "one"), Run(sensor(), "two")
-    taken: list[Any] = []
-    original = LakeChime.put_watermark
+    run = Run(sensor(), "one")
 
-    def overtaken(self: LakeChime, consumer: str, key: str, value: Any, *, expected: int | None) -> Any:
-        if value == 1 and not taken:
-            taken.append(None)
-            taken[0] = sensor().execute(two.context)
-            put(chime, event(snapshot=2))
-        return original(self, consumer, key, value, expected=expected)
+    def refuse(**_: Any) -> None:
+        raise OSError("the bucket of XCom is gone")
 
-    monkeypatch.setattr(LakeChime, "put_watermark", overtaken)
-    assert sensor().execute(one.context) == {"from": 1, "to": 2}
-    assert taken == [{"from": 0, "to": 1}]
+    run.context["ti"].xcom_push = refuse
+    with pytest.raises(OSError, match="is gone"):
+        sensor().execute(run.context)
+    assert sensor().execute(Run(sensor(), "two").context) == {"from": 0, "to": 1}
 
 
-def test_a_retry_after_the_worker_died_between_the_two_notes_keeps_its_range(chime: LakeChime) -> None:
-    put(chime, event(snapshot=1))
+def test_a_cleared_run_whose_events_have_expired_says_so(chime: LakeChime) -> None:
+    put(chime, event(snapshot=1), event(snapshot=2))
     run = Run(sensor())
-    run.store["opal_given"] = {"from": 0, "to": 1}
-    assert sensor().execute(run.context) == {"from": 0, "to": 1}
-    kept = chime.watermark("d.s", "events")
+    assert sensor().execute(run.context) == {"from": 0, "to": 2}
+    put(chime, event(snapshot=3))
+    chime.put_watermark("d.s", "events", 3, expected=seen(chime).revision)
+    chime.expire(2**50)
+    with pytest.raises(
+        AirflowFailException, match=r"was given 2 events after 0 up to 2, and only 0 of them are left.*Read the tables whole"
+    ):
+        sensor().execute(run.context)
+
+
+@pytest.mark.parametrize("mode", ["any", "all"])
+def test_a_consumer_of_quiet_tables_does_not_hold_back_retention(chime: LakeChime, mode: str) -> None:
+    what = {"tables": ["shop.raw", "shop.slow"], "mode": mode, "skip_when_empty": True}
+    chime.register([event("shop.busy", snapshot=number) for number in range(1, 11)])
+    with pytest.raises(AirflowSkipException):
+        sensor(**what).execute(Run(sensor(), "one").context)
+    assert (seen(chime).value, chime.expire(2**50)) == (10, 9)
+    last = put(chime, event(snapshot=1), event("shop.slow", snapshot=1))
+    assert sensor(**what).execute(Run(sensor(), "two").context) == {"from": 10, "to": last}
+
+
+def test_a_consumer_that_waits_for_all_of_its_tables_keeps_what_the_others_have_told(chime: LakeChime) -> None:
+    what = {"tables": ["shop.raw", "shop.slow"], "mode": "all", "skip_when_empty": True}
+    put(chime, event("shop.busy"), event(snapshot=1), event("shop.busy", snapshot=2))
+    with pytest.raises(AirflowSkipException):
+        sensor(**what).execute(Run(sensor(), "one").context)
+    assert seen(chime).value == 1, "what comes before the first event of one of them"
+    put(chime, event("shop.slow"))
+    two = Run(sensor(), "two")
+    assert sensor(**what).execute(two.context) == {"from": 1, "to": 4}
+    assert [found["table"] for found in two.pushed["events"]] == ["shop.raw", "shop.slow"]
+
+
+def test_what_expired_unseen_is_said_also_where_nothing_new_matches(chime: LakeChime) -> None:
+    put(chime, event(snapshot=1, tags={"done": "yes"}), event(snapshot=2, tags={"done": "yes"}), event(snapshot=3))
+    chime.put_watermark("d.s", "events", 1, expected=None)
+    chime.expire(2**50, keep_unseen=False)
+    with pytest.raises(AirflowFailException, match="later ones, up to 2, have expired unseen"):
+        sensor(tags={"done": "yes"}, skip_when_empty=True).execute(Run(sensor()).context)
+
+
+def seen(client: LakeChime) -> Watermark:
+    kept = client.watermark("d.s", "events")
     assert kept is not None
-    assert kept.value == 1
+    return kept
 
 
 def test_any_of_the_tables_is_enough_or_all_of_them_are_needed(chime: LakeChime) -> None:
@@ -126,7 +162,7 @@ def test_what_expired_unseen_fails_and_says_so(chime: LakeChime) -> None:
     chime.put_watermark("d.s", "events", 1, expected=None)
     chime.expire(2**50, keep_unseen=False)
     put(chime, event(snapshot=4))
-    with pytest.raises(AirflowFailException, match="has seen the events up to 1, and later ones have expired unseen"):
+    with pytest.raises(AirflowFailException, match="has seen the events up to 1, and later ones, up to 2, have expired unseen"):
         sensor().execute(Run(sensor()).context)
 
 
@@ -160,9 +196,50 @@ def test_with_a_frequency_a_partition_is_looked_for_once_a_tick(chime: LakeChime
     assert not waiting.poke(run.context).is_done
     put(chime, event(snapshot=1, partition=("2026-11-01", 7)))
     assert not waiting.poke(run.context).is_done, "the tick has been looked at"
-    assert partition(start_timestamp=begun, frequency=1, frequency_unit="hours").execute(run.context)
+    assert partition(start_timestamp=begun, frequency=1, frequency_unit="hours").execute(Run(waiting, "two").context)
     ahead = partition(start_timestamp=datetime.now(UTC) + timedelta(hours=1), frequency=1, frequency_unit="DAY")
     assert not ahead.poke(run.context).is_done
+
+
+def test_with_a_frequency_a_rescheduled_sensor_looks_once_a_tick_too(chime: LakeChime) -> None:
+    """Each of its looks is in a process of its own. Another try looks at once."""
+    begun = datetime.now(UTC) - timedelta(minutes=90)
+    what = {"start_timestamp": begun, "frequency": 1, "frequency_unit": "hour", "skip_when_empty": False, "mode": "reschedule"}
+    run = Run(partition(**what))
+    assert not partition(**what).poke(run.context).is_done
+    put(chime, event(snapshot=1, partition=("2026-11-01", 7)))
+    assert not partition(**what).poke(run.context).is_done, "the tick has been looked at"
+    run.context["ti"].try_number += 1
+    assert partition(**what).poke(run.context).is_done
+
+
+def test_all_events_of_a_partition_are_returned_or_it_is_said_that_some_are_not(chime: LakeChime) -> None:
+    for first in range(0, 1200, 600):
+        chime.register([event(snapshot=first + number, partition=("2026-11-01", 7)) for number in range(1, 601)])
+    assert len(partition().execute(Run(partition()).context)) == 1200
+    with capture_logs() as logs:
+        assert len(partition(max_events=5).execute(Run(partition()).context)) == 5
+    assert any("of them are returned: the newest" in log["event"] for log in logs)
+
+
+@pytest.mark.parametrize("of", ["events", "partition"])
+def test_a_sensor_that_is_woken_for_nothing_waits_for_what_is_left_of_its_timeout(chime: LakeChime, of: str) -> None:
+    def waiting() -> Any:
+        what = {"deferrable": True, "skip_when_empty": False, "timeout": 100}
+        return sensor(**what) if of == "events" else partition(**what)
+
+    run = Run(waiting())
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting().execute(run.context)
+    first = deferred.value
+    assert first.kwargs is not None
+    deadline = first.kwargs["deadline_s"]
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting().resume(run.context, {"seq": 1}, deadline_s=deadline - 60)
+    assert deferred.value.kwargs == {"deadline_s": deadline - 60}
+    assert deferred.value.timeout < timedelta(seconds=41)
+    with pytest.raises(AirflowSensorTimeout, match="within the timeout of 100 s"):
+        waiting().resume(run.context, {"seq": 1}, deadline_s=deadline - 100)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from airflow.sdk import Asset, AssetWatcher
+from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import BaseEventTrigger
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
 from airflow_provider_opal import LakeChimeTrigger
+from airflow_provider_opal.triggers import watcher
 from lakechime import LakeChime
 from tests.airflow_provider_opal.chime import chime, event, put
 
@@ -79,3 +81,33 @@ def test_alone_it_counts_an_event_as_stored_when_the_next_one_is_asked_for(chime
         return [before, seen(chime), *(found.payload["events"][0]["snapshot_id"] for found in (one, two))]
 
     assert asyncio.run(run()) == [0, 1, "1", "2"]
+
+
+def test_what_expired_before_it_was_stored_ends_the_stream_and_says_so(chime: LakeChime) -> None:
+    chime.put_watermark("c", "events", 1, expected=None)
+    put(chime, *(event(snapshot=number) for number in range(1, 5)))
+    chime.expire(2**50, keep_unseen=False)
+
+    async def run() -> None:
+        await asyncio.wait_for(anext(trigger().run()), 10)
+
+    with pytest.raises(AirflowFailException, match="has seen the events up to 1, and later ones, up to 3, have expired unseen"):
+        asyncio.run(run())
+    assert seen(chime) == 1
+
+
+def test_a_watcher_of_quiet_tables_does_not_hold_back_retention(chime: LakeChime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "LONGEST_QUIET_S", 0.2)
+    chime.put_watermark("c", "events", 0, expected=None)
+
+    async def run() -> Any:
+        events = trigger().run()
+        first = asyncio.ensure_future(anext(events))
+        put(chime, *(event("shop.busy", snapshot=number) for number in range(1, 6)))
+        await asyncio.sleep(1)
+        moved = seen(chime)
+        put(chime, event(snapshot=1))
+        payload = (await asyncio.wait_for(first, 10)).payload
+        return moved, payload["to"], seen(chime)
+
+    assert asyncio.run(run()) == (5, 6, 5)

@@ -11,6 +11,7 @@ from lakechime.remote.wire import V1, found_json, page_json, state_json
 from lakechime.service import models
 from lakechime.service.access import Access
 from lakechime.service.routes.answers import MOVED, WITH_BODY, AnyBackend, problems, router
+from lakechime.service.work import json_response
 from lakechime.store.sql_store import SqlStore
 
 
@@ -41,7 +42,7 @@ def _reading(access: Access) -> APIRouter:
     @reading.post("/events/query", response_model=models.Page, responses=problems(*WITH_BODY))
     async def query(body: models.Query, backend: AnyBackend) -> Response:
         """Events by table, partition and tags; by seq, or by the time when they were registered."""
-        return await backend.answer(lambda client: _page(client, body))
+        return await backend.run(lambda store: json_response(_page(store, body)))
 
     @reading.post("/events/find", response_model=models.Found, responses=problems(*WITH_BODY))
     async def find(body: models.Find, backend: AnyBackend) -> Response:
@@ -73,23 +74,22 @@ def _reading(access: Access) -> APIRouter:
     async def seen(asked: Annotated[models.SeenQuery, InUrl()], backend: AnyBackend) -> Response:
         """What the table's producer remembers by item."""
 
-        def page(client: LakeChime) -> dict[str, Any]:
-            found = client.store.seen(asked.cluster, asked.table, after=asked.after)
-            return {"items": list(found.items.items()), "next_after": found.next_after}
+        def page(store: SqlStore) -> Response:
+            found = store.seen(asked.cluster, asked.table, after=asked.after)
+            return json_response({"items": list(found.items.items()), "next_after": found.next_after})
 
-        return await backend.answer(page)
+        return await backend.run(page)
 
     return reading
 
 
-def _page(client: LakeChime, body: models.Query) -> Any:
+def _page(store: SqlStore, body: models.Query) -> Any:
     after, until, covered = body.after, body.until, None
     if body.start_ts is not None or body.end_ts is not None:
         if body.start_ts is None or body.end_ts is None or body.start_ts > body.end_ts:
             raise InvalidEventError("a range of times has both start_ts and end_ts, in this order; give both or none")
-        assert isinstance(client.store, SqlStore)
-        span = client.store.span(body.start_ts, body.end_ts)
+        span = store.span(body.start_ts, body.end_ts)
         after, until = max(after, span.after), span.until if until is None else min(until, span.until)
         covered = span.covered_until_ts
-    page = client.events(body.tables, after=after, until=until, partition=body.partition, tags=body.tags, limit=body.limit)
+    page = LakeChime(store).events(body.tables, after=after, until=until, partition=body.partition, tags=body.tags, limit=body.limit)
     return {**page_json(page), "covered_until_ts": covered}
