@@ -242,10 +242,7 @@ class CommitLog:
             if (earlier := self.earlier_result(head, proposal.operation, proposal.token, proposal.application)) is not None:
                 return earlier
             if proposal.number in head.root.abandoned:
-                raise ConflictError(
-                    f"{self.storage.uri}: retention gave up job {proposal.number}, which ran longer than its grace; "
-                    "run it again, or run retention with a longer grace"
-                )
+                raise ConflictError(f"retention gave up job {proposal.number}, which ran longer than its grace; run it again")
             since = [commit for commit in head.commits if commit.version > base.version]
             # Not only when commits are gone: below the oldest version numbers are free again, and what a job there looked at may be gone
             if len(since) != head.version - base.version or base.version < head.root.oldest_version:
@@ -261,10 +258,7 @@ class CommitLog:
                 self._after(head, link)
                 tell_of_commit(self, partial(head.followed_by, [link]))
                 return result_of(link)
-        raise StorageError(
-            f"{self.storage.uri}: lost {_LOST_RACES} races for the next version; nothing was committed: "
-            "run it again, with fewer writers at once"
-        )
+        raise StorageError(f"{self.storage.uri}: lost {_LOST_RACES} races; nothing was committed: run it again, with fewer writers at once")
 
     def earlier_result(
         self, head: Snapshot, operation: str, token: str | None, application: tuple[str, int] | None = None

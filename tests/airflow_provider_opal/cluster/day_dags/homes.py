@@ -1,0 +1,27 @@
+"""A pipeline whose partition keys are business snapshots, and a DAG that makes visible what was held back."""
+
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG
+
+from airflow_provider_opal import Files, MetaGenOperator, Table, opal_dag
+
+START = datetime(2026, 11, 1)
+SPARK = {"conf": {"spark.ui.enabled": "false"}}
+
+opal_dag(
+    "homes",
+    table="lake.homes",
+    source=Files("{{ var.value.lake_source }}/{{ partition_key }}/*.json"),
+    create=Table(keys=["user"], delta="at", properties={"drift": "1h"}),
+    business_snapshot="{{ partition_key }}",
+    schedule="@daily",
+    start_date=START,
+    end_date=START + timedelta(days=8),
+    reconcile=None,
+    retries=0,
+    spark=SPARK,
+)
+
+with DAG("take_up", schedule=None, start_date=START):
+    MetaGenOperator(task_id="metagen", table="lake.homes", retries=0, **SPARK)
