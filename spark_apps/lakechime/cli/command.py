@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lakechime.errors import AccessError, ConflictError, InvalidEventError, LakeChimeError, NotFoundError, SchemaError
 from lakechime.event import DEFAULT_CLUSTER
 from lakechime.location import URL_VARIABLE, default_url
-from opal_lake.cli.command import EVERYWHERE, Verb, Verbs, pairs
+from opal_lake.cli.command import EVERYWHERE, Verb, Verbs, pairs, traceback_help
 from opal_lake.cli.overview import version
 from opal_lake.cli.render import Style
 from opal_lake.errors import OpalError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 EVENTS, KEEP, SERVE = "Events", "Keep the database", "Serve others"
 GROUPS = (EVENTS, SERVE, KEEP)
-TRACEBACK_VARIABLE = "LAKECHIME_TRACEBACK"
 TOKEN_VARIABLE = "LAKECHIME_TOKEN"
 DATABASE_FORMS = "sqlite:////path/to/lakechime.db, postgresql+psycopg2://user@host/database, or a service's http://host:8765"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -72,7 +71,7 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
         f"others see a command's arguments: give passwords by ${URL_VARIABLE}, and the token of a service by ${TOKEN_VARIABLE}",
     )
     shared.add_argument("--json", action="store_true", help="for programs: nothing but JSON on standard output")
-    shared.add_argument("--traceback", action="store_true", help=f"show where an error comes from; also by {TRACEBACK_VARIABLE}=1")
+    shared.add_argument("--traceback", action="store_true", help=traceback_help("lakechime"))
 
 
 def exit_code_lines() -> str:
@@ -191,7 +190,7 @@ def _foot(style: Style) -> Iterator[str]:
     yield f"  --database URL  {DATABASE_FORMS}"
     yield f"                  (default: ${URL_VARIABLE}, else lakechime.db in $AIRFLOW_HOME; ${TOKEN_VARIABLE} has a service's token)"
     yield "  --json          for programs: nothing but JSON on standard output"
-    yield f"  --traceback     show where an error comes from; also by {TRACEBACK_VARIABLE}=1"
+    yield f"  --traceback     {traceback_help('lakechime')}"
     yield "  --version       of this program"
     yield ""
     head, *codes = exit_code_lines().splitlines()

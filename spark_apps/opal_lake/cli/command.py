@@ -91,7 +91,7 @@ def add_command(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help=f"how to reach the store: {STORE_OPTIONS_TEXT}; keys come from the environment (AWS_ACCESS_KEY_ID, ...)",
     )
-    shared.add_argument("--traceback", action="store_true", help="show where an error comes from; also by OPAL_TRACEBACK=1")
+    shared.add_argument("--traceback", action="store_true", help=traceback_help("opal"))
     return parser
 
 
@@ -137,6 +137,15 @@ def whole_number(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
     return int(text)
+
+
+def traceback_variable(program: str) -> str:
+    """The environment variable that asks for tracebacks."""
+    return f"{program.upper()}_TRACEBACK"
+
+
+def traceback_help(program: str) -> str:
+    return f"show where an error comes from; also by {traceback_variable(program)}=1"
 
 
 def is_set(name: str) -> bool:

@@ -5,7 +5,7 @@ import contextlib
 import importlib.metadata
 from collections.abc import Iterator, Mapping
 
-from opal_lake.cli.command import KEEP, LOOK, STORE_OPTIONS_TEXT, TABLE_FORMS, WORK, exit_code_lines
+from opal_lake.cli.command import KEEP, LOOK, STORE_OPTIONS_TEXT, TABLE_FORMS, WORK, exit_code_lines, traceback_help
 from opal_lake.cli.render import Style
 
 PACKAGE = "airflow-provider-opal"
@@ -51,7 +51,7 @@ def _foot(style: Style) -> Iterator[str]:
     yield style.strong("Everywhere")
     yield "  --json               for programs: nothing but JSON on standard output"
     yield f"  --option NAME=VALUE  {STORE_OPTIONS_TEXT}"
-    yield "  --traceback          show where an error comes from; also by OPAL_TRACEBACK=1"
+    yield f"  --traceback          {traceback_help('opal')}"
     yield "  --version            of this program"
     yield ""
     head, *codes = exit_code_lines().splitlines()

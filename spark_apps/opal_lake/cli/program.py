@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from opal_lake.cli.command import OpalParser, Verbs, is_set
+from opal_lake.cli.command import OpalParser, Verbs, is_set, traceback_variable
 from opal_lake.cli.overview import version
 from opal_lake.cli.render import Style
 from opal_lake.job.exit_codes import BUG, OK, STOPPED
@@ -25,11 +25,6 @@ class Program:
     when_stopped: str
     add_verbs: Callable[[Verbs], None]
     overview: Callable[[Mapping[str, argparse.ArgumentParser], Style], str]
-
-    @property
-    def traceback_variable(self) -> str:
-        """The environment variable that asks for tracebacks."""
-        return f"{self.name.upper()}_TRACEBACK"
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run one command; returns its exit code. Wrong usage raises SystemExit, as argparse does."""
@@ -68,7 +63,7 @@ class Program:
     def report(self, error: Exception, *, traced: bool = False) -> int:
         """Say on standard error what went wrong; returns the exit code. Only bugs, and who asks for it, get a traceback."""
         code = self.exit_code(error)
-        if code == BUG or traced or is_set(self.traceback_variable):
+        if code == BUG or traced or is_set(traceback_variable(self.name)):
             traceback.print_exception(error)
         else:
             print(f"{Style.of(sys.stderr).bad(f'{self.name}:')} {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)

@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from opal_lake.cli.command import Verbs, exit_code_lines
+from opal_lake.cli.command import Verbs, exit_code_lines, traceback_help
 from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import Style, size_text
 from opal_spark.cli.archive import PACKAGES, PYTHON, Packed, Packing, usual
@@ -34,7 +34,7 @@ def commands(verbs: Verbs) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the archive if it is there")
     parser.add_argument("--json", action="store_true", help="for programs: nothing but JSON on standard output")
-    parser.add_argument("--traceback", action="store_true", help="show where an error comes from; also by OPAL_TRACEBACK=1")
+    parser.add_argument("--traceback", action="store_true", help=traceback_help("opal"))
 
 
 def pack(args: argparse.Namespace) -> None:

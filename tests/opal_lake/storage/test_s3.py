@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import boto3
 import pytest
@@ -139,6 +140,17 @@ def test_a_store_that_does_not_answer_is_a_storage_error() -> None:
         pass
     with pytest.raises(StorageError, match="did not answer"):
         store.get("a")
+
+
+def test_without_credentials_the_store_is_not_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    store = open_storage("s3://credentials-are-missing/users", {"endpoint_url": "http://127.0.0.1:9"})
+    with pytest.raises(StorageError, match=r"was not asked: there are no credentials .* set AWS_ACCESS_KEY_ID"):
+        store.get("x")
 
 
 @pytest.mark.s3

@@ -101,7 +101,8 @@ def test_the_tutorial_s_sql_runs_where_no_environment_is_activated(tmp_path: Pat
     environment |= {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
     command = [sys.executable, str(tmp_path / "script.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.stdout.split() == ["2"], done.stderr[-2000:]
+    shown = ["+------+", "|orders|", "+------+", "|     2|", "+------+", "", "2"]  # what the block shows, and the script
+    assert done.stdout.splitlines() == shown, done.stderr[-2000:]
 
 
 def test_another_python_on_the_workers_is_named() -> None:

@@ -150,11 +150,14 @@ def test_a_wrong_filter_is_final_and_shows_no_plan(where: str, table: Path, caps
 
 
 def test_a_store_that_does_not_answer_is_retriable(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    spark.conf.set("spark.hadoop.fs.s3a.endpoint", "http://127.0.0.1:9")
+    settings = {"endpoint": "http://127.0.0.1:9", "access.key": "nobody", "secret.key": "nothing"}
+    for name, value in settings.items():
+        spark.conf.set(f"spark.hadoop.fs.s3a.{name}", value)
     try:
         assert run(JobSpec(operation=MetaGen(), table="s3a://lake/users")) == RETRY
     finally:
-        spark.conf.unset("spark.hadoop.fs.s3a.endpoint")
+        for name in settings:
+            spark.conf.unset(f"spark.hadoop.fs.s3a.{name}")
     shown = capsys.readouterr()
     assert "S3 did not answer" in shown.err
     assert shown.out == ""
