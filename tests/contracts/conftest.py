@@ -75,4 +75,4 @@ def chime(chime_address: dict[str, str]) -> Iterator[LakeChime]:
 @pytest.fixture(autouse=True)
 def _no_tiny_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of few entries lie in files, as those of many do."""
-    monkeypatch.setattr(near_runs, "TINY_ENTRIES", 0)
+    monkeypatch.setattr(near_runs, "TINY_ENTRIES", -1)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench.peers.catalog import SystemSpec
@@ -19,13 +20,18 @@ def python_of(spec: SystemSpec | None) -> Path:
     """The interpreter for a system; may take a minute, and 400 MB of download, the first time. Raises OSError when it can't be had."""
     if spec is None or spec.pyspark is None:
         return Path(sys.executable)
-    folder = cache_folder() / f"pyspark-{spec.pyspark}-python-{sys.version_info.major}.{sys.version_info.minor}"
+    # setuptools: PySpark 3.5 imports distutils, which Python 3.12 has no more
+    return environment_of(f"pyspark-{spec.pyspark}", (f"pyspark=={spec.pyspark}", "setuptools<81"))
+
+
+def environment_of(name: str, packages: Sequence[str]) -> Path:
+    """The interpreter of a virtual environment with these packages."""
+    folder = cache_folder() / f"{name}-python-{sys.version_info.major}.{sys.version_info.minor}"
     made = folder / ".made"
     if not made.exists():
-        print(f"{spec.name}: making an environment with PySpark {spec.pyspark} in {folder}", flush=True)
+        print(f"making an environment with {' '.join(packages)} in {folder}", flush=True)
         _run([sys.executable, "-m", "venv", "--clear", str(folder)])
-        # setuptools: PySpark 3.5 imports distutils, which Python 3.12 has no more
-        _run([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", f"pyspark=={spec.pyspark}", "setuptools<81"])
+        _run([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages])
         made.touch()
     return folder / "bin" / "python"
 
