@@ -73,6 +73,11 @@ def test_unknown_parameters_of_a_url_are_refused(served: Served) -> None:
     assert (answer.status_code, answer.json()["message"]) == (422, "query: there is no field 'afetr'; did you mean 'after'?")
 
 
+def test_a_parameter_of_a_url_is_taken_once(served: Served) -> None:
+    answer = request(served, "GET", "/v1/events/tail?after=1&after=0")
+    assert (answer.status_code, answer.json()["message"]) == (422, "query: 'after' is given 2 times; give it once")
+
+
 def test_paths_and_methods_that_are_not_there_are_said(served: Served) -> None:
     missing, wrong = request(served, "GET", "/v2/events"), request(served, "PATCH", "/v1/events")
     assert (missing.status_code, missing.json()["error"]) == (404, "not_found")

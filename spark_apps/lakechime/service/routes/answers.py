@@ -1,10 +1,12 @@
 """What routes have in common: the backend, and how errors are documented."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 
+from lakechime.errors import InvalidEventError
 from lakechime.remote.problems import (
     CONFLICT,
     FORBIDDEN,
@@ -29,8 +31,15 @@ __all__ = ["ALWAYS", "MISSING", "MOVED", "WITH_BODY", "AnyBackend", "problems", 
 
 
 def router(right: Callable[..., Any], tag: str) -> APIRouter:
-    """Routes that all ask for one right."""
-    return APIRouter(dependencies=[Depends(right)], tags=[tag], responses=problems(*ALWAYS))
+    """Routes that all ask for one right, and take each parameter of the URL once."""
+    return APIRouter(dependencies=[Depends(right), Depends(_each_once)], tags=[tag], responses=problems(*ALWAYS))
+
+
+async def _each_once(request: Request) -> None:
+    """FastAPI itself would take the last one in silence."""
+    for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
+        if times > 1:
+            raise InvalidEventError(f"query: {name[:100]!r} is given {times:,} times; give it once")
 
 
 def problems(*kinds: Problem) -> dict[int | str, dict[str, Any]]:
