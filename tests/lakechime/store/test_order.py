@@ -75,6 +75,16 @@ def test_the_same_event_from_two_transactions_is_one(postgres_chime: tuple[LakeC
 
 
 @pytest.mark.postgres
+def test_what_waits_in_the_inbox_is_compared_with_events_before_they_expire(postgres_chime: tuple[LakeChime, Engine]) -> None:
+    chime, engine = postgres_chime
+    chime.register([made(1), made(2)])
+    with engine.begin() as connection:
+        register_in(connection, [made(1)])
+    assert chime.expire(1 << 60, keep_unseen=False) == 1
+    assert [found.event.snapshot_id for found in chime.tail(0).events] == [made(2).snapshot_id]
+
+
+@pytest.mark.postgres
 def test_a_partition_of_a_wrong_depth_leaves_the_producers_transaction_whole(postgres_chime: tuple[LakeChime, Engine]) -> None:
     chime, engine = postgres_chime
     chime.register([made(1, partition=("a",))])
