@@ -6,7 +6,7 @@ The watermark is in LakeChime, under the consumer's name and the key `events`: a
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -134,7 +134,7 @@ class EventConsumer:
         check_interest(self.client, self.consumer, self.tables, self.tags)
         while (kept := self.client.watermark(self.consumer, SEEN_EVENTS)) is None:
             try:
-                return self._put(self.client.head() if self.start == "head" else 0 if self.start == "all" else int(self.start), None)
+                return self._put(first_seq(self.client, self.start), None)
             except ConflictError:
                 continue
         return kept
@@ -161,17 +161,39 @@ class EventConsumer:
 
         trigger = SnapshotTrigger(tables=tuple(self.tables), mode=self.mode, tags=self.tags)
         look = trigger.look(self.client, seen, self.max_events)
-        check_expired(self.consumer, self.tables, seen, look.expired_seq)
+        check_expired(self, seen, look.expired_seq)
         return look
 
 
-def check_expired(consumer: str, tables: Sequence[Sequence[str]], seen: int, expired: int) -> None:
-    """Whether retention deleted events of these tables up to `expired` that the consumer has not seen. All of a new consumer is new."""
-    if 0 < seen < expired:
+class Begun(Protocol):
+    """What is known of a consumer: its name, what it waits for, and where it began."""
+
+    @property
+    def consumer(self) -> str: ...
+
+    @property
+    def tables(self) -> Sequence[Sequence[str]]: ...
+
+    @property
+    def start(self) -> Start: ...
+
+
+def check_expired(consumer: Begun, seen: int, expired: int) -> None:
+    """Whether retention deleted events of these tables up to `expired` that the consumer has not seen.
+
+    To one that begins with whatever there is, nothing is missing before it has seen anything.
+    """
+    if seen < expired and (seen > 0 or consumer.start == "head"):
+        names = ", ".join(name for _, name in consumer.tables)
         raise AirflowFailException(
-            f"consumer {consumer!r} has seen the events up to {seen}, and later ones, up to {expired}, have expired unseen. Read "
-            f"{', '.join(name for _, name in tables)} whole, and give the consumer another name (consumer=); it then begins at its start"
+            f"consumer {consumer.consumer!r} has seen the events up to {seen}, and later ones, up to {expired}, have expired unseen. Read "
+            f"{names} whole, and give the consumer another name (consumer=); it then begins at its start"
         )
+
+
+def first_seq(client: "LakeChime", start: Start) -> int:
+    """What counts as seen before a consumer's first look."""
+    return client.head() if start == "head" else 0 if start == "all" else int(start)
 
 
 def _span(given: Range) -> Range:

@@ -9,9 +9,10 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import SharedStreamProducer
 
 from airflow_provider_opal.assets import DEFAULT_CLUSTER
-from airflow_provider_opal.events.consumer import check_expired, check_interest, seq_of
+from airflow_provider_opal.events.consumer import check_expired, check_interest, first_seq, seq_of
 from airflow_provider_opal.events.interest import checked_tables, checked_tags, interests_of, table_pairs
 from airflow_provider_opal.events.poller import wait_for_all
+from airflow_provider_opal.events.runs import Start, checked_start
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
 from lakechime.answers import SEEN_EVENTS
 
@@ -30,8 +31,8 @@ class LakeChimeTrigger(BaseEventTrigger):
         asset = Asset("raw_orders", watchers=[AssetWatcher(name="raw", trigger=LakeChimeTrigger(tables=["shop.raw"], consumer="raw"))])
 
     The watermark of `consumer` is in LakeChime, and moves when Airflow has stored the event: whatever becomes of the triggerer, nothing is
-    left out. A new consumer begins with what comes next. Airflow drops events of DAGs that are paused, and its watchers know no partition
-    keys: for both there is the relay.
+    left out. A new consumer begins with what comes next (`start="head"`), with all that is there (`start="all"`), or after a place. Airflow
+    drops events of DAGs that are paused, and its watchers know no partition keys: for both there is the relay.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class LakeChimeTrigger(BaseEventTrigger):
         consumer: str,
         tags: Mapping[str, str] | None = None,
         cluster: str = DEFAULT_CLUSTER,
+        start: Start = "head",
         lakechime_conn_id: str = DEFAULT_LAKECHIME_CONN_ID,
         poke_interval_s: float = 1.0,
     ) -> None:
@@ -48,11 +50,12 @@ class LakeChimeTrigger(BaseEventTrigger):
         self.tables = [list(table) for table in table_pairs(checked_tables(tables), cluster)]
         self.consumer = consumer
         self.tags = checked_tags(tags)
+        self.start = checked_start(start)
         self.lakechime_conn_id = lakechime_conn_id
         self.poke_interval_s = poke_interval_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("tables", "consumer", "tags", "lakechime_conn_id", "poke_interval_s")
+        names = ("tables", "consumer", "tags", "start", "lakechime_conn_id", "poke_interval_s")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     def shared_stream_key(self) -> Hashable:
@@ -86,7 +89,7 @@ class EventStream(SharedStreamProducer):
         trigger, seen = self.trigger, await asyncio.to_thread(self._seen)
         while True:
             page = await asyncio.to_thread(self._page, seen)
-            check_expired(trigger.consumer, trigger.tables, seen, page.expired)
+            check_expired(trigger, seen, page.expired)
             if page.events:
                 events = [registered.event.to_json() for registered in page.events]
                 yield {"from": seen, "to": page.next_after, "events": events}, page.next_after
@@ -132,7 +135,7 @@ class EventStream(SharedStreamProducer):
             kept = client.watermark(self.trigger.consumer, SEEN_EVENTS)
             if kept is not None:
                 return seq_of(kept)
-            return seq_of(client.put_watermark(self.trigger.consumer, SEEN_EVENTS, client.head(), expected=None))
+            return seq_of(client.put_watermark(self.trigger.consumer, SEEN_EVENTS, first_seq(client, self.trigger.start), expected=None))
 
     def _page(self, seen: int) -> "Page":
         with closing(self._client()) as client:

@@ -42,7 +42,7 @@ def report(store: str, verdict: Verdict) -> str:
     rate = verdict.events / verdict.seconds if verdict.seconds else 0
     return (
         f"{store}: {verdict.events:,} events in {verdict.seconds:.0f} s ({rate:,.0f}/s), killed {kills}, {verdict.restarts} crashes of the "
-        f"server, {verdict.repeated:,} events seen again, {len(verdict.failures)} failures"
+        f"server, {verdict.expired:,} events expired, {verdict.repeated:,} events seen again, {len(verdict.failures)} failures"
     )
 
 

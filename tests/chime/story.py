@@ -1,17 +1,21 @@
-"""Starts producers and consumers, kills them at random, starts them again, and says whether anything was missed."""
+"""Starts producers and consumers, kills them at random, starts them again, lets events expire, and says whether anything was missed."""
 
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
-from lakechime import LakeChime, Registered
+from lakechime import LakeChime, Registered, UnavailableError
 from tests.chime.place import Place, digest_of
-from tests.chime.worker import PROGRESS, Consumer, consume, produce
+from tests.chime.worker import PROGRESS, Consumer, consume, pass_up_to, produce, producer_name
+
+WITNESS = "witness"  # the story itself: it remembers every event, and nothing expires before that
+ALL_AGES_MS = 2**50
 
 
 def processes() -> ForkServerContext:
@@ -39,6 +43,7 @@ class Verdict:
     events: int = 0
     kills: dict[str, int] = field(default_factory=lambda: {"producer": 0, "consumer": 0})
     restarts: int = 0
+    expired: int = 0
     seconds: float = 0.0
     repeated: int = 0  # events that a consumer saw more than once, because it was killed
     failures: list[str] = field(default_factory=list)
@@ -58,12 +63,14 @@ class Story:
     verdict: Verdict = field(default_factory=Verdict)
     _running: dict[tuple[str, int], ForkServerProcess] = field(default_factory=dict)
     _number: Iterator[int] = field(default_factory=count)
+    _events: list[Registered] = field(default_factory=list)
 
     def tell(self) -> Verdict:
         began = time.monotonic()
         context = processes()
-        with LakeChime.open(self.place.url):
-            pass  # the tables are there
+        with LakeChime.open(self.place.url) as client:
+            for name in (WITNESS, *self._names()):
+                pass_up_to(client, name, 0)
         roles = [("producer", number) for number in range(self.producers)] + [("consumer", number) for number in range(self.consumers)]
         for role in roles:
             self._start(context, role)
@@ -71,6 +78,7 @@ class Story:
             while not self._is_done() and time.monotonic() - began < self.deadline_seconds:
                 time.sleep(self.dice.random() * 2 * self.pause_seconds)
                 self._kill_one(context)
+                self._expire()
                 if self.restart is not None and self._registered() > self.place.events // 2:
                     self.restart()
                     self.restart = None
@@ -105,6 +113,23 @@ class Story:
             self.verdict.kills[role[0]] += 1
             self._start(context, role)
 
+    def _names(self) -> list[str]:
+        consumers = {consumer.name for consumer in consumers_of(self.place, self.consumers)}
+        return [*consumers, *map(producer_name, range(self.producers))]
+
+    def _expire(self) -> None:
+        """All that everybody has passed; a database that is busy is left alone."""
+        with suppress(UnavailableError), LakeChime.open(self.place.url) as client:
+            self._witness(client)
+            self.verdict.expired += client.expire(ALL_AGES_MS)
+
+    def _witness(self, client: LakeChime) -> None:
+        after = (self._events[-1].event.seq or 0) if self._events else 0
+        while (page := client.tail(after, limit=10_000)).events:
+            self._events += page.events
+            after = page.next_after
+        pass_up_to(client, WITNESS, after)
+
     def _registered(self) -> int:
         with LakeChime.open(self.place.url) as client:
             return client.head()
@@ -121,7 +146,8 @@ class Story:
 
     def _judge(self) -> None:
         with LakeChime.open(self.place.url) as client:
-            events = _all_events(client)
+            self._witness(client)
+            events = self._events
             self.verdict.events = len(events)
             self._judge_order(events)
             for consumer in {one.name: one for one in consumers_of(self.place, self.consumers)}.values():
@@ -154,12 +180,3 @@ class Story:
         missed = {f"{event.seq} {event.table} {event.snapshot_id}" for event in meant} - seen
         if missed:
             self.verdict.failures.append(f"consumer {consumer.name} never saw {len(missed)} events, as {min(missed)}")
-
-
-def _all_events(client: LakeChime) -> list[Registered]:
-    events: list[Registered] = []
-    after = 0
-    while (page := client.tail(after, limit=10_000)).events:
-        events += page.events
-        after = page.next_after
-    return events

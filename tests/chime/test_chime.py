@@ -19,13 +19,15 @@ def test_nothing_is_missed_when_processes_are_killed(postgres: Postgres, tmp_pat
     verdict = tell(place, SEED, processes=(3, 2), pause_seconds=0.3)
     print(report("postgres", verdict))
     assert verdict.failures == []
+    assert verdict.expired > 0
 
 
 def test_nothing_is_missed_on_sqlite_when_processes_are_killed(tmp_path: Path) -> None:
-    place = Place(url=f"sqlite:///{tmp_path}/lakechime.db", folder=tmp_path, tables=2, snapshots=300)
-    verdict = tell(place, SEED, processes=(3, 2), pause_seconds=0.3)
+    place = Place(url=f"sqlite:///{tmp_path}/lakechime.db", folder=tmp_path, tables=2, snapshots=600)
+    verdict = tell(place, SEED, processes=(3, 2), pause_seconds=0.15)
     print(report("sqlite", verdict))
     assert verdict.failures == []
+    assert verdict.expired > 0
 
 
 @pytest.mark.slow
@@ -40,3 +42,4 @@ def test_nothing_is_missed_when_the_database_crashes_too(tmp_path: Path) -> None
     print(report("postgres", verdict))
     assert verdict.restarts == 1
     assert verdict.failures == []
+    assert verdict.expired > 0

@@ -1,4 +1,7 @@
-"""Producers and consumers, each a process of its own that may be killed at any moment."""
+"""Producers and consumers, each a process of its own that may be killed at any moment.
+
+Events expire meanwhile, as far as everybody has got: consumers by what they have processed, and producers by where they looked last.
+"""
 
 import random
 import time
@@ -8,6 +11,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine
 
 from lakechime import ConflictError, DataChangeEvent, Interest, LakeChime, UnavailableError
+from lakechime.answers import SEEN_EVENTS
 from lakechime.store.register import register_in
 from tests.chime.place import Place, client_of, digest_of, event_of
 
@@ -44,10 +48,25 @@ def produce(place: Place, number: int, seed: str) -> None:
         engine = None if place.url.startswith("sqlite") else create_engine(place.url, pool_size=1)
         while True:
             try:
+                pass_up_to(client, producer_name(number), client.head())  # what comes after this look is not forgotten before the next one
                 if _registered(client, table, place.snapshots, dice=dice, engine=engine):
                     return
             except (UnavailableError, _away()):
                 time.sleep(0.2)
+
+
+def producer_name(number: int) -> str:
+    """Under which it says where it looked last."""
+    return f"producer {number}"
+
+
+def pass_up_to(client: LakeChime, name: str, seq: int) -> None:
+    """Retention need not keep for it what is up to there. It never falls."""
+    while (kept := client.watermark(name, SEEN_EVENTS)) is None or int(str(kept.value)) < seq:
+        try:
+            client.put_watermark(name, SEEN_EVENTS, seq, expected=None if kept is None else kept.revision)
+        except ConflictError:
+            continue  # another process of this consumer
 
 
 def _away() -> type[Exception]:
@@ -100,6 +119,7 @@ def consume(place: Place, consumer: Consumer, seed: str) -> None:
                 ledger.flush()
                 value = {"seq": to_seq, "count": before["count"] + len(events), "digest": digest_of(before["digest"], events)}
                 client.put_watermark(consumer.name, PROGRESS, value, expected=revision)
+                pass_up_to(client, consumer.name, to_seq)
             except ConflictError:
                 continue  # another process of this consumer was faster
             except UnavailableError:
@@ -117,6 +137,8 @@ def _read(client: LakeChime, consumer: Consumer, dice: random.Random) -> tuple[A
         if found.seqs == (None,):  # nothing for it up to the head
             return (before, revision, [], found.head) if found.head > before["seq"] else None
     page = client.events(consumer.tables, after=before["seq"], tags=tags, limit=dice.randrange(1, 400))
+    if page.expired > before["seq"] and (there is None or client.watermark(consumer.name, PROGRESS) == there):
+        raise RuntimeError(f"events up to {page.expired} have expired, and consumer {consumer.name} has seen those up to {before['seq']}")
     if page.next_after == before["seq"]:
         return None
     return before, revision, [one.event for one in page.events], page.next_after

@@ -8,6 +8,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_opal.events.consumer import seq_of
+from airflow_provider_opal.events.runs import give_to, given_to
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
 from lakechime.answers import SEEN_EVENTS
 
@@ -19,7 +20,8 @@ class AcknowledgeOperator(BaseOperator):
     """Moves the watermark of a SnapshotTriggerSensor with `acknowledge=False`, the task `sensor`, over the range that it returned.
 
     Put it behind all that may fail. Until it has succeeded, the next run of the DAG gets the same events again, with what is newer; so let
-    one run at a time (`max_active_runs=1`). Fails if another flow has moved the watermark meanwhile.
+    one run at a time (`max_active_runs=1`). Fails if another flow has moved the watermark meanwhile; but a run that has acknowledged its
+    range before, and is cleared, succeeds wherever the watermark is now.
     """
 
     template_fields: Sequence[str] = ("consumer", "lakechime_conn_id")
@@ -34,7 +36,7 @@ class AcknowledgeOperator(BaseOperator):
         self.lakechime_conn_id = lakechime_conn_id
 
     def execute(self, context: "Context") -> int:
-        """Returns where the watermark is."""
+        """Returns where the range ends: the watermark is there, or was."""
         from lakechime import ConflictError
 
         given = context["ti"].xcom_pull(task_ids=self.sensor)
@@ -43,6 +45,9 @@ class AcknowledgeOperator(BaseOperator):
                 f"task {self.sensor!r} returned {given!r}, which is no range of events; name the sensor's task: sensor="
             )
         consumer = self.consumer or f"{context['ti'].dag_id}.{self.sensor}"
+        done = {"consumer": consumer, "from": given["from"], "to": given["to"]}
+        if given_to(context) == done:
+            return int(given["to"])
         with closing(LakeChimeHook(self.lakechime_conn_id).get_conn()) as client:
             before = client.watermark(consumer, SEEN_EVENTS)
             seen = -1 if before is None else seq_of(before)
@@ -56,4 +61,4 @@ class AcknowledgeOperator(BaseOperator):
                     client.put_watermark(consumer, SEEN_EVENTS, given["to"], expected=before.revision)
             except ConflictError as error:
                 raise AirflowFailException(f"another flow moved the watermark of consumer {consumer!r} in this moment: {error}") from error
-        return int(given["to"])
+        return int(give_to(context, done)["to"])

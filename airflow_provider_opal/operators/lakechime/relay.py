@@ -79,7 +79,7 @@ class RelayOperator(BaseOperator):
             self._settle(context, reader)
             seen = seq_of(reader.watermark())
             page = client.events(self.tables, after=seen, tags=self.tags, limit=self.max_events)
-            check_expired(consumer, self.tables, seen, page.expired)
+            check_expired(reader, seen, page.expired)
             if page.events:
                 self._note(context, client, consumer, page.next_after)
             else:  # retention need not keep for the relay what is not its own

@@ -157,6 +157,42 @@ def test_a_flow_that_failed_gets_its_events_again_with_what_is_newer(chime: Lake
         done.execute(end.context)
 
 
+def test_a_cleared_flow_that_was_acknowledged_succeeds_again_and_one_that_was_not_fails(chime: LakeChime) -> None:
+    """Of the second one the next run got the events, too."""
+    waiting, done = sensor(acknowledge=False), AcknowledgeOperator(task_id="done", sensor="s")
+
+    def flow(name: str) -> tuple[Run, Run]:
+        run, end = Run(waiting, name), Run(done, name)
+        end.pulled["s"] = waiting.execute(run.context)  # type: ignore[arg-type]
+        return run, end
+
+    put(chime, event(snapshot=1))
+    first, first_end = flow("one")
+    assert done.execute(first_end.context) == 1  # type: ignore[arg-type]
+    put(chime, event(snapshot=2))
+    _, failed_end = flow("two")
+    put(chime, event(snapshot=3))
+    _, third_end = flow("three")
+    assert (third_end.pulled["s"], done.execute(third_end.context)) == ({"from": 1, "to": 3}, 3)  # type: ignore[arg-type]
+    assert (waiting.execute(first.context), done.execute(first_end.context)) == ({"from": 0, "to": 1}, 1)  # type: ignore[arg-type]
+    with pytest.raises(AirflowFailException, match="another flow has moved it"):
+        done.execute(failed_end.context)  # type: ignore[arg-type]
+    assert seen(chime).value == 3
+
+
+def test_what_expired_before_a_consumer_of_what_comes_next_has_seen_anything_is_said(chime: LakeChime) -> None:
+    """It began before there was any event; one that begins with all that is there has missed nothing."""
+    with pytest.raises(AirflowSkipException):
+        sensor(start="head", skip_when_empty=True).execute(Run(sensor(), "one").context)
+    put(chime, event(snapshot=1), event(snapshot=2))
+    chime.expire(2**50, keep_unseen=False)
+    with pytest.raises(AirflowFailException, match="has seen the events up to 0, and later ones, up to 1, have expired unseen"):
+        sensor(start="head").execute(Run(sensor(), "two").context)
+    fresh = Run(sensor(), "three")
+    assert sensor(consumer="fresh").execute(fresh.context) == {"from": 0, "to": 2}
+    assert [found["snapshot_id"] for found in fresh.pushed["events"]] == ["2"]
+
+
 def test_what_expired_unseen_fails_and_says_so(chime: LakeChime) -> None:
     put(chime, event(snapshot=1), event(snapshot=2), event(snapshot=3))
     chime.put_watermark("d.s", "events", 1, expected=None)

@@ -111,3 +111,21 @@ def test_a_watcher_of_quiet_tables_does_not_hold_back_retention(chime: LakeChime
         return moved, payload["to"], seen(chime)
 
     assert asyncio.run(run()) == (5, 6, 5)
+
+
+@pytest.mark.parametrize("start, first", [("all", 1), (2, 3), ("head", 4)])
+def test_a_new_watcher_begins_at_its_start_and_an_old_one_where_it_was(chime: LakeChime, start: Any, first: int) -> None:
+    put(chime, *(event(snapshot=number) for number in range(1, 4)))
+
+    async def run(**more: Any) -> Any:
+        events = trigger(**more).run()
+        got = asyncio.ensure_future(anext(events))
+        while seen(chime) is None:
+            await asyncio.sleep(0.02)
+        put(chime, event(snapshot=4))
+        return (await asyncio.wait_for(got, 10)).payload["events"][0]["snapshot_id"]
+
+    assert asyncio.run(run(start=start)) == str(first)
+    assert asyncio.run(run(start="all" if start == "head" else "head")) == str(first), "nothing was stored yet"
+    with pytest.raises(ValueError, match="use 'head', 'all' or the number"):
+        trigger(start="tail")
