@@ -289,11 +289,13 @@ def _orc_parts(source: pa.NativeFile, physical_columns: list[str]) -> Iterator[p
 
 
 def _completed(rows: pa.Table, spec: TableSpec) -> pa.Table:
-    for column in physical_schema(spec):
+    """In one order, however many columns the file lacks."""
+    schema = physical_schema(spec)
+    for column in schema:
         if column.name not in rows.column_names:
             absent = pa.array(np.zeros(rows.num_rows, np.bool_)) if column.name == DELETED else pa.nulls(rows.num_rows, column.type)
             rows = rows.append_column(column, absent)
-    return rows
+    return rows.select(schema.names)
 
 
 def decode_file(
