@@ -42,7 +42,7 @@ def distinct(assets: Sequence[Any]) -> list[Any]:
 def redelivery_asset(table: str, consumer: str, *, opal_conn_id: str = DEFAULT_CONN_ID) -> Asset:
     """The asset whose events are emitted again for one consumer that missed them."""
     if not _PART.match(consumer):
-        raise ValueError(f"consumer {consumer!r} has no asset; use letters, digits, '_', '.', '=' and '-' in its name")
+        raise ValueError(f"consumer {consumer!r} cannot be named in an asset's URI; use letters, digits, '_', '.', '=' and '-' in its name")
     uri = f"{asset_uri(table, opal_conn_id)}/told/{consumer}"
     return Asset(name=uri, uri=uri, group="opal")
 
@@ -90,7 +90,7 @@ def _path(table: str, kind: str, owner: str) -> str:
     parts = [part for part in table.replace("://", "/").split("/") if part]
     if not parts or any(not _PART.match(part) for part in parts) or not _PART.match(owner):
         allowed = "letters, digits, '_', '.', '=' and '-', with '/' between parts"
-        raise ValueError(f"table {table!r} of {kind} {owner!r} has no asset; use {allowed}")
+        raise ValueError(f"table {table!r} of {kind} {owner!r} cannot be named in an asset's URI; use {allowed}")
     return "/".join(parts)
 
 

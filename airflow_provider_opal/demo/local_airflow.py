@@ -120,7 +120,9 @@ class LocalAirflow:
                 if process.poll() is not None:
                     raise RuntimeError(f"Airflow's {name} has ended: {(self.home / f'{name}.log').read_text(errors='replace')[-2000:]}")
             if time.monotonic() > end:
-                raise TimeoutError(f"nothing came of it in {most_s:.0f} s; the logs are in {self.home}; not over: {self._pending()}")
+                raise TimeoutError(
+                    f"the DAG runs did not end in {most_s:.0f} s; the logs are in {self.home}; still running: {self._pending()}"
+                )
             time.sleep(pause_s)
 
     def _pending(self) -> str:

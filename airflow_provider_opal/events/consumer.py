@@ -213,8 +213,8 @@ def check_interest(client: "LakeChime", consumer: str, tables: Sequence[Sequence
             continue
     if kept.value != meant:
         raise AirflowFailException(
-            f"consumer {consumer!r} has a watermark for {kept.value}, and is asked for {meant}: what that passed was not seen for these. "
-            "Give the consumer another name (consumer=)"
+            f"consumer {consumer!r} has followed {kept.value} until now, and is asked for {meant}, whose earlier events it never saw. "
+            "Give what follows those another name (consumer=)"
         )
 
 

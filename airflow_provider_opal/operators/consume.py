@@ -176,8 +176,8 @@ class ConsumeOperator(OpalSparkOperator):
             return watermark.give({"from": seen, "begun": begun, "to": newest})
         if self.arguments["rows"] == "changes":
             raise AirflowFailException(
-                f"an earlier run began the changes up to version {begun} and did not finish, and that version has expired: the same "
-                "changes cannot be read again, and with other ones the function might repeat work. Start over with another consumer="
+                f"the last run began the changes up to version {begun} and did not finish, and that version has expired since: the same "
+                "changes cannot be read again, and other ones could make the function repeat work. Start over with another consumer="
             )
         watermark.begin(newest)
         return watermark.give({"from": seen, "to": newest})

@@ -97,7 +97,7 @@ class DataChangeEventOperator(BaseOperator):
     def _wait(self, left_s: float) -> None:
         if left_s > self.longest_wait_s:
             raise AirflowException(
-                f"end_time={self.end_time!s} is {left_s:.0f} s ahead: what is registered until then would be in no run's span. Let the "
-                "span end when the run begins, as data_interval_end does"
+                f"end_time={self.end_time!s} is {left_s:.0f} s in the future: neither this run nor the next one would see what is "
+                "registered until then. End the span when the run begins, as data_interval_end does"
             )
         sleep(max(left_s, SHORTEST_WAIT_S))

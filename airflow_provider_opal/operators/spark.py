@@ -82,11 +82,12 @@ class OpalSparkOperator(SparkSubmitOperator):
         keyed: bool = False,
         **spark_submit_kwargs: Any,
     ) -> None:
-        if "application" in spark_submit_kwargs or "application_args" in spark_submit_kwargs or "conn_id" in spark_submit_kwargs:
-            raise ValueError(f"{type(self).__name__} chooses application and arguments itself; the connection is spark_conn_id=")
+        if chosen := sorted({"application", "application_args", "conn_id"} & {*spark_submit_kwargs}):
+            raise ValueError(f"{type(self).__name__} sets {', '.join(chosen)} itself; leave it out (a Spark connection is spark_conn_id=)")
         if secret := secret_arguments(arguments):
             raise ValueError(
-                f"{', '.join(secret)} would be shown with the task: put it into a connection, conf or env_vars, and name it here"
+                f"{', '.join(secret)} would be shown with the task: put the value into a connection, conf or env_vars, and give only its "
+                "name here"
             )
         quiet = {"spark.log.level": "ERROR"}  # else the job's progress drowns in what Spark says
         conf, self._hidden_conf = without_secrets({**quiet, **(spark_submit_kwargs.pop("conf", None) or {})})

@@ -27,7 +27,9 @@ def open_store() -> SqlStore:
     """
     url = os.environ.get(URL_VARIABLE) or _connected()
     if url.startswith(("http://", "https://")):
-        raise UnavailableError(f"the api-server serves a database, and {url} is a service; set {URL_VARIABLE} to the database for it")
+        raise UnavailableError(
+            f"LakeChime in the api-server needs a database, and {url} is a service; set {URL_VARIABLE} to the database in its environment"
+        )
     return SqlStore.open(url)
 
 

@@ -172,7 +172,7 @@ def partition_text(value: Sequence[JsonValue]) -> str:
             f"partition={_shown(value)} is no JSON ({error}); use texts, numbers, booleans, lists and mappings"
         ) from error
     if not _is_text(text):
-        raise InvalidEventError(f"partition={_shown(value)} has half a character, which no database keeps; leave it out")
+        raise InvalidEventError(f"partition={_shown(value)} has an unpaired surrogate, which no database keeps; leave it out")
     return text
 
 
@@ -204,7 +204,7 @@ def _check_tag(name: Any, text: Any) -> None:
             f"tag {_shown(name)} has {len(text):,} characters, and at most {MAX_TAG_VALUE_CHARS:,} are kept; tag where it is stored"
         )
     if not _is_text(text):
-        raise InvalidEventError(f"tag {name} has a character that no database keeps (NUL, or half a character); leave it out")
+        raise InvalidEventError(f"tag {name} has a character that no database keeps (NUL, or an unpaired surrogate); leave it out")
 
 
 def _check_snapshot(name: str, value: Any) -> None:

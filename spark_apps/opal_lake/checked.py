@@ -28,7 +28,7 @@ def parse_canonical(data: bytes) -> Any:
     """JSON as commits have it: ValueError also for what no UTF-8 can say, which could not be written again."""
     is_suspect = b"\\ud" in data or b"\\uD" in data  # the search below takes a hundred times as long
     if is_suspect and _HALF_A_CHARACTER(data):  # whole ones are written as they are
-        raise ValueError("it has an escape of half a character")
+        raise ValueError("it has an escape of an unpaired surrogate")
     return parse_json(data)
 
 

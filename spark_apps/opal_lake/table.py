@@ -80,7 +80,7 @@ class Table(KeptTable):
     def snapshot_at(self, version: int | None = None, timestamp: object | None = None, business_snapshot: str | None = None) -> Snapshot:
         """The state at a version, at the last one committed at or before a moment, or of a business snapshot; by default the newest."""
         if (version, timestamp, business_snapshot).count(None) < 2:
-            raise InvalidInputError("version, timestamp and business_snapshot name the same axis: give one of them")
+            raise InvalidInputError("version, timestamp and business_snapshot each choose the version that is read: give only one of them")
         if business_snapshot is not None:
             return read_business_snapshot(self.log, business_snapshot)
         if version is not None and not hasattr(version, "__index__"):

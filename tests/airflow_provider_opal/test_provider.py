@@ -76,7 +76,7 @@ def test_an_asset_has_one_name_and_one_uri_however_the_table_is_written() -> Non
     assert asset_uri("s3a://bucket/lake/t", "prod", versions=True) == "opal://prod/s3a/bucket/lake/t/versions"
     assert normalised(urlsplit("opal://prod//shop.orders/")).geturl() == "opal://prod/shop.orders"
     for wrong in ("", "a b", "ü", "a?b"):
-        with pytest.raises(ValueError, match="has no asset"):
+        with pytest.raises(ValueError, match="cannot be named in an asset"):
             asset_uri(wrong)
 
 

@@ -62,7 +62,7 @@ def test_json_there_and_back_is_the_same_event(event: DataChangeEvent) -> None:
         ({"partition": (float("nan"),)}, "is no JSON"),
         ({"partition": ({1: 2},)}, "is no JSON"),
         ({"partition": (object(),)}, "is no JSON"),
-        ({"partition": ("\ud800",)}, "has half a character"),
+        ({"partition": ("\ud800",)}, "has an unpaired surrogate"),
         ({"snapshot_id": None}, "has no snapshot_id; only HIVE may leave it out"),
         ({"snapshot_id": 7}, "snapshot_id=7 is no id of a snapshot"),
         ({"snapshot_id": ""}, "is no id of a snapshot"),

@@ -15,6 +15,8 @@ from lakechime.answers import SEEN_EVENTS
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+_ALONE = "Let one run at a time (max_active_runs=1), and give each flow a consumer= of its own"
+
 
 class AcknowledgeOperator(BaseOperator):
     """Moves the watermark of a SnapshotTriggerSensor with `acknowledge=False`, the task `sensor`, over the range that it returned.
@@ -53,12 +55,14 @@ class AcknowledgeOperator(BaseOperator):
             seen = -1 if before is None else seq_of(before)
             if before is None or seen not in (given["from"], given["to"]):
                 raise AirflowFailException(
-                    f"the watermark of consumer {consumer!r} is {'missing' if before is None else seen}, and this flow was given what came "
-                    f"after {given['from']}: another flow has moved it. Let one run at a time, and give each flow a consumer= of its own"
+                    f"this flow was given what came after {given['from']}, but the watermark of consumer {consumer!r} is "
+                    f"{'gone' if before is None else seen} now: another flow moved it. {_ALONE}"
                 )
             try:
                 if seen != given["to"]:
                     client.put_watermark(consumer, SEEN_EVENTS, given["to"], expected=before.revision)
             except ConflictError as error:
-                raise AirflowFailException(f"another flow moved the watermark of consumer {consumer!r} in this moment: {error}") from error
+                raise AirflowFailException(
+                    f"another flow moved the watermark of consumer {consumer!r} at the same time ({error}). {_ALONE}"
+                ) from error
         return int(give_to(context, done)["to"])

@@ -58,7 +58,7 @@ class RelayOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         if not self.do_xcom_push:
-            raise ValueError("the next run asks for what a relay returned, to know what was emitted; leave do_xcom_push on")
+            raise ValueError("do_xcom_push=False does not work for a relay: its next run reads there what was emitted; leave it out")
         self.tables = table_pairs(checked_tables(tables), cluster)
         self.tags = checked_tags(tags)
         self.consumer = consumer

@@ -39,7 +39,7 @@ def partition_of_path(path: str, keys: Sequence[str] | None = None) -> tuple[str
         raise InvalidEventError(f"{path!r} is no partition; write a folder for each level, as dt=2026-11-01/hour=03")
     names = [unquote(name) for name, _, _ in levels]
     if keys is not None and names != [*keys]:
-        raise InvalidEventError(f"the partition {path!r} has the levels {', '.join(names)}, and those of the table are {', '.join(keys)}")
+        raise InvalidEventError(f"the partition {path!r} has the levels {', '.join(names)}; give those of the table: {', '.join(keys)}")
     return tuple(None if value == NO_VALUE else unquote(value) for _, _, value in levels)
 
 

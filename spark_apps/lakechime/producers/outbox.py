@@ -93,7 +93,9 @@ def sync(client: LakeChime, source: Source, *, stop: Callable[[], bool] = lambda
         state = client.table_state(target.table, target.cluster)
         position, depth = (None, None) if state is None else (state.position, state.depth)
         if position is not None and not isinstance(position, Mapping):
-            raise InvalidEventError(f"the position of {target.table} is {position!r}, which no producer here wrote; upgrade this one")
+            raise InvalidEventError(
+                f"the position of {target.table} is {position!r}, which this version cannot read; a newer one may have written it: upgrade"
+            )
         register = _Registering(client=client, target=target, position=position, depth=depth, synced=synced, stop=stop)
         try:
             return register.all_of(source.steps(position))

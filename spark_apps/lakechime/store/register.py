@@ -83,7 +83,7 @@ class Registration:
         there = self._stored(connection, [row["dedup_key"] for row in rows.values()])
         if len(there) < len(rows):
             raise ConflictError(
-                f"the step of {self.given[0].table} was registered before, and some of its events expired since; go on after it"
+                f"these events of {self.given[0].table} were registered before, and some expired since; go on after the table's position"
             )
         return [(key, registered_of(row, duplicate=True)) for key, row in there.items()]
 

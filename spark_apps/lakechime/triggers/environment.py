@@ -37,10 +37,14 @@ def event_variables(events: Sequence[DataChangeEvent], *, query: Query | None = 
     if len(text) <= limit_bytes:
         return {**variables, EVENTS: text}
     if len(seqs) < len(events):
-        raise InvalidEventError(f"{len(events):,} events take {len(text):,} bytes, and no query finds them; register them first")
+        raise InvalidEventError(
+            f"{len(events):,} events take {len(text):,} bytes, and a query for them would miss those without a seq; register them first"
+        )
     named = _query(events, query or Query(), (min(seqs) - 1, max(seqs)))
     if len(named) > limit_bytes:
-        raise InvalidEventError(f"the query that names the events takes {len(named):,} of {limit_bytes:,} bytes; wait for fewer tables")
+        raise InvalidEventError(
+            f"the query that names the events takes {len(named):,} bytes, and at most {limit_bytes:,} are passed on; wait for fewer tables"
+        )
     return {**variables, QUERY: named}
 
 
@@ -60,7 +64,9 @@ def read_variables(variables: Mapping[str, str], reader: Reader | None = None) -
     if QUERY not in variables:
         raise InvalidEventError(f"neither {EVENTS} nor {QUERY} is set; a trigger of LakeChime sets one of them")
     if reader is None:
-        raise InvalidEventError(f"the events are named by {QUERY}, since they were too many for a variable; give a client that finds them")
+        raise InvalidEventError(
+            f"the events are named by {QUERY}, since they were too many for a variable; pass reader=, a LakeChime client"
+        )
     named = json.loads(variables[QUERY])
     tables = tuple((cluster, table) for cluster, table in named["tables"])
     partition = tuple(named["partition"]) if "partition" in named else None

@@ -70,7 +70,7 @@ def offsets_of(bitmap: BitMap) -> npt.NDArray[np.uint32]:
 def words_of(bitmap: BitMap, rows: int) -> npt.NDArray[np.int64]:
     """One bit a row, packed into 64-bit words, least significant bit first."""
     if bitmap and bitmap.max() >= rows:
-        raise FormatError(f"row {bitmap.max()} of a segment of {rows} rows is said to be invalid; run `opal check`")
+        raise FormatError(f"row {bitmap.max()} is hidden in a segment that has {rows} rows; run `opal check`, which names the damaged file")
     return _packed(np.int64(0), offsets_of(bitmap), (rows + 63) // 64).view(np.int64)
 
 

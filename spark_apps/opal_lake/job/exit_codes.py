@@ -1,6 +1,7 @@
 """Exit codes of the command and of the apps: they tell a scheduler whether trying again can help.
 
-The provider reads them in `operators/spark.py`. A lost race alone ends no program: `commit_log` tries again first.
+In Airflow `OpalSparkOperator._verdict` says what follows from one, and `hooks/causes.py` what a signal or a
+log line means. A lost race alone ends no program: `commit_log` tries again first.
 """
 
 from opal_lake.errors import (

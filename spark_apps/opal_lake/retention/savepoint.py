@@ -24,9 +24,7 @@ def set_savepoint(log: CommitLog, name: str, version: int | None = None, *, move
     if not _NAME.match(str(name)):
         raise InvalidInputError(f"a savepoint cannot be called {name!r}; use up to 100 of the letters a to z, digits, '_', '.' and '-'")
     if name == LATEST or str(name).isdigit():
-        raise InvalidInputError(
-            f"a savepoint cannot be called {name!r}, which is a version where changes begin; add a letter, as 'v{name}'"
-        )
+        raise InvalidInputError(f"a savepoint {name!r} could not be told from a version of that name; add a letter, as 'v{name}'")
     started_us, base = log.clock.now_us(), log.head()
     _refuse_business(base.root.business, name)
     if version is None:

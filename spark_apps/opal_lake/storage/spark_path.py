@@ -29,7 +29,7 @@ def spark_path(storage: Storage, path: str = "") -> str:
     escaped = _PATTERN_CHARACTER.sub(r"\\\g<0>", uri)
     if escaped != uri and ":" in uri.split("://", 1)[1]:  # Hadoop's pattern code takes what is before a colon for a scheme
         raise InvalidInputError(
-            f"Spark cannot read '{uri}': it has a colon and one of * ? [ ] {{ }} \\; choose a place without one of the two"
+            f"Spark cannot read '{uri}': it has a colon and one of * ? [ ] {{ }} \\; choose a path without the colon, or without the others"
         )
     return escaped
 

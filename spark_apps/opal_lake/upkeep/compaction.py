@@ -61,7 +61,9 @@ class CompactOptions:
         if self.mode not in MODES:
             raise InvalidInputError(f"mode={self.mode!r} is unknown; use one of {', '.join(MODES)}")
         if (self.look_back is not None or self.floor is not None) != (self.mode == "major"):
-            raise InvalidInputError(f"mode={self.mode!r} with look_back={self.look_back!r}: a major compaction needs one, a minor has none")
+            raise InvalidInputError(
+                f"mode={self.mode!r} with look_back={self.look_back!r}: a major compaction needs a look_back, a minor one takes none"
+            )
 
 
 def compact(table: OpenTable, options: CompactOptions) -> JobResult:
@@ -139,7 +141,9 @@ class Compaction:
         target = self._target_bytes(base)
         bins = plan_major(base, target, floor, droppable) if floor is not None else plan_minor(base, target)
         if self.options.archive_after is not None and base.spec.file_format == "orc":
-            raise InvalidInputError("archive_after: ORC files are compressed in one way only; leave it out")
+            raise InvalidInputError(
+                "archive_after has no effect on a table of ORC files, which are compressed in one way only; leave it out"
+            )
         before = plan_floor(base, self.options.archive_after, self._now_us(), "archive_after")
         codec = self.options.archive_codec or base.spec.word("archive_codec")
         cold = plan_archive(base, before, codec, target) if before is not None else []

@@ -187,4 +187,4 @@ def commit_rebuild(log: CommitLog, plan: RebuildPlan, outputs: Iterable[SlotOutp
 def _check_alone(plan: RebuildPlan, head: Snapshot) -> None:
     for commit in head.commits:
         if commit.version > plan.base.version and commit.number == plan.number:
-            raise ConflictError(f"version {commit.version} is of job {plan.number} too, which another run took over; run it again")
+            raise ConflictError(f"another run of this job ({plan.number}) committed version {commit.version} meanwhile; run it again")

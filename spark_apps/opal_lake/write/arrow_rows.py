@@ -40,8 +40,8 @@ class ArrowRows:
         if deleted is None:
             if spec.deletes is not None and DELETED not in rows.column_names and rows.num_rows:
                 raise InvalidInputError(
-                    f"the table has the delete condition {spec.deletes!r}, which Spark evaluates and an ingest of Arrow rows does not; say "
-                    "with deleted=[...] of each row whether it deletes its key"
+                    f"the table has the delete condition {spec.deletes!r}, which only Spark evaluates; pass "
+                    "deleted=[...], for each row whether it deletes its key"
                 )
             return rows
         if spec.deletes is None:

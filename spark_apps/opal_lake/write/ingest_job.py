@@ -224,7 +224,9 @@ def _notes_of_business(run: IngestRun, head: Snapshot, *, is_inline: bool) -> It
     business.check_ingest(name, head.root.savepoints)
     if business.is_held(name):
         if is_inline:
-            raise ConflictError(f"rows of business snapshot {business.open} came while those of {name} were written; run the ingest again")
+            raise ConflictError(
+                f"while rows of business snapshot {name} were written, others added rows of {business.open}, which is earlier; run it again"
+            )
         yield f"rows of business snapshot {name} are held back until {business.open} is finished, by a metagen after the drift time"
 
 

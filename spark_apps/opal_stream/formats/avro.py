@@ -1,4 +1,5 @@
-"""Avro in a registry's wire format: read by the schema that it was written with, as records of the newest schema seen.
+"""Avro in a registry's wire format, Debezium's change events included: read by the schema that it was written with, as records
+of the newest schema seen.
 
 So a record of an older schema gets the defaults of members that it does not know.
 """
@@ -15,7 +16,7 @@ import fastavro
 import pyarrow as pa
 from fastavro.read import SchemaResolutionError
 
-from opal_stream.formats.debezium_json import ENVELOPE, OPERATIONS
+from opal_stream.formats.debezium_json import ENVELOPE, OPERATIONS, unknown_operation
 from opal_stream.formats.parsed import Parsed
 from opal_stream.formats.registry import HEAD_BYTES, SchemaRegistry, first_unseen, schema_id
 
@@ -108,7 +109,7 @@ class AvroParser:
             return record
         operation = record.get("op")
         if operation not in OPERATIONS:
-            raise ValueError(f"a change event with op={operation!r}; known are {', '.join(OPERATIONS)}")
+            raise unknown_operation(operation)
         row = record.get("before" if operation == "d" else "after")
         if row is None:
             raise ValueError("the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), everything else `after`")

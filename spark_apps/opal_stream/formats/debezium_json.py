@@ -1,4 +1,7 @@
-"""Debezium's change events in JSON: before, after, op, ts_ms; alone, or as the payload beside a schema of Kafka Connect."""
+"""Debezium's change events in JSON: before, after, op, ts_ms; alone, or as the payload beside a schema of Kafka Connect.
+
+`avro` reads the same in Avro.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -52,12 +55,16 @@ class DebeziumJsonParser:
         return pa.schema([*members, ("payload", pa.struct(members))])
 
 
+def unknown_operation(name: object) -> ValueError:
+    return ValueError(f"op={name!r} is no change of a row; those are {', '.join(OPERATIONS)}: let the connector leave others out")
+
+
 def check_operations(operations: pa.Array) -> pa.Array:
     """Which are deletes; an error where the event is no change of a row."""
     known = pc.is_in(operations, pa.array(OPERATIONS))
     if not pc.all(known).as_py():
         other = operations.filter(pc.invert(known))[0].as_py()
-        raise ValueError(f"a change event with op={other!r}; known are {', '.join(OPERATIONS)}")
+        raise unknown_operation(other)
     return pc.equal(operations, "d")
 
 

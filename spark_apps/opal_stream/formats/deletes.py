@@ -37,8 +37,8 @@ class DeleteCondition:
             self.values = pa.array([_value(text) for text in texts], kind)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise InvalidInputError(
-                f"the table's delete condition {condition!r} compares column {column!r}, which is a {kind}, with something else: "
-                "a stream does not convert it"
+                f"the table's delete condition {condition!r} compares column {column!r} with a value that is no {kind}, and a "
+                "stream does not convert it; write it as a {kind}"
             ) from error
 
     def of(self, rows: pa.Table) -> pa.Array:

@@ -60,7 +60,7 @@ class Topics:
                     time.sleep(_PAUSE_S)
                     found = self._ask(name)
             if found is None:
-                raise UnknownTopicError(f"Kafka has no topic {name!r} (any more); nothing more can be read of it")
+                raise UnknownTopicError(f"Kafka has no topic {name!r}: its name is wrong, or it was deleted; check --topic, or create it")
             topics[name] = found
         return topics
 
@@ -116,7 +116,9 @@ def _refresh(consumer: Consumer, topic: str) -> None:
 
 def chosen_partitions(topics: Iterable[Topic], only: Collection[int]) -> list[Partition]:
     """All of them, or those of these numbers."""
+    topics = list(topics)
     found = [Partition(topic=topic.name, number=number) for topic in topics for number in topic.partitions if not only or number in only]
     if missing := sorted(set(only) - {partition.number for partition in found}):
-        raise UnknownTopicError(f"there is no partition {missing[0]} of the topic")
+        names = ", ".join(topic.name for topic in topics)
+        raise UnknownTopicError(f"there is no partition {missing[0]} of {names}; correct --partitions")
     return found

@@ -150,7 +150,7 @@ def test_a_flow_that_failed_gets_its_events_again_with_what_is_newer(chime: Lake
     end.pulled["s"] = {"from": 0, "to": 2}
     assert [done.execute(end.context) for _ in range(2)] == [2, 2]
     end.pulled["s"] = {"from": 0, "to": 1}
-    with pytest.raises(AirflowFailException, match="another flow has moved it"):
+    with pytest.raises(AirflowFailException, match="another flow moved it"):
         done.execute(end.context)
     end.pulled["s"] = None
     with pytest.raises(AirflowFailException, match="returned None, which is no range"):
@@ -175,7 +175,7 @@ def test_a_cleared_flow_that_was_acknowledged_succeeds_again_and_one_that_was_no
     _, third_end = flow("three")
     assert (third_end.pulled["s"], done.execute(third_end.context)) == ({"from": 1, "to": 3}, 3)  # type: ignore[arg-type]
     assert (waiting.execute(first.context), done.execute(first_end.context)) == ({"from": 0, "to": 1}, 1)  # type: ignore[arg-type]
-    with pytest.raises(AirflowFailException, match="another flow has moved it"):
+    with pytest.raises(AirflowFailException, match="another flow moved it"):
         done.execute(failed_end.context)  # type: ignore[arg-type]
     assert seen(chime).value == 3
 

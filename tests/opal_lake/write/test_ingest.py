@@ -153,7 +153,7 @@ def test_a_checkpoint_that_cannot_be_written_fails_no_commit() -> None:
 def test_rows_that_nobody_evaluated_the_delete_condition_for_are_refused() -> None:
     table = create(MemoryStorage())
     given, deleted = rows([("ax", 1, 10), ("bow", 1, None)])
-    with pytest.raises(InvalidInputError, match=r"delete condition 'price IS NULL', which Spark evaluates .*; say with deleted=\[...\]"):
+    with pytest.raises(InvalidInputError, match=r"delete condition 'price IS NULL', which only Spark evaluates; pass deleted=\[...\]"):
         table.ingest(given)
     assert table.snapshot_at().version == 0
     table.ingest(given, deleted, metadata="inline")

@@ -1,4 +1,4 @@
-"""Operations that tend a table's files and leave its rows as they are.
+"""compact, zorder, retain, maintain: operations that tend a table's files and leave its rows as they are.
 
 What a job does with its arguments stands in `opal_lake.upkeep`; for retention, in `opal_lake.retention`.
 """
