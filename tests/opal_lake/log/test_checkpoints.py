@@ -64,7 +64,7 @@ def bytes_below(storage: MemoryStorage, prefix: str) -> int:
     return sum(stored.size for stored in storage.list(prefix))
 
 
-@pytest.mark.parametrize("upserts", [1_000, 4_000])
+@pytest.mark.parametrize("upserts", [1_000, pytest.param(4_000, marks=pytest.mark.slow)])
 def test_bytes_and_lines_that_checkpoints_write_a_commit_grow_with_the_logarithm_of_the_segments(upserts: int) -> None:
     storage = MemoryStorage()
     state = create(storage, token_keep=100).snapshot_at()

@@ -88,6 +88,7 @@ print(spark.sql("SELECT count(*) FROM orders").first()[0])
 """
 
 
+@pytest.mark.slow
 def test_the_tutorial_s_sql_runs_where_no_environment_is_activated(tmp_path: Path) -> None:
     """As `/path/.venv/bin/python script.py`: nothing says which Python the workers run."""
     table = create(open_storage(str(tmp_path / "t")))

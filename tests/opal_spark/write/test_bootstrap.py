@@ -95,7 +95,7 @@ def assert_taken_over(spark: SparkSession, uri: str, rows: list[Row]) -> None:
 
 
 @pytest.mark.usefixtures("few_files")
-@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+@pytest.mark.parametrize("file_format", ["parquet", pytest.param("orc", marks=pytest.mark.slow)])
 def test_a_partitioned_folder_keeps_all_its_columns(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
     folder, uri = tmp_path / "old=1", str(tmp_path / "new")
     for seed in (1, 2):

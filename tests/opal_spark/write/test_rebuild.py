@@ -60,7 +60,7 @@ def assert_sound(table: OpalTable, batches: list[list[Row]]) -> None:
 
 
 @pytest.mark.usefixtures("slots")
-@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+@pytest.mark.parametrize("file_format", ["parquet", pytest.param("orc", marks=pytest.mark.slow)])
 def test_a_table_that_lost_its_runs_is_sound_again(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
     table = harmed(spark, tmp_path / "table", file_format)
     assert {finding.invariant for finding in table.check()} >= {"I9"}

@@ -130,7 +130,7 @@ def opened(table: OpalTable, where: str) -> int:
     return len(table.read(where=where).inputFiles())
 
 
-@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+@pytest.mark.parametrize("file_format", ["parquet", pytest.param("orc", marks=pytest.mark.slow)])
 def test_reads_open_few_files_and_say_the_same(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
     table = points(spark, tmp_path, 10_000, file_format)
     table.ingest(point_rows(spark, 6_000, 5_000, at=2), metadata="inline")
