@@ -85,7 +85,7 @@ def test_a_run_that_was_marked_success_by_hand_is_not_believed(chime: LakeChime)
         _, emitted = relay.run("two")
     assert emitted["default/shop.raw"] == ["mon"]
     assert any("did not succeed by itself" in log["event"] for log in logs)
-    with pytest.raises(ValueError, match="leave do_xcom_push on"):
+    with pytest.raises(ValueError, match="do_xcom_push=False does not work for a relay"):
         RelayOperator(**relay.more, do_xcom_push=False)
 
 

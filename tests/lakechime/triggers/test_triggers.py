@@ -125,7 +125,7 @@ def test_few_events_are_variables_and_many_are_named_by_a_query(chime: LakeChime
     assert EVENTS not in named
     assert json.loads(named[QUERY])["until"] == 39
     assert read_variables(named, chime) == fired.events
-    with pytest.raises(InvalidEventError, match="give a client"):
+    with pytest.raises(InvalidEventError, match="pass reader="):
         read_variables(named)
     with pytest.raises(InvalidEventError, match="the query that names the events takes"):
         event_variables(fired.events, limit_bytes=10)

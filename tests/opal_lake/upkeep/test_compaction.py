@@ -206,7 +206,7 @@ def test_cold_partitions_are_compressed_by_the_table_s_codec(
 def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(InvalidInputError, match="use one of minor, major"):
         CompactOptions(mode="full")
-    with pytest.raises(InvalidInputError, match="a major compaction needs one"):
+    with pytest.raises(InvalidInputError, match="a major compaction needs a look_back"):
         CompactOptions(mode="major")
     with pytest.raises(InvalidInputError, match="a minor has none"):
         CompactOptions(look_back="30d")
