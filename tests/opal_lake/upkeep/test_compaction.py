@@ -208,7 +208,7 @@ def test_what_cannot_be_done_is_said() -> None:
         CompactOptions(mode="full")
     with pytest.raises(InvalidInputError, match="a major compaction needs a look_back"):
         CompactOptions(mode="major")
-    with pytest.raises(InvalidInputError, match="a minor has none"):
+    with pytest.raises(InvalidInputError, match="a minor one takes none"):
         CompactOptions(look_back="30d")
 
 

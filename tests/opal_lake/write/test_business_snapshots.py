@@ -399,7 +399,7 @@ def test_bad_input_says_what_would_work_and_writes_nothing() -> None:
     refused(table, "give one of them", lambda: table.ingest(rows, business_snapshot=SATURDAY, business_snapshot_column="day"))
     refused(table, "'where'", lambda: table.ingest(rows, business_snapshot_column="where"), OpalError)
     refused(table, "column 'at' is long, but a business snapshot is a date", lambda: table.ingest(rows, business_snapshot_column="at"))
-    refused(table, "give one of them", lambda: table.read(version=1, business_snapshot=SATURDAY))
+    refused(table, "give only one of them", lambda: table.read(version=1, business_snapshot=SATURDAY))
     refused(table, f"'{SUNDAY}'; readable are {SATURDAY} .open.", lambda: table.read(business_snapshot=SUNDAY), NotFoundError)
     for name in (FRIDAY, SATURDAY, SUNDAY, "2999-01-01"):
         refused(table, f"cannot be called '{name}': .* add a word, as 'before-{name}'", lambda name=name: table.savepoint(name))
