@@ -27,6 +27,7 @@ from opal_lake.cli.command import OpalParser
 from opal_lake.cli.lake import commands as lake_commands
 from opal_lake.job.operations import NAMES
 from opal_lake.job.operations.declared import Declared, default_of, is_required, types_of
+from opal_lake.job.operations.folder import Mutate
 from opal_lake.job.operations.rows import Changes, Check, Consume, MetaGen, Read, RebuildKeyStore
 from opal_lake.job.operations.table import COLUMN_ROLES, AddColumns, Bootstrap, Create, Ingest, NewTable, Restore, SetProperties
 from opal_lake.job.operations.upkeep import Compact, Maintain, Retain, UpkeepPolicy, ZOrder
@@ -327,6 +328,13 @@ SURFACES = {
         arguments=flags("maintain"),
         differs={"token": TOKEN, "set": "NAME=VALUE, of the policy", "keep_files": "not delete", "delete": "--keep-files"}
         | dict.fromkeys((name for name in UpkeepPolicy.fields() if name != "grace"), "--set NAME=VALUE, as `opal set`"),
+    ),
+    "opal mutate": Surface(
+        declared=Mutate,
+        arguments=flags("mutate"),
+        differs={"token": TOKEN, "increments": "given without a flag", "paths": "the increments", "properties": "a file with arguments"}
+        | {"ids": "may be in the properties file", "header": "--no-header"}
+        | dict.fromkeys(("on_bad_rows", "on_empty"), "the flag has no value, and without it the default of Mutate counts"),
     ),
     "opal add-columns": Surface(
         declared=AddColumns,
