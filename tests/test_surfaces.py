@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_opal.operators.compaction import CompactionOperator
 from airflow_provider_opal.operators.consume import ConsumeOperator
+from airflow_provider_opal.operators.folders.bulk_mutation import BulkMutationOperator
 from airflow_provider_opal.operators.ingest import IngestOperator, Table
 from airflow_provider_opal.operators.maintenance import MaintenanceOperator
 from airflow_provider_opal.operators.metagen import MetaGenOperator
@@ -328,6 +329,12 @@ SURFACES = {
         arguments=flags("maintain"),
         differs={"token": TOKEN, "set": "NAME=VALUE, of the policy", "keep_files": "not delete", "delete": "--keep-files"}
         | dict.fromkeys((name for name in UpkeepPolicy.fields() if name != "grace"), "--set NAME=VALUE, as `opal set`"),
+    ),
+    "BulkMutationOperator": Surface(
+        declared=Mutate,
+        arguments=parameters(BulkMutationOperator.__init__),
+        differs={"master": WHERE, "ids": "may be in `properties`", "properties": "arguments by chombo's names"}
+        | {"increments": "also one path"},
     ),
     "opal mutate": Surface(
         declared=Mutate,

@@ -115,13 +115,24 @@ def is_done(side: Storage, run: int) -> bool:
 def write_done(side: Storage, run: int, result: JobResult) -> None:
     """With the report beside it, for people."""
     _put(side, f"{run_path('reports', run)}.json", result.to_dict(), indent=2)
-    if result.token is not None:
-        _put(side, _result_path(result.token), result.to_dict())
+    keep_result(side, result.token, result)
     _put(side, _document(run, "done"), {"run": run})
 
 
 def write_abandoned(side: Storage, run: int) -> None:
     _put(side, _document(run, "done"), {"run": run})
+
+
+def keep_result(side: Storage, token: str | None, result: JobResult) -> JobResult:
+    """For who asks again with the token."""
+    if token is not None:
+        _put(side, _result_path(token), result.to_dict())
+    return result
+
+
+def dry(token: str | None) -> str | None:
+    """What a dry run's result is kept under: the same token may merge afterwards."""
+    return None if token is None else f"{token} (dry run)"
 
 
 def read_result(side: Storage, token: str | None) -> JobResult | None:

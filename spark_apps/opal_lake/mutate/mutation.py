@@ -66,7 +66,7 @@ def run_mutation(place: Place, job: Mutate, token: str | None, merge: Merge, opt
             return earlier
         listed = _listed(place, job, options or {})
         if not listed:
-            return _nothing(place, token)
+            return journal.keep_result(place.side, token, _nothing(place, token))
         newest = next(iter(journal.runs(place.side)), 0)
         claim = Claim(run=newest + 1, token=token, increments=tuple(listed), backups=job.backups)
         journal.write_claim(place.side, claim)
@@ -79,6 +79,11 @@ def run_mutation(place: Place, job: Mutate, token: str | None, merge: Merge, opt
         if not journal.decide(place.side, claim.run, outcome):
             raise ConflictError(f"another run of {place.uri} took the increments of this one over: try again")
         return _settle(place, claim, outcome)
+
+
+def find_result(uri: str, token: str, *, dry_run: bool, options: Mapping[str, str] | None = None) -> JobResult | None:
+    """What a run with this token did; a run that was decided and stopped before its end is the next one's to complete."""
+    return journal.read_result(open_place(uri, options).side, journal.dry(token) if dry_run else token)
 
 
 def recover(place: Place) -> None:
@@ -139,13 +144,14 @@ def _settle(place: Place, claim: Claim, outcome: Outcome) -> JobResult:
 
 
 def _rehearsed(place: Place, job: Mutate, token: str | None, merge: Merge, options: Mapping[str, str]) -> JobResult:
-    """Reads increments where they are, and writes nothing."""
+    """Reads increments where they are, and writes nothing but, with a token, its result."""
     listed = _listed(place, job, options)
     if not listed:
-        return _nothing(place, token)
+        return journal.keep_result(place.side, journal.dry(token), _nothing(place, token))
     readable = [(open_storage(increment.root, options if is_s3(increment.root) else {}), increment.path) for increment in listed]
     merged = merge(_work(place, listed, readable, None, ""))
-    return replace(_result(place, None, token, merged), notes=("dry run: nothing was changed", *merged.notes))
+    counted = replace(_result(place, None, token, merged), notes=("dry run: nothing was changed", *merged.notes))
+    return journal.keep_result(place.side, journal.dry(token), counted)
 
 
 def _work(
