@@ -20,8 +20,8 @@ class BulkMutationOperator(UpkeepOperator):
     The arguments are those of `opal mutate`. `properties` are parameters of chombo's RecordSetBulkMutator, by their names; what is given
     beside them counts more. XCom gets the report: `counts`, and under `examples` those of each file. With `dry_run` nothing changes.
 
-    Paths take templates: with `{{ partition_key }}` in them a run without a key is refused. A retry goes on where the try before it stopped.
-    After a correction of the files, or when more have come, clear the task: it merges what is there then.
+    Paths take templates: with `{{ partition_key }}` in them a run without a key is refused. A retry merges nothing twice. After a
+    correction of the files, or when more have come, clear the task: it merges what is there then.
     """
 
     declared = Mutate

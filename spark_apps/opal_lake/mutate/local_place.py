@@ -97,6 +97,8 @@ class LocalPlace:
             target = staged / file.path
             target.parent.mkdir(parents=True, exist_ok=True)
             _link(self.master / file.path, target)
+        if self.master.exists():
+            shutil.copymode(self.master, staged)  # who may read the old one may read the new one
         (staged / MARKER).write_text(json.dumps({"run": run}), encoding="utf-8")
         sync_tree(staged)
         return []  # the folder itself says it

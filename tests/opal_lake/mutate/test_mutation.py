@@ -251,6 +251,14 @@ def test_without_a_call_that_exchanges_folders_two_renames_do(tmp_path: Path, mo
     assert [entry.name for entry in (tmp_path / "master.mutate").glob("backup-*")] == ["backup-1"]
 
 
+def test_who_may_read_the_old_master_may_read_the_new_one(tmp_path: Path) -> None:
+    shop = Shop(str(tmp_path), {})
+    (tmp_path / "master").chmod(0o750)
+    shop.arrive({"1.csv": "a,10\n"})
+    assert shop.run().version == 1
+    assert (tmp_path / "master").stat().st_mode & 0o777 == 0o750
+
+
 def test_a_new_master_needs_no_folder(tmp_path: Path) -> None:
     fill(tmp_path / "incr", {"1.csv": "a,10\n"})
     place = open_place(str(tmp_path / "lake" / "master"))
