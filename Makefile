@@ -47,7 +47,7 @@ JOBS ?= 2
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs bench bench-check bench-chime bench-churn bench-commits bench-memory bench-parse bench-peers bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
+.PHONY: help venv demo demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs bench bench-check bench-chime bench-churn bench-commits bench-memory bench-mutate bench-parse bench-peers bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -148,6 +148,9 @@ demo-table: venv  ## a table from its first row to time travel, without Airflow
 
 bench-memory: venv  ## what executors of 1 GB hold while they rewrite 20 million rows
 	@$(ENVIRONMENT) "$(PY)" -m tests.bench.rewrite_memory $(BENCH_ARGS)
+
+bench-mutate: venv  ## increments of 1% and 10% into a folder of BENCH_ROWS rows, beside Spark alone and Delta's MERGE; BENCH_ARGS="--delta"
+	@$(ENVIRONMENT) "$(PY)" -m tests.bench.mutate_bench --rows $(BENCH_ROWS) $(BENCH_ARGS)
 
 bench-parse: venv  ## what a DAG file pays for importing the operators
 	@"$(PY)" tests/bench/parse_bench.py

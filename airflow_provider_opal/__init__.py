@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airflow_provider_opal.operators.compaction import CompactionOperator
     from airflow_provider_opal.operators.consume import ConsumeOperator
     from airflow_provider_opal.operators.data_change_event import DataChangeEventOperator
+    from airflow_provider_opal.operators.folders.bulk_mutation import BulkMutationOperator
     from airflow_provider_opal.operators.ingest import IngestOperator, Table
     from airflow_provider_opal.operators.lakechime.acknowledge import AcknowledgeOperator
     from airflow_provider_opal.operators.lakechime.relay import RelayOperator
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AcknowledgeOperator",
+    "BulkMutationOperator",
     "CompactionOperator",
     "ConsumeOperator",
     "Consumer",
@@ -78,6 +80,7 @@ __all__ = [
 
 _MODULES = {
     "AcknowledgeOperator": "airflow_provider_opal.operators.lakechime.acknowledge",
+    "BulkMutationOperator": "airflow_provider_opal.operators.folders.bulk_mutation",
     "CompactionOperator": "airflow_provider_opal.operators.compaction",
     "ConsumeOperator": "airflow_provider_opal.operators.consume",
     "Consumer": "airflow_provider_opal.templates.pipeline",

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_opal.operators.compaction import CompactionOperator
 from airflow_provider_opal.operators.consume import ConsumeOperator
+from airflow_provider_opal.operators.folders.bulk_mutation import BulkMutationOperator
 from airflow_provider_opal.operators.ingest import IngestOperator, Table
 from airflow_provider_opal.operators.maintenance import MaintenanceOperator
 from airflow_provider_opal.operators.metagen import MetaGenOperator
@@ -27,6 +28,7 @@ from opal_lake.cli.command import OpalParser
 from opal_lake.cli.lake import commands as lake_commands
 from opal_lake.job.operations import NAMES
 from opal_lake.job.operations.declared import Declared, default_of, is_required, types_of
+from opal_lake.job.operations.folder import Mutate
 from opal_lake.job.operations.rows import Changes, Check, Consume, MetaGen, Read, RebuildKeyStore
 from opal_lake.job.operations.table import COLUMN_ROLES, AddColumns, Bootstrap, Create, Ingest, NewTable, Restore, SetProperties
 from opal_lake.job.operations.upkeep import Compact, Maintain, Retain, UpkeepPolicy, ZOrder
@@ -327,6 +329,19 @@ SURFACES = {
         arguments=flags("maintain"),
         differs={"token": TOKEN, "set": "NAME=VALUE, of the policy", "keep_files": "not delete", "delete": "--keep-files"}
         | dict.fromkeys((name for name in UpkeepPolicy.fields() if name != "grace"), "--set NAME=VALUE, as `opal set`"),
+    ),
+    "BulkMutationOperator": Surface(
+        declared=Mutate,
+        arguments=parameters(BulkMutationOperator.__init__),
+        differs={"master": WHERE, "ids": "may be in `properties`", "properties": "arguments by chombo's names"}
+        | {"increments": "also one path"},
+    ),
+    "opal mutate": Surface(
+        declared=Mutate,
+        arguments=flags("mutate"),
+        differs={"token": TOKEN, "increments": "given without a flag", "paths": "the increments", "properties": "a file with arguments"}
+        | {"ids": "may be in the properties file", "header": "--no-header"}
+        | dict.fromkeys(("on_bad_rows", "on_empty"), "the flag has no value, and without it the default of Mutate counts"),
     ),
     "opal add-columns": Surface(
         declared=AddColumns,

@@ -110,14 +110,33 @@ def maintenance(spark: SparkSession, folder: Path) -> None:
     run_console("docs/maintenance.md", {})
 
 
+def mutate(spark: SparkSession, folder: Path) -> None:
+    """Every command of the page, the shell's as well."""
+    for example in examples("docs/mutate.md", "console"):
+        for command in example.commands:
+            if command.startswith("opal "):
+                assert main(shlex.split(command)[1:]) == OK, f"{example}: {command}"
+            else:
+                subprocess.run(command, shell=True, cwd=folder, check=True)
+    names = run_page("docs/mutate.md", {}, {"spark": spark})
+    assert names["result"].version is None  # all is done
+    assert sorted((row.id, row.name, row.stock) for row in names["rows"].collect()) == [
+        ("1", "fitbit", "82"),
+        ("3", "misfit", "21"),
+        ("4", "kindle", "96"),
+        ("5", "lenovo", "7"),
+    ]
+
+
 # Every page with Python, and every page with `opal` on a table
 SCRIPTS: dict[str, Callable[[SparkSession, Path], None]] = {
     "README.md": readme,
     "docs/tutorial.md": tutorial,
     "docs/table-api.md": table_api,
     "docs/maintenance.md": maintenance,
+    "docs/mutate.md": mutate,
 }
-CONSOLES = ("docs/maintenance.md", "docs/table-api.md", "docs/tutorial.md")
+CONSOLES = ("docs/maintenance.md", "docs/mutate.md", "docs/table-api.md", "docs/tutorial.md")
 
 
 @pytest.mark.usefixtures("opal_commands")

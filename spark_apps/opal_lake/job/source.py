@@ -64,7 +64,7 @@ class Files:
                     f"files: format {self.format!r} is a template that was not rendered; use one of {_listed(FILE_FORMATS)}"
                 )
             return self.format
-        formats = {path: _format_of(path) for path in self.paths}
+        formats = {path: format_of(path) for path in self.paths}
         if unclear := [path for path, name in formats.items() if name is None]:
             raise InvalidInputError(
                 f"files: {unclear[0]!r} has an extension that names no format; add format=, one of {_listed(FILE_FORMATS)}"
@@ -175,7 +175,8 @@ def _check_texts(source: Jdbc) -> None:
             raise InvalidInputError(f"jdbc: {name} must be text, not {type(value).__name__}")
 
 
-def _format_of(path: str) -> str | None:
+def format_of(path: str) -> str | None:
+    """What the ending of a file's name says."""
     match = _ENDING.search(path)
     return _FORMAT_OF.get(match[1].lower(), match[1].lower()) if match else None
 

@@ -69,6 +69,12 @@ class S3Storage:
                 answer = self._client().delete_objects(Bucket=self.bucket, Delete={"Objects": batch, "Quiet": True})
             self._check_deleted(answer.get("Errors", ()))
 
+    def copy_from(self, source: "S3Storage", source_path: str, path: str) -> None:
+        """An object of a bucket of the same service, by the service itself; what lies at the path is replaced."""
+        key, origin = self._key(path), {"Bucket": source.bucket, "Key": source._key(source_path)}  # noqa: SLF001  # of another store of this kind
+        with s3_errors(source.bucket, origin["Key"]):
+            self._client().copy(origin, self.bucket, key)  # in parts, where it is large
+
     def now_us(self) -> int | None:
         return told_us(self.options)
 

@@ -21,6 +21,7 @@ from opal_lake.job.s3a import spark_settings
 from opal_lake.job.source import DELTA_CONF, FILE_FORMATS, Files, Jdbc, source_to_json
 from opal_spark.cli.check import add_check
 from opal_spark.cli.explain import add_explain
+from opal_spark.cli.mutate import add_mutate
 from opal_spark.cli.pages import result_page, rows_page
 
 
@@ -30,6 +31,7 @@ def commands(verbs: Verbs) -> None:
         _add_spark(add(verbs))
     for add in (_add_rebuild, _add_compact, _add_zorder, _add_maintain):
         _add_spark(add(verbs))
+    _add_spark(add_mutate(verbs, _run_one))
     add_explain(verbs)
     add_check(verbs, _run, _add_spark)
 

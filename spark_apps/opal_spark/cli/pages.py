@@ -19,6 +19,7 @@ _DONE = {
     "compact": "compacted",
     "zorder": "put into Z-order",
     "maintain": "maintained",
+    "mutate": "merged",
 }
 
 

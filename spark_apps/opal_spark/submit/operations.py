@@ -16,6 +16,7 @@ from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError, Tabl
 from opal_lake.inspect.check import CheckOptions
 from opal_lake.job.job import JobResult, JobSpec
 from opal_lake.job.operations.declared import given_fields
+from opal_lake.job.operations.folder import Mutate
 from opal_lake.job.operations.rows import Changes, Check, Consume, MetaGen, Read, RebuildKeyStore, Shown
 from opal_lake.job.operations.table import AddColumns, Bootstrap, Create, Ingest, Restore, SetProperties
 from opal_lake.job.operations.upkeep import Compact, Maintain, Retain, UpkeepPolicy, ZOrder
@@ -26,6 +27,7 @@ from opal_lake.spec.table_spec import TableLayout, refuse_another_spec
 from opal_spark.engine.columns import arrow_of_spark, quoted, spark_schema
 from opal_spark.engine.failures import unwritable
 from opal_spark.inspect.check import check as check_table
+from opal_spark.mutate import mutate as mutate_folder
 from opal_spark.read.changes import changes as changed_rows
 from opal_spark.sources import source_schema
 from opal_spark.submit.consume import Change
@@ -160,6 +162,11 @@ def bootstrap(spark: SparkSession, spec: JobSpec[Bootstrap]) -> JobResult:
     """Take a table of another kind over. Its own record, and no token, is what makes a repeat harmless."""
     given = {**vars(spec.operation), "schema": spec.operation.schema and _schema(spark, spec.operation.schema, None)}
     return replace(OpalTable.bootstrap(spark, spec.table, **given), token=spec.token)
+
+
+def mutate(spark: SparkSession, spec: JobSpec[Mutate]) -> JobResult:
+    """Merge files into a folder of files. The spec's table is the folder."""
+    return mutate_folder(spark, spec.table, spec.operation, spec.token)
 
 
 def consume(spark: SparkSession, spec: JobSpec[Consume]) -> JobResult:

@@ -27,6 +27,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "bootstrap": {"keys": ["id"], "delta": "at", "source": "old", "format": "parquet"},
     "zorder": {"columns": ["a", "b"]},
     "restore": {"version": 7},
+    "mutate": {"increments": ["incr"], "ids": ["id"]},
     "add_columns": {"columns": {"discount": "double"}},
     "set_properties": {"properties": {"window": "30d", "zorder": None}},
 }

@@ -1,6 +1,7 @@
 """Each operation on a table, declared once: its arguments with their types, defaults and checks. Airflow imports it to parse a DAG file.
 
-`table` has create, ingest, bootstrap, restore, set_properties and add_columns, `rows` what reads rows or rules on them, `upkeep` the rest.
+`table` has create, ingest, bootstrap, restore, set_properties and add_columns, `rows` what reads rows or rules on them, `folder` what needs
+no table, `upkeep` the rest.
 """
 
 from typing import TYPE_CHECKING
@@ -12,15 +13,15 @@ if TYPE_CHECKING:
 
 NAMES = (
     "create", "ingest", "metagen", "read", "changes", "consume", "check", "rebuild_key_store", "bootstrap", "compact", "zorder", "retain",
-    "maintain", "set_properties", "add_columns", "restore",
+    "maintain", "set_properties", "add_columns", "restore", "mutate",
 )  # fmt: skip
 
 
 def operation_named(name: object) -> "type[Operation]":
     """The declaration of an operation."""
-    from opal_lake.job.operations import rows, table, upkeep
+    from opal_lake.job.operations import folder, rows, table, upkeep
 
-    known: tuple[type[Operation], ...] = (*table.OPERATIONS, *rows.OPERATIONS, *upkeep.OPERATIONS)
+    known: tuple[type[Operation], ...] = (*table.OPERATIONS, *rows.OPERATIONS, *upkeep.OPERATIONS, *folder.OPERATIONS)
     operation = next((declared for declared in known if declared.name == name), None)
     if operation is None:
         raise InvalidInputError(f"operation {name!r} is unknown; use one of {', '.join(NAMES)}")

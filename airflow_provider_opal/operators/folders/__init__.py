@@ -1,0 +1,1 @@
+"""Operators on folders of files, which need no table."""

@@ -1,0 +1,86 @@
+"""BulkMutationOperator: files of inserts, updates and deletes merged into a folder of files."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_opal.operators.spark import OpalSparkOperator
+from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from opal_lake.job.operations.folder import BY_POSITION, Mutate
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_opal.hooks.opal import OpalHook
+    from opal_lake.job.job import JobResult, JobSpec
+
+
+class BulkMutationOperator(UpkeepOperator):
+    """Merges `increments` into the folder `master`, and swaps the old one and the new one at once. Merged files are moved away.
+
+    The arguments are those of `opal mutate`. `properties` are parameters of chombo's RecordSetBulkMutator, by their names; what is given
+    beside them counts more. XCom gets the report: `counts`, and under `examples` those of each file. With `dry_run` nothing changes.
+
+    Paths take templates: with `{{ partition_key }}` in them a run without a key is refused. A retry merges nothing twice. After a
+    correction of the files, or when more have come, clear the task: it merges what is there then.
+    """
+
+    declared = Mutate
+    operation = Mutate.name
+
+    def __init__(
+        self,
+        *,
+        master: str,
+        increments: str | Sequence[str],
+        ids: Sequence[str] | None = None,
+        order: str = BY_POSITION,
+        order_type: str = "numeric",
+        op_field: str | None = None,
+        deleted_op: str = "D",
+        delete_prefix: str | None = None,
+        partition_by: Sequence[str] = (),
+        fixed_partitions: bool = False,
+        schema: str | None = None,
+        format: str | None = None,
+        increment_format: str | None = None,
+        output_format: str | None = None,
+        delimiter: str = ",",
+        header: bool = True,
+        options: Mapping[str, str] | None = None,
+        increment_options: Mapping[str, str] | None = None,
+        output_options: Mapping[str, str] | None = None,
+        on_bad_rows: str = "fail",
+        on_empty: str = "fail",
+        backups: int = 3,
+        dry_run: bool = False,
+        properties: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name in Mutate.fields() and value is not None}
+        given["increments"] = [increments] if isinstance(increments, str) else list(increments)
+        if properties is not None:
+            given = _with_properties(given, properties)
+        if "ids" not in given:
+            raise ValueError("a mutation needs ids=['id'], the fields that make a record's id, or properties with id.field.ordinals")
+        super().__init__(table=master, given=given, **kwargs)
+
+    def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # as OpalSparkOperator's
+        """Also a dry run reads files, with Spark."""
+        return OpalSparkOperator.execute(self, context)
+
+    def _result(self, opal: "OpalHook", spec: "JobSpec[Any]") -> "JobResult | None":
+        """From the folder beside the master."""
+        from opal_lake.mutate.mutation import find_result
+
+        assert spec.token is not None
+        return find_result(spec.table, spec.token, dry_run=spec.operation.dry_run, options=opal.lake.options_for(spec.table))
+
+
+def _with_properties(given: Mapping[str, Any], properties: Mapping[str, str]) -> dict[str, Any]:
+    """What is not its default counts more."""
+    from opal_lake.job.operations.declared import default_of
+    from opal_lake.mutate.properties import arguments_of
+
+    arguments, _ = arguments_of(properties)
+    fields = Mutate.fields()
+    return {**arguments, **{name: value for name, value in given.items() if name not in arguments or value != default_of(fields[name])}}

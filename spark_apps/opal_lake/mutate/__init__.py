@@ -1,0 +1,16 @@
+"""Files merged into a folder of files without a table: which files, in which order, and a swap that no crash leaves halfway. No Spark.
+
+Beside the master lies its folder `<master>.mutate`:
+
+    runs/<n>/claim.json     the increments of run n, listed once
+    runs/<n>/outcome.json   what became of it: the new master (decided), or that the files went back (abandoned)
+    runs/<n>/done.json      the result, when all is in place
+    working/<n>/, done/<n>/ the increments while they are merged, and afterwards
+    staged/<n>/             a new master before it is one; on S3 masters/<n>/, where it stays
+    backup-<n>/             on local files the master that run n replaced
+    rejected/<n>/           bad rows that were put aside
+    reports/<n>.json        counts of each file
+
+Each document is created once and never overwritten, so that of two runs one decides. A run without an outcome is abandoned by the next one,
+and its files go back to where they came from; a run with one is completed.
+"""

@@ -1,0 +1,150 @@
+"""The files that are merged: which they are, in which order they come, and what their names say."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+from opal_lake import checked
+from opal_lake.errors import InvalidInputError
+from opal_lake.job.operations.folder import BY_SUFFIX
+from opal_lake.job.s3a import is_s3
+from opal_lake.job.source import has_secret
+from opal_lake.storage import open_storage
+from opal_lake.storage.paths import is_path
+
+_PATTERN = re.compile(r"[*?\[\]{}]")
+_SUFFIX = re.compile(r"_(\d{1,18})(?:\.[A-Za-z][A-Za-z0-9]*)*$")
+_FOLDER = re.compile(r"([^/=]+)=([^/]*)")
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Increment:
+    """A file as it was listed. `root` and `path` are where it came from; `folders` are values that its folders name."""
+
+    root: str
+    path: str
+    size: int
+    modified_us: int
+    folders: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def source(self) -> str:
+        return f"{self.root.rstrip('/')}/{self.path}"
+
+    @property
+    def suffix(self) -> int | None:
+        """The number after the last `_` of the name."""
+        match = _SUFFIX.search(self.name)
+        return int(match[1]) if match else None
+
+    def is_deletes(self, prefix: str | None) -> bool:
+        return prefix is not None and self.name.startswith(prefix)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "Increment":
+        """ValueError if it is none."""
+        found = checked.mapped(data)
+        folders = {checked.text(name): None if value is None else checked.text(value) for name, value in found["folders"].items()}
+        return cls(
+            root=checked.text(found["root"]),
+            path=checked.text(found["path"]),
+            size=checked.count(found["size"]),
+            modified_us=checked.word(found["modified_us"]),
+            folders=folders,
+        )
+
+
+def list_increments(paths: Sequence[str], options: Mapping[str, str], was_merged: Callable[[], Iterable[str]]) -> list[Increment]:
+    """The files behind paths, folders and patterns, each once, in the order of the paths and then of their names.
+
+    A path without a pattern must be there, or have been merged before: else it is a mistake.
+    """
+    found: dict[str, Increment] = {}
+    for path in paths:
+        listed = list(_behind(path, options))
+        if not listed and not _PATTERN.search(path) and not _was_merged(path, set(was_merged())):
+            raise InvalidInputError(f"there is no increment {path!r}: it is no file and no folder with files; correct the path")
+        found.update({increment.source: increment for increment in listed if increment.source not in found})
+    return list(found.values())
+
+
+def in_order(increments: Sequence[Increment], order: str) -> list[Increment]:
+    """The later, the later a mutation in it. Files of an equal suffix are in the order in which they were given."""
+    if order != BY_SUFFIX:
+        return list(increments)
+    if unordered := [increment.source for increment in increments if increment.suffix is None]:
+        raise InvalidInputError(
+            f"{unordered[0]} has no suffix, as in products_1427764070.csv, by which files would be ordered; rename it, or order by a field"
+        )
+    return sorted(increments, key=lambda increment: increment.suffix or 0)
+
+
+def folder_values(path: str) -> dict[str, str | None]:
+    """What folders of a path say, as Hive writes them: `country=de`."""
+    pairs = [match for part in path.split("/")[:-1] if (match := _FOLDER.fullmatch(part))]
+    return {unquote(pair[1]): None if pair[2] == HIVE_NULL else unquote(pair[2]) for pair in pairs}
+
+
+def is_hidden(path: str) -> bool:
+    """Whether readers pass a file over."""
+    return any(part.startswith((".", "_")) and "=" not in part for part in path.split("/"))
+
+
+def _was_merged(path: str, merged: set[str]) -> bool:
+    plain = path.rstrip("/").removeprefix("file://")
+    known = {source.removeprefix("file://") for source in merged}
+    return any(source == plain or source.endswith(f"/{plain.lstrip('./')}") or f"{plain.lstrip('./')}/" in source for source in known)
+
+
+def _behind(path: str, options: Mapping[str, str]) -> Iterator[Increment]:
+    if has_secret(path):
+        raise InvalidInputError("an increment's path holds credentials, which would end up in logs; give them to Spark's own settings")
+    base, rest = _split(path)
+    storage = open_storage(base, options if is_s3(base) else {})
+    pattern = re.compile(_regex(rest))
+    fixed = _PATTERN.split(rest)[0]
+    for stored in storage.list(fixed if is_path(f"{fixed}x") else ""):
+        if pattern.fullmatch(stored.path) and not is_hidden(_below(stored.path, rest)):
+            yield Increment(
+                root=storage.uri,
+                path=stored.path,
+                size=stored.size,
+                modified_us=stored.modified_us,
+                folders=folder_values(f"{storage.uri}/{stored.path}"),
+            )
+
+
+def _split(path: str) -> tuple[str, str]:
+    """The folder that is listed, and what of it: what begins with the first pattern, or the last name."""
+    head = _PATTERN.split(path)[0]
+    slash = head.rfind("/") if len(head) < len(path) else path.rstrip("/").rfind("/")
+    base = path[:slash] if slash > 0 else "/" if slash == 0 else "."
+    return base, path.rstrip("/")[slash + 1 :]
+
+
+def _below(path: str, rest: str) -> str:
+    """What may not be hidden: names that nobody wrote out."""
+    return path.removeprefix(rest).lstrip("/") if not _PATTERN.search(rest) and path != rest else "" if path == rest else path
+
+
+def _regex(pattern: str) -> str:
+    """A pattern of the file system; what lies in a folder that it names belongs to it."""
+    parts = {"*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
+    depth, made = 0, ""
+    for letter in re.findall(r"\[[^\]]*\]|.", pattern, re.DOTALL):
+        depth += (letter == "{") - (letter == "}")
+        if letter.startswith("[") and len(letter) > 2:
+            made += letter.replace("[!", "[^")
+        else:
+            made += parts[letter] if letter in parts and (letter != "," or depth) else re.escape(letter)
+    return rf"{made}(?:/.*)?"

@@ -1,0 +1,173 @@
+"""What is known of runs: documents that are created once. The outcome of a run decides it, whoever writes it first."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from opal_lake import checked
+from opal_lake.checked import parse_json
+from opal_lake.decoding import decoding
+from opal_lake.errors import ConflictError, NotFoundError
+from opal_lake.job.job import JobResult, checked_result
+from opal_lake.mutate.increments import Increment
+from opal_lake.mutate.place import MasterFile, run_path
+from opal_lake.storage import Storage
+from opal_lake.storage.verified import read_sealed
+
+RUNS = "runs/"
+_CLAIM = re.compile(r"runs/(\d{8,})/claim\.json")
+_RESTORE = "restore the file from a backup"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The increments of a run, listed once."""
+
+    run: int
+    token: str | None
+    increments: tuple[Increment, ...]
+    backups: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a run. `files` are the new master's where the place has no other list; `suffix` is the greatest merged by then."""
+
+    is_decided: bool
+    is_changed: bool = False
+    files: tuple[MasterFile, ...] = ()
+    suffix: int | None = None
+    result: Mapping[str, Any] = field(default_factory=dict)
+
+
+def runs(side: Storage) -> list[int]:
+    """The newest first."""
+    found = (match for file in side.list(RUNS) if (match := _CLAIM.fullmatch(file.path)))
+    return sorted((int(match[1]) for match in found), reverse=True)
+
+
+def write_claim(side: Storage, claim: Claim) -> None:
+    document = {
+        "run": claim.run,
+        "token": claim.token,
+        "increments": [increment.to_dict() for increment in claim.increments],
+        "backups": claim.backups,
+    }
+    if not _put(side, _document(claim.run, "claim"), document):
+        raise ConflictError(f"another run of {side.uri} has begun this moment: try again")
+
+
+def read_claim(side: Storage, run: int) -> Claim:
+    path = _document(run, "claim")
+    with decoding(f"{side.uri}/{path}", "a claim", _RESTORE):
+        found = checked.mapped(parse_json(read_sealed(side, path)))
+        return Claim(
+            run=checked.count(found["run"]),
+            token=None if found["token"] is None else checked.text(found["token"]),
+            increments=tuple(Increment.from_dict(increment) for increment in checked.listed(found["increments"])),
+            backups=checked.count(found["backups"]),
+        )
+
+
+def decide(side: Storage, run: int, outcome: Outcome) -> bool:
+    """Whether this is the outcome, now and for ever."""
+    document = {
+        "state": "decided" if outcome.is_decided else "abandoned",
+        "changed": outcome.is_changed,
+        "files": [file.to_dict() for file in outcome.files],
+        "suffix": outcome.suffix,
+        "result": dict(outcome.result),
+    }
+    path = _document(run, "outcome")
+    return _put(side, path, document) or parse_json(read_sealed(side, path)) == json.loads(json.dumps(document))
+
+
+def read_outcome(side: Storage, run: int) -> Outcome | None:
+    path = _document(run, "outcome")
+    try:
+        data = read_sealed(side, path)
+    except NotFoundError:
+        return None
+    with decoding(f"{side.uri}/{path}", "an outcome", _RESTORE):
+        found = checked.mapped(parse_json(data))
+        return Outcome(
+            is_decided=found["state"] == "decided",
+            is_changed=checked.flag(found["changed"]),
+            files=tuple(MasterFile.from_dict(file) for file in checked.listed(found["files"])),
+            suffix=None if found["suffix"] is None else checked.count(found["suffix"]),
+            result=checked.mapped(found["result"]),
+        )
+
+
+def decided_runs(side: Storage) -> Iterator[Outcome]:
+    """The newest first."""
+    found = (read_outcome(side, run) for run in runs(side))
+    return (outcome for outcome in found if outcome is not None and outcome.is_decided)
+
+
+def is_done(side: Storage, run: int) -> bool:
+    return any(True for _ in side.list(_document(run, "done")))
+
+
+def write_done(side: Storage, run: int, result: JobResult) -> None:
+    """With the report beside it, for people."""
+    _put(side, f"{run_path('reports', run)}.json", result.to_dict(), indent=2)
+    keep_result(side, result.token, result)
+    _put(side, _document(run, "done"), {"run": run})
+
+
+def write_abandoned(side: Storage, run: int) -> None:
+    _put(side, _document(run, "done"), {"run": run})
+
+
+def keep_result(side: Storage, token: str | None, result: JobResult) -> JobResult:
+    """For who asks again with the token."""
+    if token is not None:
+        _put(side, _result_path(token), result.to_dict())
+    return result
+
+
+def dry(token: str | None) -> str | None:
+    """What a dry run's result is kept under: the same token may merge afterwards."""
+    return None if token is None else f"{token} (dry run)"
+
+
+def read_result(side: Storage, token: str | None) -> JobResult | None:
+    """What a run with this token did, marked as a repeat."""
+    if token is None:
+        return None
+    path = _result_path(token)
+    try:
+        data = read_sealed(side, path)
+    except NotFoundError:
+        return None
+    with decoding(f"{side.uri}/{path}", "a result", _RESTORE):
+        return replace(result_of(parse_json(data)), repeated=True)
+
+
+def result_of(data: Any) -> JobResult:
+    """From a document."""
+    return JobResult.from_dict(checked_result(data))
+
+
+def merged_sources(side: Storage) -> Iterator[str]:
+    """Where increments of decided runs came from."""
+    for run in runs(side):
+        outcome = read_outcome(side, run)
+        if outcome is not None and outcome.is_decided:
+            yield from (increment.source for increment in read_claim(side, run).increments)
+
+
+def _document(run: int, name: str) -> str:
+    return f"{run_path('runs', run)}/{name}.json"
+
+
+def _result_path(token: str) -> str:
+    return f"results/{hashlib.sha256(token.encode()).hexdigest()}.json"
+
+
+def _put(side: Storage, path: str, document: Mapping[str, Any], indent: int | None = None) -> bool:
+    return side.put_if_absent(path, json.dumps(document, ensure_ascii=False, indent=indent).encode())

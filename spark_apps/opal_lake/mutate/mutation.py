@@ -1,0 +1,194 @@
+"""A run from its claim to its result. How files are merged is given: `opal_spark.mutate` does it with Spark."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from opal_lake.errors import ConflictError, NotFoundError, OpalError
+from opal_lake.job.job import JobResult
+from opal_lake.job.operations.folder import Mutate
+from opal_lake.job.s3a import is_s3
+from opal_lake.mutate import journal
+from opal_lake.mutate.increments import Increment, in_order, list_increments
+from opal_lake.mutate.journal import Claim, Outcome
+from opal_lake.mutate.local_place import LocalPlace
+from opal_lake.mutate.place import MasterFile, Place, working_path
+from opal_lake.mutate.s3_place import S3Place
+from opal_lake.storage import Storage, open_storage
+
+_log = logging.getLogger(__name__)
+BLIND = (
+    "S3 cannot swap folders: {uri} itself still shows the files of before the first run, until retention deletes them. Read the files that "
+    "opal_spark.mutate.read_master(spark, uri) reads, which the newest runs/*/outcome.json in {uri}.mutate lists"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a merge works on: files in the order of their mutations, and where they are readable."""
+
+    increments: Sequence[Increment]
+    readable: Sequence[tuple[Storage, str]]
+    master: Sequence[MasterFile]
+    suffix: int | None  # the greatest of earlier runs
+    side: Storage
+    target: str | None  # below `side`; None: only count
+    rejected: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """What a merge found and wrote. `untouched` are files of the old master that are also the new one's."""
+
+    counts: Mapping[str, int]
+    is_changed: bool
+    untouched: Sequence[MasterFile] = ()
+    files: Sequence[Mapping[str, object]] = ()
+    notes: Sequence[str] = field(default_factory=list)
+
+
+Merge = Callable[[Work], Merged]
+
+
+def open_place(uri: str, options: Mapping[str, str] | None = None) -> Place:
+    """Where a master lies, or will lie."""
+    return S3Place.open(uri, options or {}) if is_s3(uri) else LocalPlace.open(uri)
+
+
+def run_mutation(place: Place, job: Mutate, token: str | None, merge: Merge, options: Mapping[str, str] | None = None) -> JobResult:
+    """Merge the increments that are there now. What a crash left is put right first: its run completed, or its files given back."""
+    if job.dry_run:
+        return _rehearsed(place, job, token, merge, options or {})
+    with place.lock():
+        recover(place)
+        if (earlier := journal.read_result(place.side, token)) is not None:
+            return earlier
+        listed = _listed(place, job, options or {})
+        if not listed:
+            return journal.keep_result(place.side, token, _nothing(place, token))
+        newest = next(iter(journal.runs(place.side)), 0)
+        claim = Claim(run=newest + 1, token=token, increments=tuple(listed), backups=job.backups)
+        journal.write_claim(place.side, claim)
+        try:
+            outcome = _merged(place, claim, merge)
+        except BaseException:
+            with suppress(OpalError, OSError):  # else the next run does it; what failed first is what counts
+                _abandon(place, claim)
+            raise
+        if not journal.decide(place.side, claim.run, outcome):
+            raise ConflictError(f"another run of {place.uri} took the increments of this one over: try again")
+        return _settle(place, claim, outcome)
+
+
+def find_result(uri: str, token: str, *, dry_run: bool, options: Mapping[str, str] | None = None) -> JobResult | None:
+    """What a run with this token did; a run that was decided and stopped before its end is the next one's to complete."""
+    return journal.read_result(open_place(uri, options).side, journal.dry(token) if dry_run else token)
+
+
+def recover(place: Place) -> None:
+    """Put right what crashes left, the oldest first."""
+    left = []
+    for run in journal.runs(place.side):
+        if journal.is_done(place.side, run):
+            break
+        left.append(run)
+    for run in reversed(left):
+        claim, outcome = journal.read_claim(place.side, run), journal.read_outcome(place.side, run)
+        if outcome is not None and outcome.is_decided:
+            _log.warning("run %s of %s is completed: it was decided, and stopped before its end", run, place.uri)
+            _settle(place, claim, outcome)
+        else:
+            _abandon(place, claim)
+
+
+def _abandon(place: Place, claim: Claim) -> None:
+    """Its files go back, unless it was decided after all."""
+    abandoned = Outcome(is_decided=False)
+    if not journal.decide(place.side, claim.run, abandoned):
+        outcome = journal.read_outcome(place.side, claim.run)
+        assert outcome is not None
+        _settle(place, claim, outcome)
+        return
+    place.give_back(claim.run, claim.increments)
+    journal.write_abandoned(place.side, claim.run)
+
+
+def _merged(place: Place, claim: Claim, merge: Merge) -> Outcome:
+    place.take(claim.run, claim.increments)
+    readable = [(place.side, working_path(claim.run, at, increment)) for at, increment in enumerate(claim.increments)]
+    work = _work(place, claim.increments, readable, place.staging(claim.run), f"rejected/{claim.run:08d}")
+    merged = merge(work)
+    place.check_unchanged(claim.run, claim.increments)
+    files = place.complete(claim.run, merged.untouched) if merged.is_changed else list(work.master) if is_s3(place.uri) else []
+    suffixes = [increment.suffix for increment in claim.increments if increment.suffix is not None]
+    return Outcome(
+        is_decided=True,
+        is_changed=merged.is_changed,
+        files=tuple(files),
+        suffix=max([*suffixes, *([] if work.suffix is None else [work.suffix])], default=None),
+        result=_result(place, claim.run, claim.token, merged).to_dict(),
+    )
+
+
+def _settle(place: Place, claim: Claim, outcome: Outcome) -> JobResult:
+    """From the decision to the end; each step may be repeated."""
+    if outcome.is_changed:
+        place.publish(claim.run)
+    place.finish(claim.run, claim.increments)
+    if outcome.is_changed:
+        place.drop_backups(claim.run, claim.backups)
+    result = journal.result_of(outcome.result)
+    journal.write_done(place.side, claim.run, result)
+    return result
+
+
+def _rehearsed(place: Place, job: Mutate, token: str | None, merge: Merge, options: Mapping[str, str]) -> JobResult:
+    """Reads increments where they are, and writes nothing but, with a token, its result."""
+    listed = _listed(place, job, options)
+    if not listed:
+        return journal.keep_result(place.side, journal.dry(token), _nothing(place, token))
+    readable = [(open_storage(increment.root, options if is_s3(increment.root) else {}), increment.path) for increment in listed]
+    merged = merge(_work(place, listed, readable, None, ""))
+    counted = replace(_result(place, None, token, merged), notes=("dry run: nothing was changed", *merged.notes))
+    return journal.keep_result(place.side, journal.dry(token), counted)
+
+
+def _work(
+    place: Place, increments: Sequence[Increment], readable: Sequence[tuple[Storage, str]], target: str | None, rejected: str
+) -> Work:
+    newest = next(journal.decided_runs(place.side), None)
+    return Work(
+        increments=increments,
+        readable=readable,
+        master=place.master_files(),
+        suffix=None if newest is None else newest.suffix,
+        side=place.side,
+        target=target,
+        rejected=rejected,
+    )
+
+
+def _listed(place: Place, job: Mutate, options: Mapping[str, str]) -> list[Increment]:
+    listed = list_increments(job.increments, options, lambda: journal.merged_sources(place.side))
+    inside = [found.source for found in listed if f"{found.source}/".startswith(f"{place.uri}/")]
+    if inside:
+        raise NotFoundError(f"{inside[0]} lies in the master {place.uri} itself; keep increments in a folder of their own")
+    return in_order(listed, job.order)
+
+
+def _result(place: Place, run: int | None, token: str | None, merged: Merged) -> JobResult:
+    notes = [*merged.notes, *([BLIND.format(uri=place.uri)] if is_s3(place.uri) else [])]
+    return JobResult(
+        operation="mutate",
+        table=place.uri,
+        version=run,
+        token=token,
+        counts=dict(merged.counts),
+        notes=tuple(notes),
+        examples=tuple(dict(file) for file in merged.files),
+    )
+
+
+def _nothing(place: Place, token: str | None) -> JobResult:
+    return JobResult(operation="mutate", table=place.uri, token=token, notes=("there is no increment to merge",))

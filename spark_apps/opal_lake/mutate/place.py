@@ -1,0 +1,102 @@
+"""What a mutation asks of the place where its master lies: one protocol, for local files and for S3."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from opal_lake import checked
+from opal_lake.mutate.increments import Increment, folder_values
+from opal_lake.storage import Storage
+
+SIDE = ".mutate"
+PARTIAL = ("_SUCCESS", "_temporary")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterFile:
+    """A file of a master; `root` is the folder that its partitions' folders lie in."""
+
+    root: str
+    path: str
+    size: int
+
+    @property
+    def folder(self) -> str:
+        """Its partition's, '' without one."""
+        return self.path.rpartition("/")[0]
+
+    def values(self) -> dict[str, str | None]:
+        return folder_values(self.path)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "MasterFile":
+        """ValueError if it is none."""
+        found = checked.mapped(data)
+        return cls(root=checked.text(found["root"]), path=checked.text(found["path"]), size=checked.count(found["size"]))
+
+
+class Place(Protocol):
+    """A master with its folder beside it. Every verb may be repeated after a crash."""
+
+    @property
+    def uri(self) -> str:
+        """The master's."""
+        ...
+
+    @property
+    def side(self) -> Storage:
+        """The folder beside the master."""
+        ...
+
+    def lock(self) -> AbstractContextManager[None]:
+        """While one run works here, another one fails with ConflictError, where the place can tell."""
+        ...
+
+    def master_files(self) -> list[MasterFile]:
+        """As they are now."""
+        ...
+
+    def take(self, run: int, increments: Sequence[Increment]) -> None:
+        """Move them into the run's working folder."""
+        ...
+
+    def give_back(self, run: int, increments: Sequence[Increment]) -> None:
+        """Move those that were taken back to where they came from, and forget what was staged."""
+        ...
+
+    def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:
+        """InvalidInputError names an increment that is not as it was listed."""
+        ...
+
+    def staging(self, run: int) -> str:
+        """The path, in the folder beside the master, that a new master is written to."""
+        ...
+
+    def complete(self, run: int, untouched: Sequence[MasterFile]) -> list[MasterFile]:
+        """All files of the new master: what was written, and what stays."""
+        ...
+
+    def publish(self, run: int) -> None:
+        """Make the completed master the one that readers see; keep the old one as a backup."""
+        ...
+
+    def finish(self, run: int, increments: Sequence[Increment]) -> None:
+        """The increments are done."""
+        ...
+
+    def drop_backups(self, run: int, keep: int) -> None:
+        """Delete older masters but for so many."""
+        ...
+
+
+def working_path(run: int, number: int, increment: Increment) -> str:
+    """Where an increment lies while it is merged."""
+    return f"{run_path('working', run)}/{number:06d}-{increment.name}"
+
+
+def run_path(kind: str, run: int) -> str:
+    return f"{kind}/{run:08d}"

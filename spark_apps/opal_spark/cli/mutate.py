@@ -1,0 +1,76 @@
+"""`opal mutate`: files merged into a folder of files, by flags or by a properties file."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from opal_lake.cli.command import WORK, Verb, Verbs, add_command, pairs
+from opal_lake.cli.flags import add_flags, add_token, operation_of
+from opal_lake.errors import InvalidInputError
+from opal_lake.job.operations.declared import default_of
+from opal_lake.job.operations.folder import Mutate
+from opal_lake.mutate.properties import arguments_of, parse_properties
+
+RunOne = Callable[[argparse.Namespace, Mutate], None]
+_FORMS = ("format", "increment_format", "output_format", "delimiter", "schema")
+_OPTIONS = {"options": "--csv-option", "increment_options": "--increment-option", "output_options": "--output-option"}
+
+
+def add_mutate(verbs: Verbs, run_one: RunOne) -> argparse.ArgumentParser:
+    """Register the verb; `run_one` runs an operation and shows its result."""
+    summary = "merge files of inserts, updates and deletes into a folder of files, without a table"
+    example = "opal mutate product/master product/incr --id product_id --order updated_at --order-type timestamp"
+    verb = Verb(name="mutate", group=WORK, summary=summary, example=example, run=lambda args: _run(args, run_one), operands="INCREMENT... ")
+    parser = add_command(verbs, verb)
+    parser.usage = str(parser.usage).replace("TABLE", "MASTER")
+    master = next(action for action in parser._actions if action.dest == "table")  # noqa: SLF001  # of argparse's own list
+    master.metavar, master.help = "MASTER", "the folder of files: a local path, file:///path or s3://bucket/path"
+    parser.add_argument(
+        "paths", nargs="+", metavar="INCREMENT", help="files, folders or patterns; done files are moved to MASTER.mutate/done"
+    )
+    parser.add_argument("--properties", metavar="FILE", help="parameters of chombo's RecordSetBulkMutator; flags count more")
+    parser.add_argument(
+        "--id", action="append", dest="ids", metavar="FIELD", help="a field of the record's id, by name or ordinal; repeat for more"
+    )
+    add_flags(parser, Mutate, but=(*_FORMS, "fixed_partitions", "backups", "dry_run"))
+    quarantine = "merge good rows and put bad ones aside (default: fail on a bad row)"
+    parser.add_argument("--quarantine", dest="on_bad_rows", action="store_const", const="quarantine", help=quarantine)
+    empty = "accept empty files (default: an error)"
+    parser.add_argument("--accept-empty", dest="on_empty", action="store_const", const="accept", help=empty)
+    add_flags(parser, Mutate, "fixed_partitions", "backups", "dry_run")
+    add_token(parser, "merges")
+    files = parser.add_argument_group("files")
+    add_flags(files, Mutate, *_FORMS)
+    files.add_argument("--no-header", dest="header", action="store_const", const=False, help="CSV without a line of names")
+    for dest, flag in _OPTIONS.items():
+        whose = {"options": "the master's files", "increment_options": "the increments", "output_options": "the new master"}[dest]
+        files.add_argument(flag, dest=dest, action="append", default=[], metavar="NAME=VALUE", help=f"of Spark's CSV for {whose}, as sep=;")
+    return parser
+
+
+def _run(args: argparse.Namespace, run_one: RunOne) -> None:
+    given = {dest: pairs(getattr(args, dest), flag) for dest, flag in _OPTIONS.items()}
+    from_file = {} if args.properties is None else _read(args.properties)
+    for name, value in from_file.items():
+        if _is_default(args, given, name):
+            given[name] = value
+            setattr(args, name, value)
+    run_one(args, operation_of(args, Mutate, **{"increments": args.paths, **given}))
+
+
+def _is_default(args: argparse.Namespace, given: dict[str, Any], name: str) -> bool:
+    value = given.get(name) or getattr(args, name)
+    return value in (None, [], {}) or value == default_of(Mutate.fields()[name])
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"--properties {path}: the file cannot be read ({error}); correct the path") from error
+    arguments, unknown = arguments_of(parse_properties(text))
+    if unknown:
+        print(f"opal: parameters that mean nothing to mutate: {', '.join(unknown)}", file=sys.stderr)
+    return arguments

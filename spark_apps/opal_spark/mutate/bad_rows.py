@@ -1,0 +1,44 @@
+"""Rows of increments that are wrong: said with file, line and reason, or put aside."""
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from opal_lake.errors import InvalidInputError, count_text
+from opal_lake.mutate.mutation import Work
+from opal_lake.storage.spark_path import hadoop_uri
+from opal_spark.mutate.csv_text import line_number
+from opal_spark.mutate.groups import Readable
+from opal_spark.mutate.rows import BAD, BLOCK, FILE, RANK, RAW
+
+_SHOWN = 5
+_MOST_BYTES = 1 << 30  # of a file that is looked through for a line
+
+
+def refuse(rows: DataFrame, number: int, files: Sequence[Readable], options: Mapping[str, str]) -> None:
+    """The first of them."""
+    bad = rows.where(F.col(BAD).isNotNull()).orderBy(FILE, BLOCK, RANK).select(FILE, BAD, RAW).limit(_SHOWN).collect()
+    lines = [f"{_place(row, files, options)}: {row[BAD]}: {row[RAW]:.200}" for row in bad]
+    more = f"; and {count_text(number - len(bad), 'more row')}" if number > len(bad) else ""
+    raise InvalidInputError(
+        f"{'; '.join(lines)}{more}. Nothing was changed: correct the files, or put bad rows aside with on_bad_rows='quarantine' "
+        "(--quarantine)"
+    )
+
+
+def put_aside(rows: DataFrame, work: Work, files: Sequence[Readable]) -> str:
+    """As JSON lines with file, reason and row. Returns where."""
+    folder = hadoop_uri(work.side, work.rejected)
+    names = F.create_map(*[part for file in files for part in (F.lit(file.number), F.lit(file.increment.source))])
+    bad = rows.where(F.col(BAD).isNotNull())
+    shown = bad.orderBy(FILE, BLOCK, RANK).select(names[F.col(FILE)].alias("file"), F.col(BAD).alias("reason"), F.col(RAW).alias("row"))
+    shown.coalesce(1).write.mode("overwrite").json(folder)
+    return folder
+
+
+def _place(row: Row, files: Sequence[Readable], options: Mapping[str, str]) -> str:
+    file = next(file for file in files if file.number == row[FILE])
+    is_text = not file.increment.name.endswith((".parquet", ".orc")) and file.increment.size <= _MOST_BYTES
+    number = line_number(file.storage, file.path, options.get("encoding", "utf-8"), row[RAW]) if is_text else None
+    return file.increment.source + (f", line {number}" if number is not None else "")

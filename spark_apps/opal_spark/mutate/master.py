@@ -1,0 +1,119 @@
+"""The master as a DataFrame: files of one folder, or of those that a run in S3 listed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
+
+from opal_lake.errors import InvalidInputError, NoRowsError
+from opal_lake.job.s3a import is_s3
+from opal_lake.job.source import format_of
+from opal_lake.mutate.mutation import open_place
+from opal_lake.mutate.place import MasterFile
+from opal_lake.storage import open_storage
+from opal_lake.storage.spark_path import hadoop_uri, spark_paths
+from opal_spark.engine.session import few_listing_tasks, storage_options
+from opal_spark.mutate.csv_text import CORRUPT, cells_of, first_line, is_true, read_options
+
+_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterFiles:
+    """Where the files are, how they are read, and by which fields they are partitioned."""
+
+    files: Sequence[MasterFile]
+    format: str
+    options: Mapping[str, str]  # of the store
+    csv: Mapping[str, str]
+
+    @property
+    def partition_by(self) -> list[str]:
+        """The names of the folders, which all files share."""
+        found = {tuple(file.values()) for file in self.files}
+        if len(found) > 1:
+            one, other, *_ = sorted(found, key=len)
+            raise InvalidInputError(
+                f"the master has files in folders of {list(other)} and of {list(one)}: move them into folders of one kind"
+            )
+        return list(next(iter(found), ()))
+
+
+def format_named(names: Sequence[str], given: str | None, what: str) -> str:
+    """The format given, or what the endings say; of files whose names say nothing CSV, as Hadoop's part files are."""
+    if given is not None:
+        return given
+    formats = {format_of(name) or "csv" for name in names}
+    if len(formats) > 1:
+        raise InvalidInputError(f"the {what} are files of the formats {', '.join(sorted(formats))}; give one format at a time")
+    return formats.pop()
+
+
+def found_schema(spark: SparkSession, master: MasterFiles) -> StructType:
+    """The fields of the files, and then those of the folders: as texts, for only who gives a schema knows better."""
+    folders = [StructField(name, StringType()) for name in master.partition_by]
+    if master.format == "csv":
+        names = _csv_names(master)
+        return StructType([*(StructField(name, StringType()) for name in names), *folders])
+    rows = _load(spark, master, None)
+    return StructType([*(field for field in rows.schema if field.name not in master.partition_by), *folders])
+
+
+def _csv_names(master: MasterFiles) -> list[str]:
+    """By the first file that has a line."""
+    for file in master.files:
+        storage = open_storage(file.root, master.options if is_s3(file.root) else {})
+        if (line := first_line(storage, file.path, master.csv)) is not None:
+            cells = cells_of(line, master.csv)
+            return cells if is_true(master.csv, "header") else [f"_c{number}" for number in range(len(cells))]
+    return []
+
+
+def read_files(spark: SparkSession, master: MasterFiles, schema: StructType) -> DataFrame:
+    """The fields of a schema; of CSV and JSON also the text of rows that do not fit it."""
+    if master.format in ("csv", "json"):
+        schema = StructType([*schema.fields, StructField(CORRUPT, StringType())])
+    return _load(spark, master, schema)
+
+
+def _load(spark: SparkSession, master: MasterFiles, schema: StructType | None) -> DataFrame:
+    by_root: dict[str, list[str]] = {}
+    for file in master.files:
+        by_root.setdefault(file.root, []).append(file.path)
+    parts = [_load_root(spark, master, root, paths, schema) for root, paths in by_root.items()]
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+def _load_root(spark: SparkSession, master: MasterFiles, root: str, paths: Sequence[str], schema: StructType | None) -> DataFrame:
+    storage = open_storage(root, master.options if is_s3(root) else {})
+    options = {**_STRICT, "basePath": hadoop_uri(storage)}
+    if master.format == "csv":
+        options |= read_options(master.csv)
+    elif master.format == "json":
+        options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    else:
+        options["mergeSchema"] = "true"
+    reader = spark.read.format(master.format).options(**options)
+    try:
+        with few_listing_tasks(spark):
+            return (reader if schema is None else reader.schema(schema)).load(spark_paths(storage, paths))
+    except AnalysisException as error:
+        if error.getCondition() in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
+            raise NoRowsError(f"there is no master to read in {root}: correct the path") from error
+        raise
+
+
+def read_master(spark: SparkSession, uri: str, format: str | None = None, options: Mapping[str, str] | None = None) -> DataFrame:
+    """The master at a URI as it is now, on S3 by the newest list. `options` are those of Spark's CSV reader, by default with a header."""
+    stored = storage_options(spark, uri)
+    files = open_place(uri, stored).master_files()
+    if not files:
+        raise NoRowsError(f"there is no master in {uri}: correct the path, or run opal mutate first")
+    csv = {"sep": ",", "header": "true", **{name.lower(): value for name, value in (options or {}).items()}}
+    kind = format_named([file.path for file in files], format, "files of the master")
+    master = MasterFiles(files=files, format=kind, options=stored, csv=csv)
+    rows = read_files(spark, master, found_schema(spark, master))
+    return rows.drop(CORRUPT)

@@ -1,0 +1,276 @@
+"""One mutation of a folder with Spark: what is read, decided and written."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.storagelevel import StorageLevel
+
+from opal_lake.errors import InvalidInputError, count_text
+from opal_lake.job.job import JobResult
+from opal_lake.job.operations.folder import Mutate
+from opal_lake.mutate.mutation import Merged, Work, open_place, run_mutation
+from opal_lake.mutate.place import MasterFile
+from opal_lake.storage.spark_path import hadoop_uri
+from opal_spark.engine.columns import quoted
+from opal_spark.engine.failures import spark_errors
+from opal_spark.engine.session import parallelism, storage_options
+from opal_spark.mutate import decisions as rules_of
+from opal_spark.mutate.bad_rows import put_aside, refuse
+from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_true, own_options, write_options
+from opal_spark.mutate.decisions import Rules
+from opal_spark.mutate.groups import Readable, forms_of, increment_format, readable_increments
+from opal_spark.mutate.master import MasterFiles, format_named, found_schema, read_files
+from opal_spark.mutate.record import Record, record_of, schema_given
+from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, keys, read_increments
+
+_BROADCAST_ROWS = 2_000_000  # ids of so many mutations are sent to every executor instead of shuffling the master
+_NEW_FILE_ROWS = 1_000_000
+_BROKEN = "the master has a row that does not fit its fields"
+
+
+def mutate(spark: SparkSession, master: str, job: Mutate, token: str | None = None) -> JobResult:
+    """Merge increments into a folder of files. The same token twice merges once."""
+    options = storage_options(spark, master) or next(filter(None, (storage_options(spark, path) for path in job.increments)), {})
+    place = open_place(master, options)
+    with spark_errors(), _master_errors(place.uri):
+        return run_mutation(place, job, token, _Merge(spark=spark, job=job, options=options), options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Merge:
+    """A merge as `run_mutation` calls it."""
+
+    spark: SparkSession
+    job: Mutate
+    options: Mapping[str, str]
+
+    def __call__(self, work: Work) -> Merged:
+        master = self._master(work)
+        record, files = self._record(work, master), readable_increments(work)
+        csv = increment_options(self.job)
+        forms = forms_of(files, self.job, record, increment_format(self.job, work), csv)
+        if not forms:
+            return Merged(counts={"files": len(files)}, is_changed=False, files=_report(files, {}, {}, {}))
+        rows = read_increments(self.spark, forms, self.job, record, csv)
+        with _kept(rows) as kept_rows:
+            stats = {row[FILE]: row.asDict() for row in _stats(kept_rows).collect()}
+            _check_headers(files, stats)
+            rejected = sum(row["rejected"] for row in stats.values())
+            if rejected and self.job.on_bad_rows == "fail":
+                refuse(kept_rows, rejected, files, csv)
+            notes = []
+            if rejected and work.target is not None:
+                notes.append(f"{count_text(rejected, 'bad row')} lie in {put_aside(kept_rows, work, files)}")
+            merging = _Merging(merge=self, work=work, master=master, record=record, files=files, stats=stats)
+            merged = merging.run(kept_rows.where(F.col(BAD).isNull() & ~F.col(HEADER)))
+            return replace(merged, notes=[*notes, *merged.notes])
+
+    def _master(self, work: Work) -> MasterFiles:
+        names = [file.path for file in work.master]
+        if names:
+            kind = format_named(names, self.job.format, "files of the master")
+        else:
+            kind = self.job.format or self.job.output_format or increment_format(self.job, work)
+        return MasterFiles(files=work.master, format=kind, options=self.options, csv=own_options(self.job))
+
+    def _record(self, work: Work, master: MasterFiles) -> Record:
+        given = schema_given(self.spark, self.job.schema)
+        fields = given or (found_schema(self.spark, master) if work.master else self._new_schema(work))
+        if not fields.names:
+            raise InvalidInputError("neither the master nor the increments have a line that says what fields there are: give schema=")
+        parts = master.partition_by
+        has_names = self.job.schema is not None or master.format != "csv" or is_true(master.csv, "header")
+        if (parts or self.job.partition_by) and not has_names:
+            raise InvalidInputError(
+                "a partitioned master of CSV without headers needs its fields' names, because its files lack those of the folders: "
+                "give schema='id STRING, country STRING, ...'"
+            )
+        by_line = (self.job.output_format or master.format) == "csv" and not is_true(master.csv, "multiline")
+        return replace(record_of(self.job, fields, parts), by_line=by_line)
+
+    def _new_schema(self, work: Work) -> StructType:
+        """Of a master that is not there yet: that of the first increments that are no deletes."""
+        upserts = [file for file in readable_increments(work) if not file.increment.is_deletes(self.job.delete_prefix)]
+        files = [MasterFile(root=file.storage.uri, path=file.path, size=file.increment.size) for file in upserts if file.increment.size]
+        if not files:
+            raise InvalidInputError("there is no master, and no increment with rows that would make one; give schema= or correct the path")
+        kind = increment_format(self.job, work)
+        csv = increment_options(self.job)
+        found = found_schema(self.spark, MasterFiles(files=files, format=kind, options=self.options, csv=csv))
+        folders = [name for name in upserts[0].increment.folders if name in self.job.partition_by and name not in found.names]
+        return StructType([*found.fields, *(StructField(name, StringType()) for name in folders)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Merging:
+    """A merge whose increments are known to be good."""
+
+    merge: _Merge
+    work: Work
+    master: MasterFiles
+    record: Record
+    files: Sequence[Readable]
+    stats: Mapping[int, Mapping[str, int]]
+
+    def run(self, mutations: DataFrame) -> Merged:
+        rules = Rules.of(self.merge.job, self.record, self.work.suffix)
+        wins = rules_of.winners(mutations, rules)
+        looked_at = self._looked_at(mutations)
+        with _kept(wins) as kept_wins, _kept(self._decided(kept_wins, looked_at, rules)) as decisions:
+            actions = [row.asDict() for row in rules_of.actions_by_file(decisions).collect()]
+            late = {row[FILE]: row["late"] for row in rules_of.by_file(mutations, decisions, rules).collect()} if rules.can_be_late else {}
+            totals = Counter[str]()
+            for row in actions:
+                totals[row["action"]] += row["records"]
+                totals["conflicts"] += row["conflicts"]
+            changed = totals["inserts"] + totals["updates"] + totals["deletes"]
+            counts = self._counts(totals, late)
+            per_file = _report(self.files, self.stats, _nested(actions), late)
+            if not changed or self.work.target is None:
+                return Merged(counts=counts, is_changed=bool(changed), files=per_file, notes=self._notes(counts))
+            replaced = self._replaced(decisions)
+            counts["rows_written"] = self._write(decisions, replaced)
+        counts["files_replaced"] = len(replaced)
+        untouched = [file for file in self.work.master if file not in set(replaced)]
+        return Merged(counts=counts, is_changed=True, untouched=untouched, files=per_file, notes=self._notes(counts))
+
+    def _looked_at(self, mutations: DataFrame) -> list[MasterFile]:
+        """Files that may hold records of the increments; all, unless records stay in their partitions."""
+        if not (self.merge.job.fixed_partitions and self.record.partition_by):
+            return list(self.work.master)
+        folder = F.struct(*[F.col(ROW).getField(name).cast("string").alias(name) for name in self.record.partition_by])
+        named = {tuple(row.folder) for row in mutations.select(folder.alias("folder")).distinct().collect()}
+        return [file for file in self.work.master if tuple(file.values().values()) in named]
+
+    def _decided(self, wins: DataFrame, files: Sequence[MasterFile], rules: Rules) -> DataFrame:
+        if not files:
+            return rules_of.decided(wins, None, rules)
+        master = read_files(self.merge.spark, replace(self.master, files=files), self.record.fields)
+        if CORRUPT in master.columns:
+            broken = F.raise_error(F.concat(F.lit(f"{_BROKEN}: "), F.col(CORRUPT)))
+            master = master.where(F.when(F.col(CORRUPT).isNotNull(), broken.cast("boolean")).otherwise(F.lit(True)))
+        ids = F.broadcast(wins.select(*keys(self.record))) if self._is_small() else wins
+        return rules_of.decided(wins, rules_of.touched_rows(master, ids, rules), rules)
+
+    def _is_small(self) -> bool:
+        return sum(row["rows"] for row in self.stats.values()) <= _BROADCAST_ROWS
+
+    def _counts(self, totals: Mapping[str, int], late: Mapping[int, int]) -> dict[str, int]:
+        rows = sum(row["rows"] for row in self.stats.values())
+        rejected = sum(row["rejected"] for row in self.stats.values())
+        records = sum(number for name, number in totals.items() if name not in ("conflicts", rules_of.LATE))
+        lost = sum(late.values())
+        counts = {"files": len(self.files), "mutations": rows - rejected, **{name: totals[name] for name in _ACTIONS}}
+        return counts | {
+            "late": lost,
+            "superseded": rows - rejected - records - lost,
+            "conflicts": totals["conflicts"],
+            "rejected": rejected,
+        }
+
+    def _notes(self, counts: Mapping[str, int]) -> list[str]:
+        notes = []
+        if counts["late"]:
+            notes.append(f"{count_text(counts['late'], 'mutation')} came late: the master has something newer")
+        if counts["conflicts"]:
+            notes.append(
+                f"{count_text(counts['conflicts'], 'record')} with different content of one order: what came later in the files counts"
+            )
+        return notes
+
+    def _replaced(self, decisions: DataFrame) -> list[MasterFile]:
+        """The files that are written anew."""
+        is_other = (self.merge.job.output_format or self.master.format) != self.master.format or bool(self.merge.job.output_options)
+        if is_other or not self.record.partition_by:
+            return list(self.work.master)
+        touched = rules_of.touched_partitions(decisions, self.record, has_master=rules_of.OLD_PARTITION in decisions.columns)
+        return [file for file in self.work.master if tuple(file.values().values()) in touched]
+
+    def _write(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> int:
+        """What stays of the replaced files, and the new rows. Returns how many there are."""
+        record, spark = self.record, self.merge.spark
+        new_files = -(-sum(row["rows"] for row in self.stats.values()) // _NEW_FILE_ROWS)
+        rows = rules_of.new_rows(decisions, record).coalesce(max(1, min(parallelism(spark), new_files)))
+        if replaced:
+            old = read_files(spark, replace(self.master, files=replaced), record.fields).select(*map(quoted, record.fields.names))
+            ids = rules_of.replaced_ids(decisions, keys(record))
+            gone = F.broadcast(ids) if self._is_small() else ids
+            same = [F.col(quoted(name)) == F.col(key) for name, key in zip(record.ids, keys(record), strict=True)]
+            rows = old.join(gone, same, "left_anti").unionByName(rows)
+        kind = self.merge.job.output_format or self.master.format
+        observed = Observation("mutate")
+        rows = rows.observe(observed, F.count(F.lit(1)).alias("rows"))
+        if record.partition_by:
+            rows = rows.hint("rebalance", *[F.col(quoted(name)) for name in record.partition_by])
+        assert self.work.target is not None
+        options = write_options(self.merge.job) if kind == "csv" else {"ignoreNullFields": "false"} if kind == "json" else {}
+        writer = rows.write.mode("overwrite").format(kind).options(**options).partitionBy(*record.partition_by)
+        writer.save(hadoop_uri(self.work.side, self.work.target))
+        return int(observed.get["rows"])
+
+
+_ACTIONS = (rules_of.INSERT, rules_of.UPDATE, rules_of.DELETE, rules_of.UNCHANGED, rules_of.UNKNOWN)
+
+
+def _stats(rows: DataFrame) -> DataFrame:
+    number = F.count_if(~F.col(HEADER)).alias("rows")
+    bad = F.count_if(F.col(BAD).isNotNull() & ~F.col(HEADER)).alias("rejected")
+    deletes = F.count_if(F.col(DELETED) & ~F.col(HEADER)).alias("delete_rows")
+    return rows.groupBy(FILE).agg(number, bad, deletes, F.count_if(HEADER).alias("headers"))
+
+
+def _check_headers(files: Sequence[Readable], stats: Mapping[int, Mapping[str, int]]) -> None:
+    """A line like the header is no row, wherever it stands: files that were put together would have several."""
+    for file in files:
+        if file.number in stats and stats[file.number]["headers"] > 1:
+            raise InvalidInputError(
+                f"{file.increment.source} has its header {stats[file.number]['headers']} times: take out all but the first line"
+            )
+
+
+def _nested(actions: Iterable[Mapping[str, int]]) -> dict[int, dict[str, int]]:
+    nested: dict[int, dict[str, int]] = {}
+    for row in actions:
+        nested.setdefault(row[FILE], {})[str(row["action"])] = row["records"]
+    return nested
+
+
+def _report(
+    files: Sequence[Readable], stats: Mapping[int, Mapping[str, int]], actions: Mapping[int, Mapping[str, int]], late: Mapping[int, int]
+) -> list[dict[str, object]]:
+    """Of each file: its rows, and what those that count did."""
+    lines = []
+    for file in files:
+        known, done = stats.get(file.number), actions.get(file.number, {})
+        line: dict[str, object] = {"file": file.increment.source, "rows": 0, "rejected": 0}
+        if known is not None:
+            line |= {"rows": known["rows"], "rejected": known["rejected"]}
+        lines.append(line | {name: done.get(name, 0) for name in _ACTIONS} | {"late": late.get(file.number, 0)})
+    return lines
+
+
+@contextmanager
+def _master_errors(uri: str) -> Iterator[None]:
+    """A row of the master that cannot be read would be lost with the next one that is written."""
+    try:
+        yield
+    except Exception as error:
+        if (found := re.search(rf"{_BROKEN}: (.*?) SQLSTATE", str(error), re.DOTALL)) is not None:
+            raise InvalidInputError(f"{uri}: {_BROKEN}: {found[1]:.200}; correct it, nothing was changed") from error
+        raise
+
+
+@contextmanager
+def _kept(rows: DataFrame) -> Iterator[DataFrame]:
+    """Computed once."""
+    rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield rows
+    finally:
+        rows.unpersist()

@@ -1,0 +1,197 @@
+"""Increments as rows of one form: the record, what it is called by, what it does, where it stands, and what is wrong with it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import reduce
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StringType, StructField, StructType
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.job.operations.folder import BY_SUFFIX, Mutate
+from opal_lake.storage.spark_path import hadoop_uri, spark_paths
+from opal_spark.engine.columns import quoted
+from opal_spark.engine.session import few_listing_tasks
+from opal_spark.mutate.csv_text import CORRUPT, is_true, read_options
+from opal_spark.mutate.groups import Form, Readable
+from opal_spark.mutate.record import Record, fitted, unknown_names
+
+ROW, DELETED, ORDER, UNTIMED, FILE, BLOCK, RANK = "row", "deleted", "ordered", "untimed", "file", "block", "rank"
+BAD, RAW, HEADER = "bad", "raw", "header"
+_URI, _VALUE, _PARSED = "_opal_uri", "value", "_opal_parsed"
+_LOCAL = "^file:/+"  # Spark writes one slash or three
+_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+_RAGGED = "the row has more or fewer fields than there are (where fields hold line breaks, set multiLine=true)"
+_ENCODED = "the line is not UTF-8; give the encoding, as ISO-8859-1"
+
+
+def key(number: int) -> str:
+    """The name of an id's field among the rows."""
+    return f"id_{number}"
+
+
+def keys(record: Record) -> list[str]:
+    return [key(number) for number in range(len(record.ids))]
+
+
+def read_increments(
+    spark: SparkSession, forms: Mapping[Form, Sequence[Readable]], job: Mutate, record: Record, options: Mapping[str, str]
+) -> DataFrame:
+    """All of them. Rows that are bad have a reason, and their text if the format has one."""
+    parts = []
+    for form, files in forms.items():
+        read = {"csv": _csv, "json": _json}.get(form.format, _columnar)
+        parts.append(_rows(read(spark, form, files, record, options), form, job, record))
+    return _numbered(spark, reduce(DataFrame.unionByName, parts), forms, job)
+
+
+def _numbered(spark: SparkSession, rows: DataFrame, forms: Mapping[Form, Sequence[Readable]], job: Mutate) -> DataFrame:
+    """With the number of each row's file, and its suffix where that is the order."""
+    files = [file for members in forms.values() for file in members]
+    table = pa.table(
+        {
+            _URI: [re.sub(_LOCAL, "file:/", hadoop_uri(file.storage, file.path)) for file in files],
+            FILE: pa.array([file.number for file in files], pa.int32()),
+            "suffix": pa.array([file.increment.suffix for file in files], pa.int64()),
+        }
+    )
+    found = rows.join(F.broadcast(spark.createDataFrame(table)), _URI, "left")
+    number = F.coalesce(FILE, F.raise_error(F.concat(F.lit("no increment is called "), F.col(_URI))).cast("int"))
+    ordered = F.col("suffix") if job.order == BY_SUFFIX and ORDER not in rows.columns else F.lit(0).cast("long")
+    columns = {FILE: number} if ORDER in rows.columns else {FILE: number, ORDER: ordered}
+    return found.withColumns(columns).drop(_URI, "suffix")
+
+
+def _load(spark: SparkSession, kind: str, files: Sequence[Readable], schema: StructType | None, options: Mapping[str, str]) -> DataFrame:
+    """With the file of each row and its place there: blocks of a file follow each other, and so do ranks within a block."""
+    paths = [path for file in files for path in spark_paths(file.storage, [file.path])]
+    reader = spark.read.format(kind).options(**{**options, **_STRICT, "recursiveFileLookup": "true"})
+    with few_listing_tasks(spark):
+        rows = (reader if schema is None else reader.schema(schema)).load(paths)
+    about = rows.metadataColumn("_metadata")
+    uri = F.try_url_decode(F.replace(about.getField("file_path"), F.lit("+"), F.lit("%2B")))
+    places = [
+        F.regexp_replace(uri, _LOCAL, "file:/").alias(_URI),
+        about.getField("file_block_start").alias(BLOCK),
+        F.monotonically_increasing_id().alias(RANK),
+    ]
+    return rows.select(*[F.col(quoted(name)) for name in rows.columns], *places)
+
+
+def _csv(spark: SparkSession, form: Form, files: Sequence[Readable], record: Record, options: Mapping[str, str]) -> DataFrame:
+    """Line by line, so that a bad row is known by its line; by Spark's reader of whole files where cells hold line breaks."""
+    schema = StructType([StructField(name, StringType()) for name in (*form.names, CORRUPT)])
+    reading = read_options(options)
+    if is_true(options, "multiline"):
+        parsed = F.struct(*[F.col(quoted(name)) for name in schema.names])
+        rows = _load(spark, "csv", files, schema, reading)
+        return rows.select(parsed.alias(_PARSED), F.coalesce(CORRUPT, F.to_json(parsed)).alias(_VALUE), _false(HEADER), _URI, BLOCK, RANK)
+    lines = _load(spark, "text", files, None, {})
+    encoding = options.get("encoding", "utf-8").lower()
+    is_utf8 = encoding in ("utf-8", "utf8")
+    text = F.col(_VALUE) if is_utf8 else F.decode(F.col(_VALUE).cast("binary"), encoding)
+    cells = F.from_csv(text, _ddl(schema), reading)
+    header = _false(HEADER) if form.header is None else (text == F.lit(form.header)).alias(HEADER)
+    encoded = F.is_valid_utf8(_VALUE) if is_utf8 else F.lit(True)
+    rows = lines.where(F.trim(text) != "").select(
+        cells.alias(_PARSED), text.alias(_VALUE), header, _URI, BLOCK, RANK, encoded.alias("utf8")
+    )
+    broken = F.when(~F.col("utf8"), F.lit(_ENCODED)).when(F.col(_PARSED).getField(CORRUPT).isNotNull(), F.lit(_RAGGED))
+    return rows.withColumn(BAD, broken).drop("utf8")
+
+
+def _json(spark: SparkSession, form: Form, files: Sequence[Readable], record: Record, options: Mapping[str, str]) -> DataFrame:
+    fields = [field for field in record.given if field.name not in dict(form.folders)]
+    schema = StructType([*fields, StructField(CORRUPT, StringType())])
+    parsed = F.from_json(_VALUE, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
+    unknown = F.array_except(F.json_object_keys(_VALUE), F.array(*[F.lit(field.name) for field in fields]))
+    lines = _load(spark, "text", files, None, {}).where(F.trim(_VALUE) != "")
+    rows = lines.select(parsed.alias(_PARSED), _VALUE, _false(HEADER), _URI, BLOCK, RANK)
+    is_broken = F.col(_PARSED).isNull() | F.col(_PARSED).getField(CORRUPT).isNotNull() | F.json_object_keys(_VALUE).isNull()
+    broken = F.when(is_broken, F.lit("the line is no JSON object with the fields' types"))
+    return rows.withColumn(BAD, broken.when(F.size(unknown) > 0, F.concat(F.lit("unknown field "), F.array_join(unknown, ", "))))
+
+
+def _columnar(spark: SparkSession, form: Form, files: Sequence[Readable], record: Record, options: Mapping[str, str]) -> DataFrame:
+    rows = _load(spark, form.format, files, None, {"mergeSchema": "true"})
+    names = [name for name in rows.columns if name not in (_URI, BLOCK, RANK)]
+    given = [name for name in record.given.names if name not in dict(form.folders)]
+    needed = record.ids if form.is_deletes else [name for name in given if name in record.fields.names]
+    problems = unknown_names(names, given) + [f"field {name!r} is missing" for name in needed if name in given and name not in names]
+    if problems:
+        raise InvalidInputError(f"{files[0].increment.source} and its like: {'; '.join(problems)}; records have {', '.join(given)}")
+    parsed = F.struct(*[F.col(quoted(name)) for name in names])
+    return rows.select(parsed.alias(_PARSED), F.to_json(parsed).alias(_VALUE), _false(HEADER), _URI, BLOCK, RANK)
+
+
+def _rows(rows: DataFrame, form: Form, job: Mutate, record: Record) -> DataFrame:
+    """From what was parsed to the record's fields."""
+    parsed = rows.schema[_PARSED].dataType
+    assert isinstance(parsed, StructType)
+    types: dict[str, DataType] = {field.name: field.dataType for field in parsed}
+    folders, values, faults = dict(form.folders), list[Column](), list[Column]()
+    for field in record.given:
+        if field.name in types:
+            value, fault = fitted(F.col(_PARSED).getField(field.name), types[field.name], field)
+        elif field.name in folders:
+            value, fault = fitted(F.lit(folders[field.name]).cast("string"), StringType(), field)
+        else:
+            value, fault = F.lit(None).cast(field.dataType), None
+        values.append(value.alias(field.name))
+        faults += [] if fault is None else [fault]
+    noted = [F.col(BAD)] if BAD in rows.columns else [F.lit(None).cast("string").alias(BAD)]
+    fields = rows.select(*values, _VALUE, HEADER, _URI, BLOCK, RANK, *noted, F.coalesce(*faults, F.lit(None)).alias("fault"))
+    has_order = record.order is not None and record.order in {*types, *folders}
+    return _marked(fields, form, job, record, has_order=has_order)
+
+
+def _marked(fields: DataFrame, form: Form, job: Mutate, record: Record, *, has_order: bool) -> DataFrame:
+    deleted = F.lit(form.is_deletes)
+    if record.op is not None and not form.is_deletes:
+        deleted = F.coalesce(F.col(quoted(record.op)).cast("string") == F.lit(job.deleted_op), F.lit(False))
+    faults = [F.col(BAD), F.col("fault"), *(_missing(name) for name in record.ids)]
+    columns = [F.struct(*[F.col(quoted(name)) for name in record.fields.names]).alias(ROW), deleted.alias(DELETED)]
+    columns += [F.col(quoted(name)).alias(key(number)) for number, name in enumerate(record.ids)]
+    if record.order is not None:
+        order = record.order_of(record.order) if has_order else F.lit(None).cast(_order_type(fields, record))
+        columns.append(order.alias(ORDER))
+        if has_order:
+            faults.append(F.when(order.isNull(), F.lit(f"field {record.order!r}, the order, is no {_kind_text(record)}")))
+    if record.by_line and form.format != "csv":
+        faults += _line_breaks(record)
+    bad = F.when(~F.col(HEADER), F.coalesce(*faults))
+    columns += [F.lit(not has_order and record.order is not None).alias(UNTIMED), *map(F.col, (_URI, BLOCK, RANK, HEADER))]
+    return fields.select(*columns, bad.alias(BAD), F.when(bad.isNotNull(), F.col(_VALUE)).alias(RAW))
+
+
+def _line_breaks(record: Record) -> list[Column]:
+    """Which a CSV file that is read line by line cannot hold."""
+    texts = [field.name for field in record.fields if isinstance(field.dataType, StringType)]
+    return [F.when(F.col(quoted(name)).rlike("[\r\n]"), F.lit(f"field {name!r} holds a line break")) for name in texts]
+
+
+def _missing(name: str) -> Column:
+    value = F.col(quoted(name))
+    return F.when(value.isNull() | (value.cast("string") == ""), F.lit(f"the id {name!r} is missing"))
+
+
+def _order_type(fields: DataFrame, record: Record) -> DataType:
+    assert record.order is not None
+    return fields.select(record.order_of(record.order)).schema[0].dataType
+
+
+def _kind_text(record: Record) -> str:
+    assert record.order is not None
+    kinds = {"numeric": "number (of dates and times: order_type='timestamp')", "text": "text", "timestamp": "timestamp"}
+    kind = record.given[record.order].dataType
+    return kinds[record.order_type] if isinstance(kind, StringType) else kind.simpleString()
+
+
+def _false(name: str) -> Column:
+    return F.lit(False).alias(name)
+
+
+def _ddl(schema: StructType) -> str:
+    return ", ".join(f"{quoted(field.name)} STRING" for field in schema)

@@ -1,0 +1,73 @@
+"""Which files are increments, and what their names say."""
+
+from pathlib import Path
+
+import pytest
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.mutate.increments import Increment, in_order, list_increments
+from tests.opal_lake.mutate.plain_merge import fill
+
+
+def names(found: list[Increment]) -> list[str]:
+    return [increment.name for increment in found]
+
+
+def listed(*paths: object) -> list[Increment]:
+    return list_increments([str(path) for path in paths], {}, list)
+
+
+@pytest.fixture
+def incr(tmp_path: Path) -> Path:
+    folder = tmp_path / "incr"
+    fill(folder, {"a_20.csv": "x", "b_3.csv": "x", "_SUCCESS": "", ".hidden": "x"})
+    fill(folder / "country=de%2Fx", {"c_100.csv.gz": "x"})
+    return folder
+
+
+def test_a_folder_a_pattern_and_a_file_name_increments(incr: Path) -> None:
+    assert names(listed(incr)) == ["a_20.csv", "b_3.csv", "c_100.csv.gz"]
+    assert names(listed(incr / "*.csv")) == ["a_20.csv", "b_3.csv"]
+    assert names(listed(incr / "[b-c]_*")) == ["b_3.csv"]
+    assert names(listed(incr / "{b,a}_*")) == ["a_20.csv", "b_3.csv"]
+    assert names(listed(incr / "b_3.csv", incr)) == ["b_3.csv", "a_20.csv", "c_100.csv.gz"]
+
+
+def test_a_pattern_may_find_nothing_and_a_path_that_is_not_there_is_a_mistake(incr: Path) -> None:
+    assert listed(incr / "*.json") == []
+    with pytest.raises(InvalidInputError, match="no increment"):
+        listed(incr / "z.csv")
+    with pytest.raises(InvalidInputError, match="credentials"):
+        listed("s3://key:secret@bucket/incr")
+
+
+def test_a_path_that_was_merged_before_is_no_mistake(incr: Path) -> None:
+    merged = [str(incr / "z.csv")]
+    assert list_increments([str(incr / "z.csv")], {}, lambda: merged) == []
+
+
+def test_suffixes_order_files_as_numbers(incr: Path) -> None:
+    assert names(in_order(listed(incr), "file_suffix")) == ["b_3.csv", "a_20.csv", "c_100.csv.gz"]
+    assert names(in_order(listed(incr), "at")) == ["a_20.csv", "b_3.csv", "c_100.csv.gz"]
+
+
+def test_a_file_without_a_suffix_cannot_be_ordered_by_it(tmp_path: Path) -> None:
+    fill(tmp_path, {"products.csv": "x"})
+    with pytest.raises(InvalidInputError, match="has no suffix"):
+        in_order(listed(tmp_path), "file_suffix")
+
+
+def test_folders_name_values(incr: Path) -> None:
+    assert listed(incr / "country=de%2Fx")[0].folders == {"country": "de/x"}
+
+
+@pytest.mark.parametrize(
+    "name, suffix", [("a_5", 5), ("a_5.csv.gz", 5), ("part-0_1427764070.csv", 1427764070), ("a5.csv", None), ("a_b.csv", None)]
+)
+def test_a_suffix_is_the_number_after_the_last_underscore(name: str, suffix: int | None) -> None:
+    assert Increment(root="/in", path=name, size=1, modified_us=0).suffix == suffix
+
+
+def test_an_increment_goes_through_json(incr: Path) -> None:
+    for increment in listed(incr):
+        assert Increment.from_dict(increment.to_dict()) == increment

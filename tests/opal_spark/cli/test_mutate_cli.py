@@ -1,0 +1,46 @@
+"""`opal mutate`: its flags, its properties file, and what it shows."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opal_lake.cli import main
+from opal_lake.job.exit_codes import INPUT, OK
+from tests.fixtures_cli import metadata, opal_commands
+from tests.opal_spark.mutate.folders import cells, put
+
+__all__ = ["metadata", "opal_commands"]
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("opal_commands", "spark")]
+
+
+def test_the_command_merges_by_a_properties_file_and_flags_count_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path / "master" / "part-r-00000", "1,a,5\n2,b,5\n3,c,5\n")
+    put(tmp_path / "incr" / "x", "1,late,4\n4,d,6\n")
+    put(tmp_path / "incr" / "gone", "2\n")
+    properties = put(
+        tmp_path / "p",
+        "id.field.ordinals=0\ntemporal.ordering.field.ordinal=2\ndeleted.record.file.prefix=del\nnum.reducer=3\n",
+    )
+    words = ["mutate", str(tmp_path / "master"), str(tmp_path / "incr"), "--properties", str(properties), "--delete-prefix", "gone"]
+    assert main([*words, "--json", "--dry-run"]) == OK
+    shown = capsys.readouterr()
+    assert (json.loads(shown.out)["counts"]["deletes"], "num.reducer" in shown.err) == (1, True)
+    assert main(words) == OK
+    shown = capsys.readouterr()
+    assert shown.out.startswith("merged ")
+    assert "1 mutation came late" in shown.out
+    assert cells(tmp_path, header=False) == [["1", "a", "5"], ["3", "c", "5"], ["4", "d", "6"]]
+    assert main(words) == OK
+    assert capsys.readouterr().out.startswith("nothing to do")
+
+
+def test_what_is_wrong_is_said_with_the_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path / "incr" / "x.csv", "id,v\n1,a\n")
+    assert main(["mutate", str(tmp_path / "master"), str(tmp_path / "incr")]) == INPUT
+    assert "needs the argument ids" in capsys.readouterr().err
+    assert main(["mutate", str(tmp_path / "master"), str(tmp_path / "incr"), "--id", "nr"]) == INPUT
+    assert "names the field 'nr', which records do not have; known are id, v" in capsys.readouterr().err
+    assert main(["mutate", str(tmp_path / "master"), str(tmp_path / "none"), "--id", "id"]) == INPUT
+    assert "there is no increment" in capsys.readouterr().err

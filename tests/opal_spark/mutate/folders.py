@@ -1,0 +1,32 @@
+"""Folders of a test: filled, mutated, and read as rows."""
+
+import csv
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from opal_lake.job.job import JobResult
+from opal_lake.job.operations.folder import Mutate
+from opal_spark.mutate import mutate
+
+
+def put(path: Path, text: str, encoding: str = "utf-8") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def run(spark: SparkSession, folder: Path, **arguments: object) -> JobResult:
+    """Of the increments in `incr` into `master`."""
+    given = {"increments": [str(folder / "incr")], **arguments}
+    return mutate(spark, str(folder / "master"), Mutate(**given))
+
+
+def cells(folder: Path, *, header: bool, delimiter: str = ",") -> list[list[str]]:
+    """Of all files of a master of CSV, sorted."""
+    found = []
+    for path in sorted((folder / "master").rglob("*")):
+        if path.is_file() and not path.name.startswith(("_", ".")):
+            with open(path, encoding="utf-8", newline="") as file:
+                found += list(csv.reader(file, delimiter=delimiter))[1 if header else 0 :]
+    return sorted(found)

@@ -1,0 +1,86 @@
+"""Bad input fails with file, line and reason before anything is replaced, or is put aside."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from opal_lake.errors import InvalidInputError
+from tests.opal_spark.mutate.folders import cells, put, run
+
+MASTER = "id,name,at\n1,a,5\n2,b,5\n"
+GOOD = "id,name,at\n1,x,6\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    put(tmp_path / "master" / "a.csv", MASTER)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "name, text, said",
+    [
+        ("few.csv", f"{GOOD}2,y\n", r"few\.csv, line 3: the row has more or fewer fields.*: 2,y"),
+        ("many.csv", f"{GOOD}\n2,y,7,z\n", r"many\.csv, line 4: the row has more or fewer"),
+        ("order.csv", f"{GOOD}2,y,7x\n3,y,8\n", r"order\.csv, line 3: field 'at', the order, is no number.*: 2,y,7x"),
+        ("time.csv", f"{GOOD}2,y,2026-01-01\n", r"time\.csv, line 3: .*order_type='timestamp'"),
+        ("id.csv", f"{GOOD},y,7\n", r"id\.csv, line 3: the id 'id' is missing"),
+        ("quote.csv", f'{GOOD}2,"y,z,7\n', r"quote\.csv, line 3: the row has more or fewer"),
+        ("twice.csv", f"{GOOD}{GOOD}", r"twice\.csv has its header 2 times"),
+        ("empty.csv", "", r"empty\.csv is empty"),
+        ("names.csv", "id,nam,at\n1,x,6\n", r"names\.csv, line 1: unknown field 'nam' \(did you mean 'name'\?\); field 'name' is missing"),
+        ("bare.csv", "1,x,6\n", r"bare\.csv, line 1: .*--no-header"),
+        ("del.csv", "1\n2\n", r"del\.csv, line 1: unknown field '1'"),
+    ],
+)
+def test_a_bad_file_fails_and_changes_nothing(spark: SparkSession, folder: Path, name: str, text: str, said: str) -> None:
+    put(folder / "incr" / "good.csv", GOOD)
+    put(folder / "incr" / name, text)
+    with pytest.raises(InvalidInputError, match=said):
+        run(spark, folder, ids=["id"], order="at", delete_prefix="del")
+    assert (folder / "master" / "a.csv").read_text() == MASTER
+    assert (folder / "incr" / name).read_text() == text
+
+
+def test_text_that_is_not_utf8_fails_or_is_read_by_its_encoding(spark: SparkSession, folder: Path) -> None:
+    put(folder / "incr" / "latin.csv", "id,name,at\n1,Müller,6\n", "latin-1")
+    with pytest.raises(InvalidInputError, match=r"latin\.csv, line 2: the line is not UTF-8; give the encoding"):
+        run(spark, folder, ids=["id"], order="at")
+    run(spark, folder, ids=["id"], order="at", increment_options={"encoding": "ISO-8859-1"})
+    assert cells(folder, header=True) == [["1", "Müller", "6"], ["2", "b", "5"]]
+
+
+def test_a_header_where_none_belongs_is_seen(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "master" / "a.csv", "1,a,5\n")
+    put(tmp_path / "incr" / "del.csv", "id\n1\n")
+    arguments = {"ids": ["id"], "schema": "id STRING, name STRING, at STRING", "header": False, "delete_prefix": "del"}
+    with pytest.raises(InvalidInputError, match=r"del\.csv, line 1: 'id' is a header"):
+        run(spark, tmp_path, **arguments)
+    put(tmp_path / "incr" / "del.csv", "1\n")
+    assert run(spark, tmp_path, **arguments).counts["deletes"] == 1
+
+
+def test_bad_rows_may_be_put_aside(spark: SparkSession, folder: Path) -> None:
+    put(folder / "incr" / "1.csv", f"{GOOD}2,y\n,z,7\n3,c,8\n")
+    result = run(spark, folder, ids=["id"], order="at", on_bad_rows="quarantine")
+    assert cells(folder, header=True) == [["1", "x", "6"], ["2", "b", "5"], ["3", "c", "8"]]
+    assert (result.counts["rejected"], result.counts["mutations"]) == (2, 2)
+    lines = "".join(path.read_text() for path in (folder / "master.mutate" / "rejected" / "00000001").glob("*.json")).splitlines()
+    assert [(json.loads(line)["row"], Path(json.loads(line)["file"]).name) for line in lines] == [("2,y", "1.csv"), (",z,7", "1.csv")]
+    assert "rejected" in result.notes[0]
+
+
+def test_an_empty_file_may_be_accepted(spark: SparkSession, folder: Path) -> None:
+    put(folder / "incr" / "1.csv", "")
+    result = run(spark, folder, ids=["id"], order="at", on_empty="accept")
+    assert (result.version, result.counts) == (1, {"files": 1})
+
+
+def test_a_master_that_does_not_fit_its_header_is_not_replaced(spark: SparkSession, folder: Path) -> None:
+    put(folder / "master" / "b.csv", "id,name,at\n7,z\n")
+    put(folder / "incr" / "1.csv", GOOD)
+    with pytest.raises(InvalidInputError, match="the master has a row that does not fit its fields: 7,z"):
+        run(spark, folder, ids=["id"], order="at")
+    assert (folder / "incr" / "1.csv").exists()

@@ -1,0 +1,145 @@
+"""Files merged into a folder with Spark: orders, deletes, formats, partitions and the report."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from opal_lake.mutate.properties import arguments_of, parse_properties
+from opal_spark.mutate import read_master
+from tests.opal_spark.mutate.folders import cells, put, run
+
+PROPERTIES = """#op.code.field.ordinal=4
+deleted.op.code=D
+deleted.record.file.prefix=del
+temporal.ordering.field.ordinal=5
+temporal.ordering.field.numeric=true
+id.field.ordinals=0
+"""
+
+
+def test_the_paper_s_products(spark: SparkSession, tmp_path: Path) -> None:
+    """With its properties file as it is written: the inventory of VR8NCNE7DV goes from 88 to 82."""
+    put(
+        tmp_path / "master" / "part-r-00000",
+        "R217970F17,wearables,misfit,103,21,1427761080\n"
+        "6QD0BAVS7I,laptop,asus,502,54,1427764070\n"
+        "VR8NCNE7DV,wearables,fitbit,112,88,1427766458\n"
+        "3SDS30A11P,laptop,thinkpad,551,54,1427770906\n",
+    )
+    put(
+        tmp_path / "incr" / "products",
+        "VR8NCNE7DV,wearables,fitbit,112,85,1428415000\n"
+        "VR8NCNE7DV,wearables,fitbit,112,82,1428415316\n"
+        "3SDS30A11P,laptop,thinkpad,551,60,1427770900\n"
+        "VRN5D60451,tablet,amazon kindle,258,96,1428527865\n"
+        "R217970F17,wearables,misfit,103,21,1427761080\n",
+    )
+    put(tmp_path / "incr" / "del_products", "6QD0BAVS7I\nVOA31MCU9I\n")
+    arguments, _ = arguments_of(parse_properties(PROPERTIES))
+    counted = run(spark, tmp_path, **arguments, dry_run=True)
+    result = run(spark, tmp_path, **arguments)
+    assert cells(tmp_path, header=False) == [
+        ["3SDS30A11P", "laptop", "thinkpad", "551", "54", "1427770906"],
+        ["R217970F17", "wearables", "misfit", "103", "21", "1427761080"],
+        ["VR8NCNE7DV", "wearables", "fitbit", "112", "82", "1428415316"],
+        ["VRN5D60451", "tablet", "amazon kindle", "258", "96", "1428527865"],
+    ]
+    expected = {"files": 2, "mutations": 7, "inserts": 1, "updates": 1, "deletes": 1, "unchanged": 1, "deletes_of_unknown": 1}
+    expected |= {"late": 1, "superseded": 1, "conflicts": 0, "rejected": 0}
+    assert counted.counts == expected
+    assert result.counts == {**expected, "rows_written": 4, "files_replaced": 1}
+    by_file = {Path(str(file["file"])).name: file for file in result.examples}
+    assert (by_file["products"]["updates"], by_file["products"]["late"], by_file["del_products"]["deletes"]) == (1, 1, 1)
+    report = json.loads((tmp_path / "master.mutate" / "reports" / "00000001.json").read_text())
+    assert report["counts"] == result.counts
+    assert (tmp_path / "master.mutate" / "backup-1" / "part-r-00000").is_file()
+    assert run(spark, tmp_path, **arguments).version is None
+
+
+def test_names_composite_ids_an_operation_and_times(spark: SparkSession, tmp_path: Path) -> None:
+    """The operation's field is not the master's; text in quotes, null and empty text stay what they are."""
+    put(
+        tmp_path / "master" / "a.csv",
+        'shop;sku;note;at\n1;x;"a; b";2026-01-01 00:00:00\n1;y;;2026-01-01 00:00:00\n2;x;"";2026-01-02 00:00:00\n'
+        '3;z; "q"" ;2026-01-01 00:00:00\n',
+    )
+    put(
+        tmp_path / "incr" / "1.csv",
+        'op;note;sku;shop;at\nU;"c; ""d""";x;1;2026-01-02 00:00:00\nD;;y;1;2026-01-03 00:00:00\nI;new;n;4;2026-01-03 00:00:00\n'
+        "I;other;n;4;2026-01-03 00:00:00\nU;clash;x;2;2026-01-02 00:00:00\n",
+    )
+    arguments = {"ids": ["shop", "sku"], "order": "at", "order_type": "timestamp", "op_field": "op", "delimiter": ";"}
+    result = run(spark, tmp_path, **arguments)
+    text = "".join(sorted(path.read_text() for path in (tmp_path / "master").glob("*.csv")))
+    assert set(text.splitlines()) == {
+        "shop;sku;note;at",
+        '1;x;"c; ""d""";2026-01-02 00:00:00',
+        "2;x;clash;2026-01-02 00:00:00",
+        '3;z;" ""q"""" ";2026-01-01 00:00:00',
+        "4;n;other;2026-01-03 00:00:00",
+    }
+    assert (result.counts["conflicts"], result.counts["inserts"], result.counts["updates"], result.counts["deletes"]) == (2, 1, 2, 1)
+    assert any("different content of one order" in note for note in result.notes)
+
+
+def test_suffixes_order_files_and_places_order_what_is_in_one(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "master" / "a.csv", "id,v\n1,old\n2,old\n3,old\n")
+    put(tmp_path / "incr" / "b_9.csv", "id,v\n1,first\n2,gone\n4,new\n")
+    put(tmp_path / "incr" / "a_10.csv", "id,v\n1,second\n1,third\n")
+    put(tmp_path / "incr" / "del_x_10.csv", "id\n2\n4\n")
+    arguments = {"ids": ["id"], "order": "file_suffix", "delete_prefix": "del"}
+    result = run(spark, tmp_path, **arguments)
+    assert cells(tmp_path, header=True) == [["1", "third"], ["3", "old"]]
+    assert (result.counts["superseded"], result.counts["deletes_of_unknown"]) == (4, 1)
+    put(tmp_path / "incr" / "c_8.csv", "id,v\n1,too late\n5,new\n")
+    later = run(spark, tmp_path, **arguments)
+    assert cells(tmp_path, header=True) == [["1", "third"], ["3", "old"], ["5", "new"]]
+    assert (later.counts["late"], later.counts["inserts"]) == (1, 1)
+
+
+def test_only_touched_partitions_are_written_also_when_a_record_moves(spark: SparkSession, tmp_path: Path) -> None:
+    for country, text in {"de": "1,a\n2,b\n", "fr": "3,c\n", "it": "4,d\n", "es": "5,e\n"}.items():
+        put(tmp_path / "master" / f"country={country}" / "a.csv", f"id,name\n{text}")
+    before = {path.parent.name: path.stat().st_ino for path in (tmp_path / "master").rglob("a.csv")}
+    put(tmp_path / "incr" / "1.csv", "id,country,name\n1,fr,moved\n6,pt,new\n4,it,d\n")
+    result = run(spark, tmp_path, ids=["id"])
+    files = {path.parent.name: path for path in (tmp_path / "master").rglob("*.csv")}
+    assert sorted(files) == ["country=de", "country=es", "country=fr", "country=it", "country=pt"]
+    assert [name for name, path in files.items() if path.stat().st_ino == before.get(name)] == ["country=it", "country=es"]
+    rows = read_master(spark, str(tmp_path / "master")).orderBy("id").collect()
+    expected = [("1", "moved", "fr"), ("2", "b", "de"), ("3", "c", "fr"), ("4", "d", "it"), ("5", "e", "es"), ("6", "new", "pt")]
+    assert [(row.id, row.name, row.country) for row in rows] == expected
+    assert (result.counts["rows_written"], result.counts["files_replaced"], result.counts["unchanged"]) == (4, 2, 1)
+    put(tmp_path / "incr" / "country=it" / "2.csv", "id,name\n4,again\n1,not seen\n")
+    fixed = run(spark, tmp_path, ids=["id"], fixed_partitions=True)
+    assert (fixed.counts["updates"], fixed.counts["inserts"], fixed.counts["files_replaced"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "master, increments, output",
+    [("parquet", "csv", None), ("csv", "json", "orc"), pytest.param("orc", "parquet", "json", marks=pytest.mark.slow)],
+)
+def test_formats_go_together(spark: SparkSession, tmp_path: Path, master: str, increments: str, output: str | None) -> None:
+    schema = "id INT, price DECIMAL(9,2), at BIGINT"
+    old = spark.createDataFrame([(1, None, 5), (2, None, 5), (3, None, 5)], "id INT, price INT, at BIGINT")
+    old.selectExpr("id", "CAST(id * 1.5 AS DECIMAL(9,2)) AS price", "at").write.option("header", True).format(master).save(
+        str(tmp_path / "master")
+    )
+    new = spark.createDataFrame([(1, None, 6), (2, None, 4), (4, None, 6)], "id INT, price INT, at BIGINT")
+    new.selectExpr("id", "CAST(id * 10 AS DECIMAL(9,2)) AS price", "at").write.option("header", True).format(increments).save(
+        str(tmp_path / "incr")
+    )
+    result = run(spark, tmp_path, ids=["id"], order="at", schema=schema, output_format=output)
+    rows = spark.read.format(output or master).schema(schema).load(str(tmp_path / "master")).orderBy("id").collect()
+    assert [(row.id, str(row.price), row.at) for row in rows] == [(1, "10.00", 6), (2, "3.00", 5), (3, "4.50", 5), (4, "40.00", 6)]
+    assert (result.counts["updates"], result.counts["inserts"], result.counts["late"]) == (1, 1, 1)
+
+
+def test_a_master_is_made_by_its_first_increments(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "incr" / "1.csv", "id,day,v\n1,mon,a\n1,tue,b\n2,mon,c\n")
+    result = run(spark, tmp_path, ids=["id"], partition_by=["day"], output_format="parquet")
+    rows = spark.read.parquet(str(tmp_path / "master")).orderBy("id").collect()
+    assert [(row.id, row.v, row.day) for row in rows] == [("1", "b", "tue"), ("2", "c", "mon")]
+    assert (result.counts["inserts"], result.counts["superseded"]) == (2, 1)

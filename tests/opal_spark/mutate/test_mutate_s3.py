@@ -1,0 +1,79 @@
+"""Spark through S3A and the journal through boto3, against a real S3 API."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import sys
+from pyspark.sql import SparkSession
+from opal_lake.job.operations.folder import Mutate
+from opal_lake.storage import open_storage
+from opal_spark.engine.java import ensure_java
+from opal_spark.mutate import mutate, read_master
+
+endpoint = sys.argv[1]
+ensure_java()
+settings = {
+    "spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.4.2",
+    "spark.jars.excludes": "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3,org.wildfly.openssl:wildfly-openssl",
+    "spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+    "spark.hadoop.fs.s3a.path.style.access": "true", "spark.hadoop.fs.s3a.access.key": "test-key",
+    "spark.hadoop.fs.s3a.secret.key": "test-secret", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
+    "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.driver.memory": "2g",
+}
+spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+spark.sparkContext.setLogLevel("ERROR")
+keys = {"aws_access_key_id": "test-key", "aws_secret_access_key": "test-secret", "region_name": "us-east-1"}
+store = open_storage("s3://lake/mutated", {"endpoint_url": endpoint, "path_style": "true", **keys})
+
+def put(path, text):
+    assert store.put_if_absent(path, text.encode())
+
+def run(**more):
+    job = Mutate(increments=["s3a://lake/mutated/incr"], ids=["id"], order="at", delete_prefix="del", backups=1, **more)
+    return mutate(spark, "s3a://lake/mutated/master", job)
+
+def content():
+    return sorted((row.id, row.v, row.country) for row in read_master(spark, "s3a://lake/mutated/master").collect())
+
+put("master/country=de/a.csv", "id,v,at\\n1,a,1\\n2,b,1\\n")
+put("master/country=fr/a.csv", "id,v,at\\n3,c,1\\n")
+put("incr/1 [x].csv", "id,v,at,country\\n1,moved,2,it\\n4,new,2,de\\n")
+put("incr/del.csv", "id\\n2\\n")
+counted = run(dry_run=True)
+assert content() == [("1", "a", "de"), ("2", "b", "de"), ("3", "c", "fr")]
+result = run()
+assert {name: result.counts[name] for name in counted.counts} == dict(counted.counts), (result, counted)
+assert content() == [("1", "moved", "it"), ("3", "c", "fr"), ("4", "new", "de")], content()
+assert result.counts["files_replaced"] == 1
+assert [file.path for file in store.list("incr/")] == []
+assert len(list(store.list("master.mutate/done/"))) == 2
+put("incr/2.csv", "id,v,at,country\\n1,again,3,it\\nbad\\n")
+try:
+    run()
+    raise AssertionError("a bad row was merged")
+except Exception as error:
+    assert "incr/2.csv, line 3" in str(error), error
+assert [file.path for file in store.list("incr/")] == ["incr/2.csv"]
+assert run(on_bad_rows="quarantine").counts["rejected"] == 1
+put("incr/3.csv", "id,v,at,country\\n4,last,4,de\\n")
+run()
+assert content() == [("1", "again", "it"), ("3", "c", "fr"), ("4", "last", "de")], content()
+assert [file.path for file in store.list("master/")] == ["master/country=fr/a.csv"]
+spark.stop()
+print("all well")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+def test_a_master_on_s3_through_s3a(moto_server: str) -> None:
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, moto_server], capture_output=True, text=True, timeout=900, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert "all well" in done.stdout
