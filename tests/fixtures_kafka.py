@@ -149,13 +149,21 @@ class Kafka:
         return Producer({"bootstrap.servers": self.servers, "linger.ms": 5, "log_level": 0, "message.max.bytes": 20 << 20, **given})
 
     def produce(
-        self, topic: str, values: Sequence[Any], *, partition: int = 0, keys: Sequence[bytes | None] | None = None, headers: Any = None
+        self,
+        topic: str,
+        values: Sequence[Any],
+        *,
+        partition: int = 0,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Any = None,
+        moments_ms: Sequence[int] | None = None,
     ) -> None:
         """Values that are no bytes are written as JSON."""
         producer = self.producer()
         for position, value in enumerate(values):
             data = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
-            more = {} if headers is None else {"headers": headers}
+            more: dict[str, Any] = {} if headers is None else {"headers": headers}
+            more |= {} if moments_ms is None else {"timestamp": moments_ms[position]}
             producer.produce(topic, data, key=keys[position] if keys else None, partition=partition, **more)
             producer.poll(0)
         assert producer.flush(30) == 0
