@@ -63,8 +63,8 @@ class StreamJob:
             words += [] if name in _KEYS else ["--option", f"{name}={value}"]
         for name, path in self.columns.items():
             words += ["--column", f"{name}={path}"]
-        for name, value in {"registry": kafka.registry, **self.options}.items():
-            words += _flag(name, value)
+        for name, value in {"registry": None, **self.options}.items():
+            words += _flag(name, value or (kafka.registry if name == "registry" else None))
         return words, {**os.environ, **keys, **kafka.environment()}
 
 

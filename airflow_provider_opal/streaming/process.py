@@ -18,6 +18,7 @@ minute of work between them it is the task that fails, with its own retries and 
 
 import asyncio
 import json
+import signal
 import time
 from collections import deque
 from collections.abc import Callable
@@ -73,6 +74,8 @@ class StreamProcess:
             pause_s = min(_FIRST_PAUSE_S * 2 ** (failures - 1), _LONGEST_PAUSE_S)
             self._say(f"{outcome.failure}; started again in {pause_s:g} s")
             await asyncio.sleep(pause_s)
+            if self._stopping:
+                return outcome
 
     def stop(self) -> None:
         """Also from a signal handler."""
@@ -140,6 +143,8 @@ class StreamProcess:
         if code == OK:
             lines = told.strip().splitlines()
             return Outcome(totals=json.loads(lines[-1]) if lines else {})
+        if self._stopping and code == -signal.SIGTERM:  # it was ended before it could listen, and so before it had read anything
+            return Outcome()
         what = MEANINGS.get(code, f"it was ended by signal {-code}" if code < 0 else f"exit code {code}")
         text = "\n".join([f"the stream of {self._job.table} failed: {what}", *self._last_lines])
         return Outcome(failure=text, is_final=code in FINAL)

@@ -24,7 +24,7 @@ def test_secrets_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -
         opal_conn_id="opal_default",
         kafka_conn_id="kafka_default",
         columns={"at": "@timestamp"},
-        options={name: value for name, value in options.items() if name != "registry"},
+        options=options,
     )
     words, environment = job.command()
     assert "secret" not in " ".join([*words, json.dumps(job.to_json())])

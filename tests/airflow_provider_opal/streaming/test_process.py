@@ -121,6 +121,12 @@ def test_a_watcher_that_is_cancelled_drains_it(kafka: Kafka, table: Table) -> No
     assert (ids(table), streams_of(topic)) == ([1, 2], [])
 
 
+def test_one_that_is_stopped_before_it_listens_has_not_failed(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    outcome = asyncio.run(StreamProcess(new_job(topic, until_empty=False), lambda _: None, run_for_s=0).watch())
+    assert (outcome.failure, outcome.totals) == (None, {})
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_a_watcher_that_dies_or_hangs_leaves_nothing_behind(
     how: signal.Signals, kafka: Kafka, table: Table, monkeypatch: pytest.MonkeyPatch
