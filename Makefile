@@ -47,7 +47,11 @@ JOBS ?= 2
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help venv demo demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs bench bench-check bench-chime bench-churn bench-commits bench-memory bench-mutate bench-parse bench-peers bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
+=======
+.PHONY: help venv demo demo-stream demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs bench bench-check bench-chime bench-churn bench-commits bench-memory bench-parse bench-peers bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
+>>>>>>> 38f1f9699703346b6d748c40ad815948bd5c9cee
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -145,6 +149,9 @@ demo: venv  ## a shop's lake under a real Airflow; EXIT=1 ends by itself, PORT=8
 
 demo-table: venv  ## a table from its first row to time travel, without Airflow
 	@$(ENVIRONMENT) "$(PY)" -m opal_spark.cli.demo
+
+demo-stream: venv  ## orders through a real Kafka into a table that refreshes in the terminal, with its freshness; EXIT=1 ends by itself
+	@$(ENVIRONMENT) "$(PY)" -m opal_stream.demo $(if $(EXIT),--exit)
 
 bench-memory: venv  ## what executors of 1 GB hold while they rewrite 20 million rows
 	@$(ENVIRONMENT) "$(PY)" -m tests.bench.rewrite_memory $(BENCH_ARGS)

@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from airflow_provider_opal.operators.restore import RestoreOperator
     from airflow_provider_opal.operators.retention import RetentionOperator
     from airflow_provider_opal.operators.spark import OpalSparkOperator
+    from airflow_provider_opal.operators.streaming.ingest import StreamingIngestOperator
     from airflow_provider_opal.operators.zorder import ZOrderOperator
+    from airflow_provider_opal.sensors.lag import StreamLagSensor
     from airflow_provider_opal.sensors.partition import PartitionTriggerSensor
     from airflow_provider_opal.sensors.snapshot import SnapshotTriggerSensor
+    from airflow_provider_opal.streaming.source import Kafka
     from airflow_provider_opal.templates.maintenance import Maintenance, maintenance_dag
     from airflow_provider_opal.templates.pipeline import Consumer, OpalTaskGroup, opal_dag, reconcile_dag
     from airflow_provider_opal.templates.relay import relay_dag
@@ -47,6 +50,7 @@ __all__ = [
     "Files",
     "IngestOperator",
     "Jdbc",
+    "Kafka",
     "LakeChimeHook",
     "LakeChimeTrigger",
     "Maintenance",
@@ -61,6 +65,8 @@ __all__ = [
     "RestoreOperator",
     "RetentionOperator",
     "SnapshotTriggerSensor",
+    "StreamLagSensor",
+    "StreamingIngestOperator",
     "Table",
     "WaitFor",
     "ZOrderOperator",
@@ -88,6 +94,7 @@ _MODULES = {
     "Files": "opal_lake.job.source",
     "IngestOperator": "airflow_provider_opal.operators.ingest",
     "Jdbc": "opal_lake.job.source",
+    "Kafka": "airflow_provider_opal.streaming.source",
     "LakeChimeHook": "airflow_provider_opal.hooks.lakechime",
     "LakeChimeTrigger": "airflow_provider_opal.triggers.watcher",
     "Maintenance": "airflow_provider_opal.templates.maintenance",
@@ -102,6 +109,8 @@ _MODULES = {
     "RestoreOperator": "airflow_provider_opal.operators.restore",
     "RetentionOperator": "airflow_provider_opal.operators.retention",
     "SnapshotTriggerSensor": "airflow_provider_opal.sensors.snapshot",
+    "StreamLagSensor": "airflow_provider_opal.sensors.lag",
+    "StreamingIngestOperator": "airflow_provider_opal.operators.streaming.ingest",
     "Table": "airflow_provider_opal.operators.ingest",
     "WaitFor": "airflow_provider_opal.templates.wait_for",
     "ZOrderOperator": "airflow_provider_opal.operators.zorder",

@@ -6,7 +6,7 @@ NAME = "Opal"
 _OPERATORS = (
     "operators.spark", "operators.ingest", "operators.metagen", "operators.consume", "operators.reconcile", "operators.compaction",
     "operators.zorder", "operators.restore", "operators.retention", "operators.maintenance", "operators.data_change_event",
-    "operators.lakechime.relay", "operators.lakechime.acknowledge", "templates.approval",
+    "operators.lakechime.relay", "operators.lakechime.acknowledge", "operators.streaming.ingest", "templates.approval",
 )  # fmt: skip
 _HOME = "https://pypi.org/project/airflow-provider-opal/"
 
@@ -22,9 +22,9 @@ def get_provider_info() -> dict[str, Any]:
         "versions": ["0.1.0"],
         "integrations": [{"integration-name": NAME, "external-doc-url": _HOME, "tags": ["service"]}],
         "operators": [_modules(*_OPERATORS)],
-        "sensors": [_modules("sensors.snapshot", "sensors.partition")],
+        "sensors": [_modules("sensors.snapshot", "sensors.partition", "sensors.lag")],
         "hooks": [_modules("hooks.opal", "hooks.lakechime")],
-        "triggers": [_modules("triggers.snapshot", "triggers.events", "triggers.watcher")],
+        "triggers": [_modules("triggers.snapshot", "triggers.events", "triggers.watcher", "triggers.stream")],
         "extra-links": ["airflow_provider_opal.links.SparkUILink"],
         "asset-uris": [{"schemes": ["opal", "lakechime"], "handler": "airflow_provider_opal.assets.normalised"}],
         "connection-types": [

@@ -1,16 +1,10 @@
-"""A real Kafka broker, KRaft, in a folder and on a port of its own; and a small schema registry over HTTP."""
+"""A real Kafka broker, shared by a session and alone; and a small schema registry over HTTP."""
 
 import json
-import os
-import secrets
-import shutil
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,100 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicCollection
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import Producer, TopicCollection
+from confluent_kafka.admin import NewPartitions, NewTopic
 
-ARTIFACT = ("org.apache.kafka", "kafka_2.13", "4.1.1")
-JARS = Path.home() / ".ivy2.5.2" / "opal-kafka"  # beside what Spark's Ivy keeps
-START_S = 60
+from opal_stream.demo.broker import Broker, free_port, kafka_jars
 
-
-def kafka_jars() -> Path:
-    """The folder with Kafka and all that it needs, fetched once by the Ivy that Spark brings."""
-    folder = JARS / ARTIFACT[2]
-    if folder.exists():
-        return folder
-    import pyspark
-
-    [ivy] = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
-    JARS.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=".part-", dir=JARS))
-    command = [_java(), "-jar", str(ivy), "-warn", "-dependency", *ARTIFACT, "-confs", "default"]
-    done = subprocess.run([*command, "-retrieve", f"{part}/[artifact]-[revision](-[classifier]).[ext]"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    try:
-        part.rename(folder)
-    except OSError:  # another process was faster
-        shutil.rmtree(part)
-    return folder
+__all__ = ["Kafka", "Registry", "free_port", "kafka", "kafka_broker", "kafka_jars", "registry"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Kafka:
-    """A broker, its folder and its process."""
-
-    home: Path
-    port: int
-    settings: Mapping[str, str] = field(default_factory=dict)
-    process: "subprocess.Popen[bytes] | None" = None
-
-    @property
-    def servers(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            self._java("kafka.Kafka", str(self.home / "server.properties")),
-            stdin=subprocess.DEVNULL,
-            stdout=(self.home / "log").open("ab"),
-            stderr=subprocess.STDOUT,
-        )
-        until = time.monotonic() + START_S
-        while time.monotonic() < until:
-            assert self.process.poll() is None, (self.home / "log").read_text()[-3000:]
-            try:
-                if self.admin.list_topics(timeout=1).brokers:
-                    return
-            except KafkaException:
-                time.sleep(0.2)
-        raise AssertionError("Kafka does not answer: " + (self.home / "log").read_text()[-3000:])
-
-    def stop(self, *, kill: bool = False) -> None:
-        if self.process is not None:
-            self.process.kill() if kill else self.process.terminate()
-            self.process.wait(60)
-            self.process = None
-
-    def format(self) -> None:
-        lines = {
-            "process.roles": "broker,controller",
-            "node.id": "1",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{free_port()}",
-            "controller.listener.names": "CONTROLLER",
-            "log.dirs": str(self.home / "data"),
-            "offsets.topic.replication.factor": "1",
-            "offsets.topic.num.partitions": "1",
-            "transaction.state.log.replication.factor": "1",
-            "transaction.state.log.min.isr": "1",
-            "transaction.state.log.num.partitions": "1",
-            "group.initial.rebalance.delay.ms": "0",
-            "auto.create.topics.enable": "false",
-            "message.max.bytes": str(20 << 20),
-            "log.retention.check.interval.ms": "500",
-            "file.delete.delay.ms": "0",
-            **self.settings,
-        }
-        lines["controller.quorum.bootstrap.servers"] = lines["listeners"].rpartition("//")[2]
-        path = self.home / "server.properties"
-        path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-        cluster = "opal" + secrets.token_urlsafe(16)[4:]  # 22 letters; one that begins with - would be an option
-        command = self._java("kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(path))
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+class Kafka(Broker):
+    """A broker, and what tests do with it."""
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
         settings = {key.replace("_", "."): value for key, value in config.items()}
@@ -149,21 +60,24 @@ class Kafka:
         return Producer({"bootstrap.servers": self.servers, "linger.ms": 5, "log_level": 0, "message.max.bytes": 20 << 20, **given})
 
     def produce(
-        self, topic: str, values: Sequence[Any], *, partition: int = 0, keys: Sequence[bytes | None] | None = None, headers: Any = None
+        self,
+        topic: str,
+        values: Sequence[Any],
+        *,
+        partition: int = 0,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Any = None,
+        moments_ms: Sequence[int] | None = None,
     ) -> None:
         """Values that are no bytes are written as JSON."""
         producer = self.producer()
         for position, value in enumerate(values):
             data = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
-            more = {} if headers is None else {"headers": headers}
+            more: dict[str, Any] = {} if headers is None else {"headers": headers}
+            more |= {} if moments_ms is None else {"timestamp": moments_ms[position]}
             producer.produce(topic, data, key=keys[position] if keys else None, partition=partition, **more)
             producer.poll(0)
         assert producer.flush(30) == 0
-
-    def _java(self, main: str, *arguments: str) -> list[str]:
-        log = "-Dlog4j2.level=WARN"
-        heap = ["-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        return [_java(), *heap, log, "-cp", f"{kafka_jars()}/*", main, *arguments]
 
 
 @contextmanager
@@ -225,17 +139,3 @@ def registry() -> Iterator[Registry]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def _java() -> str:
-    """The one that Spark runs on."""
-    home = os.environ.get("JAVA_HOME")
-    if not home:
-        home = subprocess.run([sys.executable, "-m", "opal_spark.engine.java"], capture_output=True, text=True, check=True).stdout.strip()
-    return str(Path(home) / "bin" / "java")

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,9 +17,12 @@ from airflow_provider_opal.operators.ingest import IngestOperator, Table
 from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.reconcile import GRACE, LOOK_BACK, ReconcileOperator
 from airflow_provider_opal.operators.spark import is_keyed
+from airflow_provider_opal.operators.streaming.ingest import StreamingIngestOperator
+from airflow_provider_opal.streaming.source import Kafka
 from airflow_provider_opal.templates.maintenance import Maintenance, maintenance_dag, maintenance_of
 from airflow_provider_opal.templates.schedule import in_zone, keyed_schedule, run_bounds
 from airflow_provider_opal.templates.short_spans import ShortSpanWarning, short_spans
+from airflow_provider_opal.templates.stream import scheduled_stream, stream_arguments, stream_task
 from airflow_provider_opal.templates.wait_for import WaitFor, wait_for_of
 from opal_lake.job.operations.values import Span, span_of
 
@@ -100,12 +103,12 @@ class Pipeline:
 class Tasks:
     """What the converter has made, wired."""
 
-    ingest: IngestOperator
+    ingest: IngestOperator | StreamingIngestOperator
     metagen: MetaGenOperator | None
     consumers: Mapping[str, ConsumeOperator]
 
     @property
-    def visible(self) -> IngestOperator | MetaGenOperator:
+    def visible(self) -> IngestOperator | StreamingIngestOperator | MetaGenOperator:
         """The task after which rows are visible."""
         return self.metagen or self.ingest
 
@@ -151,6 +154,8 @@ def pipeline_of(
     snapshots = {"business_snapshot": business_snapshot, "business_snapshot_column": business_snapshot_column}
     ingest = {"source": source, "create": create, "metadata": metadata, "on_empty": on_empty, **bad_rows, **snapshots}
     ingest["on_new_columns"] = on_new_columns
+    if isinstance(source, Kafka):
+        ingest = stream_arguments(source, ingest)
     given = {"opal_conn_id": opal_conn_id, "spark_conn_id": spark_conn_id, "retries": retries, "retry_delay": retry_delay, "pool": pool}
     task = {**{name: value for name, value in given.items() if value is not None}, **(spark or {})}
     more: Any = {"maintenance": maintenance_of(maintenance), "wait_for": wait_for_of(wait_for), "lakechime_conn_id": lakechime_conn_id}
@@ -162,7 +167,11 @@ def add_tasks(pipeline: Pipeline, name: str) -> Tasks:
     common = {"table": pipeline.table, "keyed": pipeline.needs_keys, **pipeline.task}
     if pipeline.lakechime_conn_id != DEFAULT_LAKECHIME_CONN_ID:  # else default_args may name another one
         common["lakechime_conn_id"] = pipeline.lakechime_conn_id
-    ingest = IngestOperator(task_id="ingest", **pipeline.ingest, **common)
+    ingest: IngestOperator | StreamingIngestOperator
+    if isinstance(pipeline.ingest["source"], Kafka):
+        ingest = stream_task(pipeline.ingest, common)
+    else:
+        ingest = IngestOperator(task_id="ingest", **pipeline.ingest, **common)
     metagen = None if pipeline.ingest["metadata"] == "inline" else MetaGenOperator(task_id="metagen", **common)
     if metagen is not None:
         ingest >> metagen
@@ -227,13 +236,8 @@ def opal_dag(
     pipeline = pipeline_of(table=table, source=source, **{name: options.pop(name) for name in list(options) if name in _SHARED})
     if not isinstance(start_date, datetime):
         raise ValueError(f"start_date={start_date!r} is not a point in time; write datetime(2026, 11, 1)")
-    timetable = keyed_schedule(schedule, timezone, key_format)
-    if (
-        schedule is not None
-        and not is_keyed(timetable)
-        and (late := [member.name for member in pipeline.consumers if member.by == "partition"])
-    ):
-        raise ValueError(f"consumer {', '.join(late)} goes by partition, and runs of {timetable!r} have no partition key; use by='version'")
+    pipeline, timetable, of_source = _scheduled(pipeline, schedule, timezone, key_format)
+    options = {**of_source, **options}
     defaults = {**DEFAULTS, **(options.pop("default_args", None) or {})}
     common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, "default_args": defaults, **options}
     first, last = run_bounds(schedule, start_date, end_date, timezone)
@@ -251,6 +255,22 @@ def opal_dag(
         when["lakechime_conn_ids"] = {f"{dag_id}.{consumer.name}": consumer.lakechime_conn_id for consumer in own}
         reconcile_dag(f"{dag_id}.reconcile", table=table, consumers=consumers, **when)
     return dag
+
+
+def _scheduled(pipeline: Pipeline, schedule: Any, timezone: str, key_format: str | None) -> tuple[Pipeline, Any, dict[str, Any]]:
+    """The pipeline as the schedule has it, the timetable, and arguments of the DAG that its source wants."""
+    if isinstance(pipeline.ingest["source"], Kafka):
+        by = {consumer.name: consumer.by for consumer in pipeline.consumers}
+        ingest, timetable, options = scheduled_stream(pipeline.ingest, by, schedule, timezone, key_format)
+        return replace(pipeline, ingest=ingest), timetable, options
+    timetable = keyed_schedule(schedule, timezone, key_format)
+    if (
+        schedule is not None
+        and not is_keyed(timetable)
+        and (late := [member.name for member in pipeline.consumers if member.by == "partition"])
+    ):
+        raise ValueError(f"consumer {', '.join(late)} goes by partition, and runs of {timetable!r} have no partition key; use by='version'")
+    return pipeline, timetable, {}
 
 
 def _warn_of_short_spans(pipeline: Pipeline, dag_id: str) -> None:

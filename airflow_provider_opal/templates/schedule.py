@@ -1,6 +1,5 @@
 """A pipeline's schedule as a timetable whose runs have a partition key."""
 
-import re
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,15 +8,7 @@ from airflow.sdk import Asset, CronPartitionTimetable, PartitionedAssetTimetable
 from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.definitions.asset import BaseAsset
 
-PRESETS = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@quarterly": "0 0 1 */3 *",
-    "@yearly": "0 0 1 1 *",
-}
-_NUMBER = re.compile(r"\d+\Z")
+from airflow_provider_opal.partition_keys import check_keys, cron_of, format_of
 
 
 def keyed_schedule(schedule: Any, timezone: str = "UTC", key_format: str | None = None) -> Any:
@@ -46,39 +37,6 @@ def keyed_schedule(schedule: Any, timezone: str = "UTC", key_format: str | None 
     if isinstance(schedule, list | tuple) and any(isinstance(member, Asset) for member in schedule):
         raise ValueError("schedule is a list of assets, which events with partition keys never trigger; join them: schedule=a & b")
     raise ValueError(f"schedule={schedule!r} is no schedule; give a cron expression, '@daily', an asset, a timetable or None")
-
-
-def cron_of(schedule: str) -> str:
-    """The cron expression of a preset; every other text as it is."""
-    cron = PRESETS.get(schedule, schedule)
-    if cron.startswith("@"):
-        raise ValueError(f"schedule={schedule!r} makes no partitions; use a cron expression or one of {', '.join(PRESETS)}")
-    return cron
-
-
-def format_of(cron: str, timezone: str = "UTC") -> str:
-    """As much of a moment as tells the keys of a schedule apart; without colons, which paths of Hadoop cannot hold.
-
-    An hour that comes twice when summer time ends has two offsets.
-    """
-    minute, hour = (*cron.split(), "*", "*")[:2]
-    offset = "" if timezone == "UTC" else "%z"
-    if not _NUMBER.match(minute):
-        return f"%Y-%m-%dT%H-%M{offset}"
-    return "%Y-%m-%d" if _NUMBER.match(hour) else f"%Y-%m-%dT%H{offset}"
-
-
-def check_keys(cron: str, key_format: str) -> None:
-    """That runs which follow on each other have keys of their own."""
-    from croniter import croniter
-
-    ticks = croniter(cron, datetime(2026, 1, 1))
-    first, second = (ticks.get_next(datetime) for _ in range(2))
-    if first.strftime(key_format) == second.strftime(key_format):
-        raise ValueError(
-            f"key_format={key_format!r} gives the runs of {first} and {second} one key, {first.strftime(key_format)!r}; "
-            f"include more of the time, as {format_of(cron)!r}"
-        )
 
 
 def in_zone(moment: datetime | None, timezone: str) -> datetime | None:

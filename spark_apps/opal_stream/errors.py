@@ -11,6 +11,10 @@ class BadMessageError(StreamError):
     """A message that no row can be made of, where bad messages are not put aside."""
 
 
+class NewColumnsError(StreamError):
+    """A message has columns that the table lacks, and nobody said that they may be added, or they cannot be."""
+
+
 class GapError(StreamError):
     """Kafka has deleted messages before the stream read them."""
 
@@ -25,6 +29,10 @@ class UnknownTopicError(NotFoundError):
 
 class TakenOverError(ConflictError):
     """Another process has committed for the same partition."""
+
+
+class StoppedError(ConflictError):
+    """Somebody stopped a run that was to read an interval, before it had."""
 
 
 class KafkaError(StorageError):

@@ -51,6 +51,14 @@ def test_the_guide_s_relay_wakes_its_report(tmp_path: Path) -> None:
     ]
 
 
+def test_the_guide_s_stream_is_a_dag(tmp_path: Path) -> None:
+    (tmp_path / "live.py").write_text(example_with(PAGE, "StreamingIngestOperator(").text)
+    bag = DagBag(str(tmp_path))
+    assert bag.import_errors == {}
+    [task] = bag.dags["orders_live"].tasks
+    assert (task.mode, task.run_for_s, task.deferrable) == ("continuous", 3600.0, True)
+
+
 def test_the_guide_shows_the_example_s_first_task_as_it_is() -> None:
     assert indent(example_with(PAGE, "fetched_events = ").text, " " * 4) in (ROOT / "dags" / "pageviews.py").read_text()
 

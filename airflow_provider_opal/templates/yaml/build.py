@@ -9,7 +9,6 @@ from airflow_provider_opal.operators.ingest import Table
 from airflow_provider_opal.templates.maintenance import Maintenance
 from airflow_provider_opal.templates.pipeline import Consumer, opal_dag
 from airflow_provider_opal.templates.yaml.models.version_1 import DagModel, Options, TableModel, TableSchedule, WaitForModel
-from opal_lake.job.source import source_from_json
 
 
 def build_dag(dag_id: str, dag: DagModel) -> DAG:
@@ -21,7 +20,7 @@ def build_dag(dag_id: str, dag: DagModel) -> DAG:
     return opal_dag(
         dag_id,
         table=dag.table_name,
-        source=source_from_json(dag.source.to_json()),
+        source=dag.source.to_source(),
         schedule=_schedule(dag),
         create=_create(dag.table),
         consumers=consumers,

@@ -3,10 +3,12 @@
 import argparse
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from opal_lake.cli.command import Verb, Verbs, add_command, pairs, store_options, whole_number
@@ -17,11 +19,13 @@ from opal_lake.errors import InvalidInputError, count_text
 if TYPE_CHECKING:
     from opal_stream.flush.stream import StreamOptions, Totals
     from opal_stream.kafka.connection import Connection
+    from opal_stream.kafka.ranges import Interval
     from opal_stream.tracking.events import Sink, Tracker
 
 GROUP = "Streams from Kafka (no Spark)"
 EXAMPLE = "opal stream lake/orders --bootstrap-servers localhost:9092 --topic orders --until-empty"
 STATUS = "status"
+SETTINGS = "OPAL_KAFKA_SETTINGS"
 FORMATS = ("json", "json-registry", "avro", "debezium-json", "debezium-json-registry", "debezium-avro")
 _MIB = 1 << 20
 
@@ -48,8 +52,13 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start", choices=("earliest", "latest"), default="earliest", help="where the table has no position yet (default: %(default)s)"
     )
+    parser.add_argument("--start-timestamp", metavar="TIME", help="read an interval of time instead: from its first message on")
+    parser.add_argument("--end-timestamp", metavar="TIME", help="up to and without the first message of this time; it must be past")
+    parser.add_argument("--partition-key", metavar="KEY", help="of the rows of an interval, for consumers by partition")
     parser.add_argument("--kafka", action="append", default=[], metavar="NAME=VALUE", help="a setting of librdkafka; repeat for more")
-    parser.add_argument("--kafka-settings", metavar="FILE", help="settings of librdkafka, secrets among them: lines of name=value")
+    parser.add_argument(
+        "--kafka-settings", metavar="FILE", help=f"settings of librdkafka, also secrets: lines of name=value; or in {SETTINGS}"
+    )
 
 
 def _add_formats(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +89,12 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
         "--on-bad-message", choices=("fail", "quarantine"), default="fail", help="what no row can be made of (default: %(default)s)"
     )
     parser.add_argument(
+        "--on-new-columns",
+        choices=("fail", "add", "ignore", "quarantine"),
+        default="fail",
+        help="columns of messages that the table lacks; quarantine puts the messages aside (default: %(default)s)",
+    )
+    parser.add_argument(
         "--on-gap", choices=("fail", "continue"), default="fail", help="when Kafka has deleted what was not read (default: %(default)s)"
     )
     parser.add_argument(
@@ -88,6 +103,7 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_tracking(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--watched", metavar="SPAN", help="flush and end when the standard input is silent for so long, or closed")
     parser.add_argument("--tracking", metavar="FOLDER", help="a line of JSON for each partition of each commit")
     parser.add_argument("--tracking-topic", metavar="NAME", help="the same as messages")
     parser.add_argument("--metrics-file", metavar="FILE", help="Prometheus metrics, written after each commit")
@@ -110,6 +126,8 @@ def stream(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from opal_lake.table import Table
+    from opal_stream.cli.watched import stop_when_left_alone
+    from opal_stream.flush.interval import IntervalRun
     from opal_stream.flush.stream import Stream
 
     logging.basicConfig(level=logging.WARNING, format="opal stream: %(message)s", stream=sys.stderr)
@@ -117,9 +135,16 @@ def _run(args: argparse.Namespace) -> None:
     connection = _connection(args)
     if connection is None:
         raise InvalidInputError("opal stream: where is Kafka? --bootstrap-servers localhost:9092")
-    running = Stream(Table.open(args.table, store_options(args)), connection, options, _tracker(args, connection))
+    table, tracker, interval = Table.open(args.table, store_options(args)), _tracker(args, connection), _interval(args)
+    running: Stream | IntervalRun
+    if interval is None:
+        running = Stream(table, connection, options, tracker)
+    else:
+        running = IntervalRun(table, connection, options, interval, partition_key=args.partition_key, tracker=tracker)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())
+    if args.watched:
+        stop_when_left_alone(running.stop, parse_duration(args.watched, name="--watched") / 1e6)
     totals = running.run()
     print(json.dumps({"table": args.table, **asdict(totals)}) if args.json else _page(totals, args.table))
 
@@ -131,6 +156,8 @@ def _page(totals: "Totals", table: str) -> str:
     if not totals.flushes:
         return f"{style.good('nothing new')} for {table}{lost}"
     at = "" if totals.version is None else f", version {totals.version:,} of {table}"
+    if open_ := getattr(totals, "open", []):
+        lost += f"; no message after the interval yet in {', '.join(open_)}: late ones need another run"
     return f"{style.good('read ' + count_text(totals.records, 'message'))} in {count_text(totals.flushes, 'commit')}{bad}{lost}{at}"
 
 
@@ -145,7 +172,13 @@ def _options(args: argparse.Namespace) -> "StreamOptions":
         topics=tuple(dict.fromkeys(args.topic)),
         name=args.name,
         partitions=_numbers(args.partitions),
-        formats=FormatOptions(format=args.format, registry=args.registry, columns=pairs(args.column, "--column"), time_unit=args.time_unit),
+        formats=FormatOptions(
+            format=args.format,
+            registry=args.registry,
+            columns=pairs(args.column, "--column"),
+            time_unit=args.time_unit,
+            on_new_columns=args.on_new_columns,
+        ),
         limits=FlushLimits(interval_s=interval_s, bytes=args.flush_mb * _MIB, rows=args.flush_rows),
         policies=Policies(on_gap=args.on_gap, on_new_topic=args.on_new_topic),
         on_bad_message=args.on_bad_message,
@@ -153,6 +186,30 @@ def _options(args: argparse.Namespace) -> "StreamOptions":
         until_empty=args.until_empty,
         give_up_s=parse_duration(args.give_up_after, name="--give-up-after") / 1e6,
     )
+
+
+def _interval(args: argparse.Namespace) -> "Interval | None":
+    from opal_stream.kafka.ranges import Interval
+
+    given = {"--start-timestamp": args.start_timestamp, "--end-timestamp": args.end_timestamp}
+    if not any(given.values()):
+        if args.partition_key is not None:
+            raise InvalidInputError("--partition-key is for the rows of an interval: give --start-timestamp and --end-timestamp, too")
+        return None
+    if missing := [name for name, value in given.items() if not value]:
+        raise InvalidInputError(f"an interval has two ends: {missing[0]} is missing")
+    return Interval(start_ms=_moment_ms(args.start_timestamp), end_ms=_moment_ms(args.end_timestamp))
+
+
+def _moment_ms(text: str) -> int:
+    """ISO text, in UTC if it names no zone, or milliseconds since 1970."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInputError(f"{text!r} is no time; write 2026-11-24T00:00:00Z, or milliseconds since 1970") from error
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -163,11 +220,12 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _connection(args: argparse.Namespace) -> "Connection | None":
-    from opal_stream.kafka.connection import Connection, read_settings
+    from opal_stream.kafka.connection import Connection, parse_settings, read_settings
 
     if not args.bootstrap_servers:
         return None
-    settings = read_settings(args.kafka_settings) if args.kafka_settings else {}
+    settings = parse_settings(os.environ.get(SETTINGS, ""), SETTINGS)
+    settings |= read_settings(args.kafka_settings) if args.kafka_settings else {}
     return Connection(bootstrap_servers=args.bootstrap_servers, settings=settings | pairs(args.kafka, "--kafka"))
 
 

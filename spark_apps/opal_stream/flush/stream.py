@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.table import Table
-from opal_stream.errors import BadMessageError, KafkaError
+from opal_stream.errors import KafkaError
 from opal_stream.flush.buffer import Buffer, FlushLimits
+from opal_stream.flush.intake import Intake
 from opal_stream.flush.writer import Writer
 from opal_stream.formats.batch import MessageBatch
-from opal_stream.formats.decoder import BadMessage, Decoder, FormatOptions
+from opal_stream.formats.decoder import FormatOptions
 from opal_stream.kafka.applications import Application, check_stream, known_positions
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import Policies, changed_topic, check_topic_ids, plan_begin
@@ -69,8 +70,8 @@ class Stream:
         self.options = options
         self.totals = Totals()
         self._tracker = tracker or Tracker()
-        self._decoder = Decoder(table.log.head().spec, options.formats)
-        self._source = Source(connection, buffer_bytes=options.limits.bytes, headers=self._decoder.needs_headers)
+        self._intake = Intake(table, options.formats, options.on_bad_message, self._flush, self._flush_before)
+        self._source = Source(connection, buffer_bytes=options.limits.bytes, headers=self._intake.decoder.needs_headers)
         self._topics = Topics(connection)
         self._ids: dict[str, str] = {}
         self._buffer = Buffer(limits=options.limits)
@@ -137,14 +138,12 @@ class Stream:
             self._look_around()
 
     def _take(self, fetched: Fetched) -> None:
-        batch = fetched.batch
-        while len(batch):
-            unseen = self._decoder.unseen(batch)
-            self._decode(batch if unseen is None else batch.slice(0, unseen))
-            if unseen is None:
-                break
-            self._take_new_schema(batch.values[unseen])
-            batch = batch.slice(unseen)
+        for batch, decoded in self._intake.take(fetched.batch):
+            self._buffer.add(batch, decoded, time.monotonic())
+            for partition, taken in self._buffer.taken.items():
+                self._next[partition] = taken.high
+            if self._buffer.is_full:
+                self._flush()
         for partition, offset in fetched.ended.items():
             if partition in self._next:
                 begin = self._writer.positions[partition]
@@ -154,34 +153,11 @@ class Stream:
         if self._suspects:
             self._look_into(sorted(self._suspects))
 
-    def _take_new_schema(self, value: bytes | None) -> None:
-        """What was read by older schemas is committed first; then the new one counts, with the columns that the table has by now."""
+    def _flush_before(self, batch: MessageBatch, position: int) -> None:
+        """What comes before a message that stops the stream is committed; a restart finds it again."""
+        before = batch.slice(0, position)
+        self._buffer.add(before, self._intake.decoder.decode(before), time.monotonic())
         self._flush()
-        self._decoder.learn(value)
-        spec = self.table.log.head().spec
-        if spec.schema != self._decoder.spec.schema:
-            self._decoder = Decoder(spec, self.options.formats)
-            self._decoder.learn(value)
-
-    def _decode(self, batch: MessageBatch) -> None:
-        decoded = self._decoder.decode(batch)
-        if decoded.bad and self.options.on_bad_message == "fail":
-            self._refuse(batch, decoded.bad[0])
-        self._buffer.add(batch, decoded, time.monotonic())
-        for partition, taken in self._buffer.taken.items():
-            self._next[partition] = taken.high
-        if self._buffer.is_full:
-            self._flush()
-
-    def _refuse(self, batch: MessageBatch, bad: BadMessage) -> None:
-        """What comes before the bad message is committed; a restart finds it again."""
-        before = batch.slice(0, bad.position)
-        self._buffer.add(before, self._decoder.decode(before), time.monotonic())
-        self._flush()
-        raise BadMessageError(
-            f"{bad.source}: {bad.reason}. What comes before it is in the table; correct the source, or put such "
-            "messages aside with --on-bad-message quarantine"
-        )
 
     def _flush(self) -> None:
         if not self._buffer.taken:
@@ -199,6 +175,7 @@ class Stream:
         events = FlushEvents(taken=taken, version=result.version, took_s=time.monotonic() - began_s, bad=self._buffer.bad)
         self._buffer.clear()
         self._tracker.flushed(events)
+        self._intake.follow(self._writer.spec)
 
     def _wait(self) -> None:
         """While the store is away: nothing more is fetched."""

@@ -3,14 +3,15 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from opal_lake.errors import ClockError, CommitUnknownError, ConflictError, FencedError, InvalidInputError, StorageError
 from opal_lake.job.job import JobResult
 from opal_lake.spec.positions import Advance
-from opal_lake.spec.schema import arrow_schema
+from opal_lake.spec.schema import arrow_schema, arrow_type
+from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_stream.errors import BadMessageError, TakenOverError
@@ -32,6 +33,7 @@ class Writer:
     give_up_s: float = 60.0
     applications: dict[Partition, Application] = field(default_factory=dict)
     positions: dict[Partition, int | None] = field(default_factory=dict)
+    spec: TableSpec | None = None  # of the table, as the last commit met it
 
     def flush(self, buffer: Buffer, before_commit: Callable[[], None], while_waiting: Callable[[], None]) -> JobResult | None:
         """Commit what the buffer holds. `before_commit` looks whether it may still be committed; failures of the store are waited out."""
@@ -45,7 +47,7 @@ class Writer:
         while result is None:
             try:
                 before_commit()
-                result = self._commit(buffer, advances)
+                result = self._ingest(buffer, IngestOptions(positions=advances))
             except FencedError as error:
                 if is_first or not self._has_landed(advances):
                     raise self._taken_over(error) from error
@@ -65,23 +67,49 @@ class Writer:
             self.positions[partition] = taken.high
         return result
 
+    def flush_once(self, buffer: Buffer, token: str, partition_key: str | None, while_waiting: Callable[[], None]) -> JobResult:
+        """Commit what the buffer holds under a token, or find that it is there. No position is moved."""
+        until_s, pause_s = time.monotonic() + self.give_up_s, _FIRST_PAUSE_S
+        is_first = True
+        while True:
+            try:
+                result = self._ingest(buffer, IngestOptions(token=token, partition_key=partition_key))
+                return result if is_first else replace(result, repeated=False)  # it may have landed when it was said to have failed
+            except _PASSING as error:
+                if time.monotonic() + pause_s > until_s:
+                    raise
+                logger.warning("a flush failed and is tried again: %s", error)
+                is_first = False
+                while_waiting()
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
     def _advance(self, partition: Partition, low: int, high: int) -> Advance:
         """From where the table stands, which a gap that the caller goes over can be before the first message."""
         position = self.positions[partition]
         return Advance(start=low, end=high, first=True) if position is None else Advance(start=position, end=high)
 
-    def _commit(self, buffer: Buffer, advances: dict[str, Advance]) -> JobResult:
-        spec = self.table.log.head().spec if not buffer.parts else None
-        rows = arrow_schema(spec.schema).empty_table() if spec is not None else pa.concat_tables(buffer.parts)
-        options = IngestOptions(
+    def _ingest(self, buffer: Buffer, options: IngestOptions) -> JobResult:
+        everything = self.on_bad_message == "quarantine"
+        options = replace(
+            options,
             metadata="inline",
-            positions=advances,
-            on_bad_rows="quarantine" if self.on_bad_message == "quarantine" else "fail",
+            on_bad_rows="quarantine" if everything or buffer.bad else "fail",
+            reject_threshold=buffer.bad if buffer.bad and not everything else None,
         )
         try:
-            return ingest(self.table, lambda _: rows, options)
+            return ingest(self.table, lambda spec: self._rows(buffer, spec), options)
         except InvalidInputError as error:
             raise BadMessageError(f"messages cannot go into the table, and nothing of them was committed: {error}") from error
+
+    def _rows(self, buffer: Buffer, spec: TableSpec) -> pa.Table:
+        """With the columns that the table has by now: somebody may have added some after the rows were read."""
+        self.spec = spec
+        rows = pa.concat_tables(buffer.parts, promote_options="default") if buffer.parts else arrow_schema(spec.schema).empty_table()
+        for column in spec.schema.fields:
+            if spec.schema.is_added(column) and column.name not in rows.column_names:
+                rows = rows.append_column(column.name, pa.nulls(rows.num_rows, arrow_type(column.type)))
+        return rows
 
     def _has_landed(self, advances: dict[str, Advance]) -> bool:
         """Whether the table stands at the ends: then the same messages are in it, whoever committed them."""

@@ -9,6 +9,7 @@ import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
+from datetime import time as time_of_day
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,8 @@ from fastavro.read import SchemaResolutionError
 from opal_stream.formats.debezium_json import ENVELOPE, OPERATIONS, unknown_operation
 from opal_stream.formats.parsed import Parsed
 from opal_stream.formats.registry import HEAD_BYTES, SchemaRegistry, first_unseen, schema_id
+from opal_stream.formats.schemas.avro_types import avro_columns
+from opal_stream.formats.schemas.new_columns import Known, is_new, new_of_schemas
 
 Record = dict[str, Any]
 _ERRORS = (
@@ -46,14 +49,17 @@ class AvroParser:
         time_unit: str = "ms",
         debezium: bool = False,
         source: Mapping[str, pa.DataType] | None = None,
+        known: Known = None,
     ) -> None:
-        self._registry = registry
+        self.registry = registry
         self._types = dict(types)
         self._time_unit = time_unit
         self._debezium = debezium
         self._source = dict(source or {})
-        self._schemas: dict[int, Any] = {}
-        self._newest = -1
+        self.schemas: dict[int, Any] = {}
+        self.newest = -1
+        self._known = known
+        self._new: dict[bytes, pa.Schema] = {}
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
         records: list[Record] = []
@@ -73,10 +79,22 @@ class AvroParser:
             self._to_columns(records, parsed)
         if self._debezium:
             parsed.deleted = pa.array([record["@op"] == "d" for record in records], pa.bool_())
+        if self._known is not None:
+            parsed.new = new_of_schemas(self._columns, {position: values[position][:HEAD_BYTES] for position in parsed.kept})
         return parsed
 
+    def _columns(self, head: bytes) -> pa.Schema:
+        """Those that a schema has and the table lacks."""
+        if head not in self._new:
+            types = avro_columns(self._schema(schema_id(head)), debezium=self._debezium)
+            self._new[head] = pa.schema([(name, kind) for name, kind in types.items() if is_new(name, self._known)])
+        return self._new[head]
+
+    def take_over(self, other: "AvroParser") -> None:
+        self.registry, self.schemas, self.newest = other.registry, other.schemas, other.newest
+
     def unseen(self, values: Sequence[bytes | None]) -> int | None:
-        return first_unseen(self._registry, list(values))
+        return first_unseen(self.registry, list(values))
 
     def learn(self, value: bytes) -> None:
         try:
@@ -85,14 +103,14 @@ class AvroParser:
             return  # of an unknown schema: a bad message, as parsing it says
 
     def _schema(self, number: int) -> Any:
-        if number not in self._schemas:
-            self._schemas[number] = fastavro.parse_schema(json.loads(self._registry.schema(number)))
-            self._newest = max(self._newest, number)
-        return self._schemas[number]
+        if number not in self.schemas:
+            self.schemas[number] = fastavro.parse_schema(json.loads(self.registry.schema(number)))
+            self.newest = max(self.newest, number)
+        return self.schemas[number]
 
     def _record(self, value: bytes) -> Record:
         written = self._schema(schema_id(value))
-        newest = self._schemas[self._newest]
+        newest = self.schemas[self.newest]
         body = io.BytesIO(value)
         body.seek(HEAD_BYTES)
         try:
@@ -153,6 +171,6 @@ class AvroParser:
             found = [None if value is None else value.replace(tzinfo=None) for value in found]
         if pa.types.is_date(kind) and isinstance(first, int) and not isinstance(first, date):
             return pa.array(found, pa.int32()).cast(kind)
-        if isinstance(first, UUID):
+        if isinstance(first, UUID | time_of_day):
             found = [None if value is None else str(value) for value in found]
         return pa.array(found, kind)

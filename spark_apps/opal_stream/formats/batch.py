@@ -37,6 +37,10 @@ class MessageBatch:
         parts = zip(self.topics, self.partitions, self.offsets, strict=True)
         return pa.array([source_text(*part) for part in parts], pa.string())
 
+    def source(self, position: int) -> str:
+        """Where a message stands."""
+        return source_text(self.topics[position], self.partitions[position], self.offsets[position])
+
     def shown(self, position: int) -> str:
         """What a message held, for somebody who looks for the mistake."""
         value = self.values[position]

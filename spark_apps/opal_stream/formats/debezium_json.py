@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opal_stream.formats.json_lines import ERRORS, TypedJson
+from opal_stream.formats.json_lines import ERRORS, TypedJson, one_array
 from opal_stream.formats.parsed import Parsed, halve_until_good
+from opal_stream.formats.schemas.inferred import inferred_columns
+from opal_stream.formats.schemas.json_types import connect_columns
+from opal_stream.formats.schemas.new_columns import Known, NewColumns, is_new
 
 OPERATIONS = ("c", "u", "r", "d")  # insert, update, read by a snapshot, delete
 ENVELOPE = {"op": pa.string(), "ts_ms": pa.int64()}  # what columns may ask for as @op and @ts_ms
@@ -18,12 +21,21 @@ ENVELOPE = {"op": pa.string(), "ts_ms": pa.int64()}  # what columns may ask for 
 class DebeziumJsonParser:
     """The row after the change; of a delete the row before it. `source` are members of the event's source that columns ask for."""
 
-    def __init__(self, types: Mapping[str, pa.DataType], time_unit: str = "ms", source: Mapping[str, pa.DataType] | None = None) -> None:
-        self._json = TypedJson(types, time_unit)
+    def __init__(
+        self,
+        types: Mapping[str, pa.DataType],
+        time_unit: str = "ms",
+        source: Mapping[str, pa.DataType] | None = None,
+        known: Known = None,
+    ) -> None:
+        self._json = TypedJson(types, time_unit, known)
         self._source = dict(source or {})
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
-        return halve_until_good(values, self._parse, ERRORS)
+        parsed = halve_until_good(values, self._parse, ERRORS)
+        if parsed.new is not None:
+            parsed.new = parsed.new.of_types(connect_columns(values[parsed.new.first], self._json.time_unit))
+        return parsed
 
     def unseen(self, values: Sequence[bytes | None]) -> int | None:
         """Without a registry nothing tells of a new schema."""
@@ -32,20 +44,34 @@ class DebeziumJsonParser:
     def learn(self, value: bytes) -> None:
         """As `unseen`."""
 
+    def take_over(self, other: "DebeziumJsonParser") -> None:
+        """As `unseen`."""
+
     def _parse(self, values: Sequence[bytes]) -> Parsed:
-        events = self._json.read(values, self._enveloped).combine_chunks()
-        payload = {name: _member(events, name) for name in ("before", "after", "source", *ENVELOPE)}
-        is_delete = check_operations(payload["op"])
-        rows = pc.if_else(is_delete, payload["before"], payload["after"])
-        if rows.null_count:
+        events = self._json.read(values, self._enveloped)
+        is_delete = check_operations(_leaf(events, "op"))
+        if not pc.all(pc.if_else(is_delete, _is_there(events, "before"), _is_there(events, "after"))).as_py():
             raise ValueError("the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), everything else `after`")
-        columns = {name: pa.chunked_array([pc.struct_field(rows, name)]) for name in self._json.types}
-        table = self._json.convert(columns)
+        columns = {name: pc.if_else(is_delete, _leaf(events, "before", name), _leaf(events, "after", name)) for name in self._json.types}
+        table = self._json.convert({name: pa.chunked_array([column]) for name, column in columns.items()})
         for name in ENVELOPE:
-            table = table.append_column(f"@{name}", payload[name])
+            table = table.append_column(f"@{name}", _leaf(events, name))
         for name in self._source:
-            table = table.append_column(f"@source.{name}", pc.struct_field(payload["source"], name))
-        return Parsed(rows=table, kept=[], deleted=is_delete)
+            table = table.append_column(f"@source.{name}", _leaf(events, "source", name))
+        return Parsed(rows=table, kept=[], deleted=is_delete, new=self._new(events))
+
+    def _new(self, events: pa.Table) -> NewColumns | None:
+        """Of the rows after changes: a delete makes no column."""
+        members: dict[str, pa.Array] = {}
+        for path in (("after",), ("payload", "after")):
+            row = events.schema.field(path[0]).type
+            for step in path[1:]:
+                row = row.field(step).type
+            for name in (field.name for field in row if is_new(field.name, self._json.known)):
+                values = pc.struct_field(one_array(events[path[0]]), [*path[1:], name])
+                if name not in members or members[name].null_count == len(values):
+                    members[name] = values
+        return inferred_columns(members) if members else None
 
     def _enveloped(self, columns: pa.Schema) -> pa.Schema:
         row = pa.struct(list(columns))
@@ -68,12 +94,13 @@ def check_operations(operations: pa.Array) -> pa.Array:
     return pc.equal(operations, "d")
 
 
-def _member(events: pa.Table, name: str) -> pa.Array:
-    """Of the event itself or of its payload."""
-    own = _one(events[name])
-    payload = _one(events["payload"])
-    return own if payload.null_count == len(payload) else pc.coalesce(own, pc.struct_field(payload, name))
+def _leaf(events: pa.Table, *path: str) -> pa.Array:
+    """Of the event itself or of its payload; null where one of both has no such member."""
+    payload = pc.struct_field(one_array(events["payload"]), list(path))
+    own = one_array(events[path[0]])
+    own = pc.struct_field(own, list(path[1:])) if len(path) > 1 else own
+    return own if payload.null_count == len(payload) else pc.coalesce(own, payload)
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+def _is_there(events: pa.Table, row: str) -> pa.Array:
+    return pc.or_(pc.is_valid(one_array(events[row])), pc.is_valid(pc.struct_field(one_array(events["payload"]), row)))

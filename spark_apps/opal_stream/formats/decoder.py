@@ -10,29 +10,38 @@ from opal_lake.data.rejects import BAD, ROW, SOURCE
 from opal_lake.errors import InvalidInputError
 from opal_lake.spec.schema import DELETED, arrow_schema
 from opal_lake.spec.table_spec import TableSpec
-from opal_stream.formats.batch import MessageBatch, source_text
+from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.columns import HEADER, KEY, KEY_MEMBER, SOURCE_MEMBER, check_columns, message_column
 from opal_stream.formats.deletes import DeleteCondition
 from opal_stream.formats.parsed import Parser
 from opal_stream.formats.parsers import FORMATS, Format, parser_of
+from opal_stream.formats.schemas.new_columns import NewColumns
 
+ON_NEW_COLUMNS = ("fail", "add", "ignore", "quarantine")
 _ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatOptions:
-    """How messages are read. `columns` come from the message: `{"at": "@timestamp"}`. `time_unit` is that of times given as numbers."""
+    """How messages are read. `columns` come from the message: `{"at": "@timestamp"}`. `time_unit` is that of times given as numbers.
+
+    `on_new_columns` says what becomes of columns that the table lacks: "fail", "add" them to the table, "ignore" them, or put the messages
+    aside ("quarantine").
+    """
 
     format: str = "json"
     registry: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     time_unit: str = "ms"
+    on_new_columns: str = "fail"
 
     def chosen(self) -> Format:
         if self.format not in FORMATS:
             raise InvalidInputError(f"format {self.format!r} is unknown; use one of {', '.join(FORMATS)}")
         if self.time_unit not in ("s", "ms", "us", "ns"):
             raise InvalidInputError(f"time_unit {self.time_unit!r} is unknown; use one of s, ms, us, ns")
+        if self.on_new_columns not in ON_NEW_COLUMNS:
+            raise InvalidInputError(f"on_new_columns={self.on_new_columns!r} is unknown; use one of {', '.join(ON_NEW_COLUMNS)}")
         if FORMATS[self.format].is_registered and self.registry is None:
             raise InvalidInputError(f"format {self.format!r} needs the address of a schema registry: --registry http://host:8081")
         return FORMATS[self.format]
@@ -40,20 +49,22 @@ class FormatOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadMessage:
-    """Where it stands in its batch and in Kafka, and what is wrong."""
+    """Where it stands in its batch and in Kafka, and what is wrong. One with new columns may be put aside where no other is."""
 
     position: int
     source: str
     reason: str
+    has_new_columns: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class Decoded:
-    """Rows of a batch, bad ones among them, as an ingest takes them."""
+    """Rows of a batch, bad ones among them, as an ingest takes them. `new` are columns that the table lacks; somebody has to decide."""
 
     rows: pa.Table
     bad: list[BadMessage]
     skipped: int = 0  # tombstones that say nothing new
+    new: NewColumns | None = None
 
 
 class Decoder:
@@ -67,9 +78,10 @@ class Decoder:
         self._columns = check_columns(options.columns, self._schema, debezium=self._format.is_debezium)
         own = {column.name: column.type for column in self._schema if column.name not in self._columns}
         source = {path.removeprefix(SOURCE_MEMBER): self._type(name) for name, path in self._of(SOURCE_MEMBER)}
-        self._parser = parser_of(options, own, source)
+        known = None if options.on_new_columns == "ignore" else frozenset(name.casefold() for name in self._schema.names)
+        self.parser = parser_of(options, own, source, known=known)
         self._keys = {path.removeprefix(KEY_MEMBER): self._type(name) for name, path in self._of(KEY_MEMBER)}
-        self._key_parser = self._parser_of_keys(self._keys) if self._keys else None
+        self.key_parser = self._parser_of_keys(self._keys) if self._keys else None
         needs_condition = spec.deletes is not None and not self._format.is_debezium
         self._condition = DeleteCondition(spec.deletes, self._schema) if needs_condition and spec.deletes is not None else None
 
@@ -79,20 +91,31 @@ class Decoder:
 
     def unseen(self, batch: MessageBatch) -> int | None:
         """Where a new schema begins."""
-        return self._parser.unseen(batch.values)
+        return self.parser.unseen(batch.values)
 
     def learn(self, value: bytes | None) -> None:
         """Take the schema of a message, from which `unseen` said a new one begins."""
         if value is not None:
-            self._parser.learn(value)
+            self.parser.learn(value)
+
+    def renewed(self, spec: TableSpec) -> "Decoder":
+        """For the table as it is now. What was learned of schemas stays."""
+        new = Decoder(spec, self.options)
+        new.parser.take_over(self.parser)
+        if self.key_parser is not None and new.key_parser is not None:
+            new.key_parser.take_over(self.key_parser)
+        return new
 
     def decode(self, batch: MessageBatch) -> Decoded:
         parts: list[pa.Table] = []
+        new: NewColumns | None = None
         bad: list[tuple[int, str]] = []
         full = [position for position, value in enumerate(batch.values) if value is not None]
         empty = [position for position, value in enumerate(batch.values) if value is None]
         if full:
-            self._add(parts, bad, self._rows(batch if not empty else batch.take(full)), full)
+            rows, wrong, new = self._rows(batch if not empty else batch.take(full))
+            new = new and new.moved(full)
+            self._add(parts, bad, (rows, wrong), full)
         skipped = 0
         if empty and self._format.is_debezium:
             skipped = len(empty)  # the event before it has deleted the row
@@ -101,7 +124,9 @@ class Decoder:
         if bad:
             parts.append(self._bad_rows(batch, bad))
         rows = pa.concat_tables(parts) if parts else self._schema_with_notes().empty_table()
-        return Decoded(rows=rows, bad=[_bad_message(batch, position, reason) for position, reason in sorted(bad)], skipped=skipped)
+        put_aside = new.found if new is not None and self.options.on_new_columns == "quarantine" else {}
+        messages = [_bad_message(batch, position, reason, has_new=position in put_aside) for position, reason in sorted(bad)]
+        return Decoded(rows=rows, bad=messages, skipped=skipped, new=None if put_aside else new)
 
     def _add(
         self, parts: list[pa.Table], bad: list[tuple[int, str]], made: tuple[pa.Table, list[tuple[int, str]]], positions: Sequence[int]
@@ -110,27 +135,30 @@ class Decoder:
         parts.append(rows)
         bad += [(positions[position], reason) for position, reason in wrong]
 
-    def _rows(self, batch: MessageBatch) -> tuple[pa.Table, list[tuple[int, str]]]:
+    def _rows(self, batch: MessageBatch) -> tuple[pa.Table, list[tuple[int, str]], NewColumns | None]:
         """Of messages that have a value."""
-        parsed = self._parser.parse([value for value in batch.values if value is not None])
+        parsed = self.parser.parse([value for value in batch.values if value is not None])
         bad, rows = list(parsed.bad), parsed.rows
         if not parsed.kept:
-            return self._schema_with_notes().empty_table(), bad
+            return self._schema_with_notes().empty_table(), bad, None
+        if parsed.new is not None and self.options.on_new_columns == "quarantine":
+            bad += [(position, new_columns_text(names)) for position, names in parsed.new.found.items()]
         kept = parsed.kept
         messages = batch if len(kept) == len(batch) else batch.take(kept)
         columns, wrong = self._of_messages(messages, rows)
         found = {name: columns.get(name, rows[name] if name in rows.column_names else None) for name in self._schema.names}
         table = pa.table({name: column if column is not None else pa.nulls(len(kept), self._type(name)) for name, column in found.items()})
         deleted = parsed.deleted if self._condition is None else self._condition.of(table)
-        return self._finish(table, deleted, messages, kept, [*bad, *((kept[position], reason) for position, reason in wrong.items())])
+        bad += [(kept[position], reason) for position, reason in wrong.items()]
+        return *self._finish(table, deleted, messages, kept, bad), parsed.new
 
     def _of_messages(self, messages: MessageBatch, rows: pa.Table) -> tuple[dict[str, pa.Array], dict[int, str]]:
         """The columns of the messages themselves, and which have no such value."""
         columns: dict[str, pa.Array] = {}
         wrong: dict[int, str] = {}
         key_rows = None
-        if self._key_parser is not None:
-            parsed = self._key_parser.parse([key or b"{}" for key in messages.keys])
+        if self.key_parser is not None:
+            parsed = self.key_parser.parse([key or b"{}" for key in messages.keys])
             wrong |= {position: f"key: {reason}" for position, reason in parsed.bad}
             places = {position: row for row, position in enumerate(parsed.kept)}
             key_rows = (
@@ -235,9 +263,12 @@ def _key_rows(parser: Parser, messages: MessageBatch) -> tuple[pa.Table | None, 
     return parsed.rows.take(pa.array([rows.get(position) for position in range(len(messages))], pa.int64())), wrong
 
 
-def _bad_message(batch: MessageBatch, position: int, reason: str) -> BadMessage:
-    source = source_text(batch.topics[position], batch.partitions[position], batch.offsets[position])
-    return BadMessage(position=position, source=source, reason=reason)
+def new_columns_text(names: Sequence[str]) -> str:
+    return f"the table has no column{'' if len(names) == 1 else 's'} {', '.join(map(repr, names))}"
+
+
+def _bad_message(batch: MessageBatch, position: int, reason: str, *, has_new: bool) -> BadMessage:
+    return BadMessage(position=position, source=batch.source(position), reason=reason, has_new_columns=has_new)
 
 
 def _event_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -1,7 +1,8 @@
 """JSON values to rows: joined to lines and parsed by Arrow at once.
 
 A timestamp may be ISO text, in UTC without a zone, or a number of the stream's unit since 1970; a date text or days since 1970. Which of
-both a column holds is learned from the values. Members that the table does not have are left out, columns without a member are null.
+both a column holds is learned from the values. Columns without a member are null, members that the table does not have are left out, and
+told of where somebody asks.
 """
 
 import re
@@ -11,19 +12,21 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from opal_stream.formats.parsed import Parsed, halve_until_good
+from opal_stream.formats.schemas.inferred import inferred_columns
+from opal_stream.formats.schemas.new_columns import Known, is_new
 
 ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, ValueError)
 _CHANGED = re.compile(r"Column\(/(?P<path>.+)\) changed from (string to number|number to string)")
 SchemaOf = Callable[[pa.Schema], pa.Schema]
-_OPTIONS = {"unexpected_field_behavior": "ignore", "newlines_in_values": False}
 
 
 class TypedJson:
-    """Parses into columns of these types."""
+    """Parses into columns of these types, and into such as are not `known`."""
 
-    def __init__(self, types: Mapping[str, pa.DataType], time_unit: str = "ms") -> None:
+    def __init__(self, types: Mapping[str, pa.DataType], time_unit: str = "ms", known: Known = None) -> None:
         self.types = dict(types)
         self.time_unit = time_unit
+        self.known = known
         self._other: set[str] = set()  # columns whose values come in the other of the two forms
 
     def schema(self) -> pa.Schema:
@@ -35,7 +38,7 @@ class TypedJson:
         turned: set[str] = set()
         while True:
             try:
-                return _read_lines(values, schema_of(self.schema()))
+                return _read_lines(values, schema_of(self.schema()), "ignore" if self.known is None else "infer")
             except pa.ArrowInvalid as error:
                 changed = _CHANGED.search(str(error))
                 column = changed["path"].rpartition("/")[2] if changed else ""
@@ -63,11 +66,15 @@ class TypedJson:
         return column.cast(kind)
 
 
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
 def _has_two_forms(kind: pa.DataType | None) -> bool:
     return kind is not None and bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
-def _read_lines(values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
+def _read_lines(values: Sequence[bytes], schema: pa.Schema, others: str) -> pa.Table:
     """Each value begins an object and Arrow counts as many rows as values: then each row is that of its value."""
     lines = b"\n".join(values)
     if lines.count(b"\n") != len(values) - 1:  # in JSON a line break can only be space between tokens
@@ -78,7 +85,7 @@ def _read_lines(values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
     table = pj.read_json(
         pa.py_buffer(lines),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
-        parse_options=pj.ParseOptions(explicit_schema=schema, **_OPTIONS),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others, newlines_in_values=False),
     )
     if table.num_rows != len(values):
         raise ValueError("the message holds more than one JSON object")
@@ -95,19 +102,24 @@ def _object(value: bytes) -> bytes:
 class JsonParser:
     """Plain JSON objects."""
 
-    def __init__(self, types: Mapping[str, pa.DataType], time_unit: str = "ms") -> None:
-        self._json = TypedJson(types, time_unit)
+    def __init__(self, types: Mapping[str, pa.DataType], time_unit: str = "ms", known: Known = None) -> None:
+        self._json = TypedJson(types, time_unit, known)
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
         return halve_until_good(values, self._parse, ERRORS)
 
     def _parse(self, values: Sequence[bytes]) -> Parsed:
         rows = self._json.read(values)
-        return Parsed(rows=self._json.convert({name: rows[name] for name in self._json.types}), kept=[])
+        others = {name: one_array(rows[name]) for name in rows.column_names if is_new(name, self._json.known)}
+        new = inferred_columns(others) if others else None
+        return Parsed(rows=self._json.convert({name: rows[name] for name in self._json.types}), kept=[], new=new)
 
     def unseen(self, values: Sequence[bytes | None]) -> int | None:
         """Nothing says what a value's schema is."""
         return None
 
     def learn(self, value: bytes) -> None:
+        """As `unseen`."""
+
+    def take_over(self, other: "JsonParser") -> None:
         """As `unseen`."""

@@ -2,21 +2,27 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
+
+from opal_stream.formats.schemas.new_columns import NewColumns, merged
 
 BadValues = list[tuple[int, str]]  # position in what was parsed, and what is wrong
 
 
 @dataclass(slots=True, kw_only=True)
 class Parsed:
-    """A row for each position of `kept`, with the columns that the values hold. `deleted` where the format itself says so."""
+    """A row for each position of `kept`, with the columns that the values hold. `deleted` where the format itself says so.
+
+    `new` are columns that the table lacks, if the parser was told what it has.
+    """
 
     rows: pa.Table
     kept: list[int]
     bad: BadValues = field(default_factory=list)
     deleted: pa.Array | None = None
+    new: NewColumns | None = None
 
 
 class Parser(Protocol):
@@ -32,6 +38,10 @@ class Parser(Protocol):
         """Take the schema of a value from now on."""
         ...
 
+    def take_over(self, other: Any) -> None:
+        """The schemas that a parser of the same kind has learned."""
+        ...
+
 
 def halve_until_good(values: Sequence[bytes], parse: Callable[[Sequence[bytes]], Parsed], errors: tuple[type[Exception], ...]) -> Parsed:
     """All at once; where that fails by halves, so that a few bad values cost a few steps and the good ones are parsed as ever."""
@@ -42,7 +52,9 @@ def halve_until_good(values: Sequence[bytes], parse: Callable[[Sequence[bytes]],
     while waiting:
         start, stop = waiting.pop()
         try:
-            parts.append(parse(values[start:stop]))
+            part = parse(values[start:stop])
+            part.new = part.new and part.new.moved(range(start, stop))
+            parts.append(part)
             kept.extend(range(start, stop))
         except errors as error:
             if stop - start == 1:
@@ -56,6 +68,7 @@ def halve_until_good(values: Sequence[bytes], parse: Callable[[Sequence[bytes]],
         kept=kept,
         bad=bad,
         deleted=pa.concat_arrays(deleted) if parts and None not in deleted else None,
+        new=merged(part.new for part in parts),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from opal_stream.formats.json_lines import JsonParser
 from opal_stream.formats.parsed import Parser
 from opal_stream.formats.registry import SchemaRegistry
 from opal_stream.formats.registry_json import RegistryJsonParser
+from opal_stream.formats.schemas.new_columns import Known
 
 Types = Mapping[str, pa.DataType]
 
@@ -45,14 +47,16 @@ class Chosen(Protocol):
     def time_unit(self) -> str: ...
 
 
-def parser_of(chosen: Chosen, types: Types, source: Types, *, is_key: bool = False) -> Parser:
-    """For values, or for keys, which are no change events."""
+def parser_of(chosen: Chosen, types: Types, source: Types, *, is_key: bool = False, known: Known = None) -> Parser:
+    """For values, or for keys, which are no change events. `known` are all columns of the table, if others are to be told of."""
     form = FORMATS[chosen.format]
     registry = SchemaRegistry(chosen.registry or "") if form.is_registered else None
     is_event = form.is_debezium and not is_key
     if form.is_avro and registry is not None:
         from opal_stream.formats.avro import AvroParser  # fastavro is needed here only
 
-        return AvroParser(registry, types, time_unit=chosen.time_unit, debezium=is_event, source=source)
-    inner: Parser = DebeziumJsonParser(types, chosen.time_unit, source) if is_event else JsonParser(types, chosen.time_unit)
-    return RegistryJsonParser(registry, inner) if registry is not None else inner
+        return AvroParser(registry, types, time_unit=chosen.time_unit, debezium=is_event, source=source, known=known)
+    of_values = None if form.is_registered else known  # else the schemas say it
+    make = partial(DebeziumJsonParser, source=source) if is_event else JsonParser
+    inner: Parser = make(types, chosen.time_unit, known=of_values)
+    return RegistryJsonParser(registry, inner, known=known, debezium=is_event) if registry is not None else inner

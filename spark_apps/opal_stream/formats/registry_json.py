@@ -2,16 +2,23 @@
 
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from opal_stream.formats.parsed import Parsed, Parser
 from opal_stream.formats.registry import HEAD_BYTES, SchemaRegistry, UnknownSchemaError, first_unseen, schema_id
+from opal_stream.formats.schemas.json_types import json_schema_columns
+from opal_stream.formats.schemas.new_columns import Known, is_new, new_of_schemas
 
 
 class RegistryJsonParser:
     """Around a parser of JSON. A message of an unknown schema is a bad one."""
 
-    def __init__(self, registry: SchemaRegistry, inner: Parser) -> None:
-        self._registry = registry
+    def __init__(self, registry: SchemaRegistry, inner: Parser, *, known: Known = None, debezium: bool = False) -> None:
+        self.registry = registry
         self._inner = inner
+        self._known = known
+        self._debezium = debezium
+        self._new: dict[bytes, pa.Schema] = {}
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
         wrong = {head: reason for head in {value[:HEAD_BYTES] for value in values} if (reason := self._why_wrong(head)) is not None}
@@ -20,10 +27,22 @@ class RegistryJsonParser:
         parsed.kept = [good[position] for position in parsed.kept]
         parsed.bad = [(good[position], reason) for position, reason in parsed.bad]
         parsed.bad += [(position, wrong[value[:HEAD_BYTES]]) for position, value in enumerate(values) if value[:HEAD_BYTES] in wrong]
+        if self._known is not None:
+            parsed.new = new_of_schemas(self._columns, {position: values[position][:HEAD_BYTES] for position in parsed.kept})
         return parsed
 
+    def _columns(self, head: bytes) -> pa.Schema:
+        """Those that a schema has and the table lacks."""
+        if head not in self._new:
+            types = json_schema_columns(self.registry.schema(schema_id(head)), debezium=self._debezium)
+            self._new[head] = pa.schema([(name, kind) for name, kind in types.items() if is_new(name, self._known)])
+        return self._new[head]
+
+    def take_over(self, other: "RegistryJsonParser") -> None:
+        self.registry = other.registry
+
     def unseen(self, values: Sequence[bytes | None]) -> int | None:
-        return first_unseen(self._registry, list(values))
+        return first_unseen(self.registry, list(values))
 
     def learn(self, value: bytes) -> None:
         """That the registry has it is all that JSON needs of a schema."""
@@ -31,7 +50,7 @@ class RegistryJsonParser:
 
     def _why_wrong(self, head: bytes) -> str | None:
         try:
-            self._registry.schema(schema_id(head))
+            self.registry.schema(schema_id(head))
         except (UnknownSchemaError, ValueError) as error:
             return str(error)
         return None

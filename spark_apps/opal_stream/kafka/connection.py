@@ -6,6 +6,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaError as Failure
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from opal_lake.errors import InvalidInputError
 from opal_stream.errors import KafkaError
@@ -24,6 +25,10 @@ class Connection:
     def __post_init__(self) -> None:
         if taken := sorted(set(self.settings) & set(_OURS)):
             raise InvalidInputError(f"the Kafka setting {taken[0]!r} is the stream's own; leave it out")
+        try:
+            AdminClient(self.client())
+        except KafkaException as error:
+            raise InvalidInputError(f"librdkafka refuses the settings of Kafka: {text_of(error)}") from error
 
     def client(self) -> dict[str, str | int | float | bool]:
         """For an admin client or a producer."""
@@ -45,7 +50,12 @@ def read_settings(path: str) -> dict[str, str]:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise InvalidInputError(f"the file of Kafka settings {path!r} cannot be read: {error.strerror}") from error
-    pairs = [line.partition("=") for line in map(str.strip, lines) if line and not line.startswith("#")]
+    return parse_settings("\n".join(lines), path)
+
+
+def parse_settings(text: str, path: str) -> dict[str, str]:
+    """Of a file, or of an environment variable."""
+    pairs = [line.partition("=") for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
     if bad := [number for number, (_, equals, _) in enumerate(pairs, start=1) if not equals]:
         raise InvalidInputError(f"{path}: setting {bad[0]} has no value; write name=value")
     return {name.strip(): value.strip() for name, _, value in pairs}

@@ -66,6 +66,10 @@ class Source:
         """Also read these, from there."""
         self._each(self.consumer.incremental_assign, offsets)
 
+    def drop(self, partition: Partition) -> None:
+        """Read it no more."""
+        self._each(self.consumer.incremental_unassign, {partition: 0})
+
     def seek(self, offsets: Mapping[Partition, int]) -> None:
         """Go on somewhere else."""
         self._each(self.consumer.incremental_unassign, offsets)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # it is there, and documented
 
 from opal_stream.errors import UnknownTopicError
 from opal_stream.kafka.connection import TIMEOUT_S, Connection
@@ -75,6 +75,16 @@ class Topics:
             raise self._connection.failure("no answer in time") from error
         numbers = tuple(sorted(partition.id for partition in described.partitions))
         return Topic(name=name, id=_plain(str(described.topic_id)), partitions=numbers)
+
+    def is_within_retention(self, name: str, moment_ms: int) -> bool:
+        """Whether Kafka cannot have deleted messages of then by itself. Nobody can say so of a topic that is limited in size."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+        try:
+            config = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result(TIMEOUT_S)
+        except (KafkaException, TimeoutError):  # it may not be asked
+            return False
+        retention_ms, retention_bytes = (int(config[key].value or -1) for key in ("retention.ms", "retention.bytes"))
+        return retention_bytes < 0 <= retention_ms and moment_ms > time.time() * 1000 - retention_ms
 
     def describe_if_there(self, name: str) -> Topic | None:
         try:

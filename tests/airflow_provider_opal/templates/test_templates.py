@@ -22,8 +22,9 @@ from airflow_provider_opal import (
     opal_dag,
     reconcile_dag,
 )
+from airflow_provider_opal.partition_keys import format_of
 from airflow_provider_opal.templates.approval import RetentionApproval
-from airflow_provider_opal.templates.schedule import format_of, keyed_schedule
+from airflow_provider_opal.templates.schedule import keyed_schedule
 from airflow_provider_opal.templates.short_spans import ShortSpanWarning
 from airflow_provider_opal.templates.yaml.loader import registered
 

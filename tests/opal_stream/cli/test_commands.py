@@ -85,6 +85,48 @@ def test_sigterm_flushes_and_ends(kafka: Kafka, table: Table) -> None:
     assert b"read 5 messages in 1 commit" in output
 
 
+@pytest.mark.parametrize("end", ["closed", "silent", "killed"])
+def test_a_stream_that_is_watched_flushes_and_ends_without_its_watcher(kafka: Kafka, table: Table, end: str) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(n) for n in range(5)])
+    words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--flush-interval", "1h"]
+    words += ["--watched", "4s" if end == "silent" else "1h"]
+    command = [sys.executable, "-m", "opal_lake.cli", *words]
+    if end == "killed":  # a watcher that dies without a word
+        program = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE); time.sleep(3600)"
+        command = [sys.executable, "-c", program, *command]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
+        time.sleep(4 if end != "silent" else 0)
+        if end == "killed":
+            process.kill()
+        elif end == "closed" and process.stdin is not None:
+            process.stdin.close()
+        until = time.monotonic() + 60
+        while ids(table) != [0, 1, 2, 3, 4]:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert process.wait(60) == (-signal.SIGKILL if end == "killed" else OK)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_an_interval_of_time_with_settings_from_the_environment(
+    kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(kafka, retention_ms=str(10**15))
+    kafka.produce(topic, [order(1), order(2)], moments_ms=[1_700_000_000_000, 1_700_000_060_000])
+    words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--json"]
+    words += ["--start-timestamp", "2023-11-14T22:13:20", "--end-timestamp", "2023-11-14T23:14:20+01:00", "--partition-key", "hour"]
+    assert main(words) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert (told["records"], told["ranges"], told["open"], ids(table)) == (1, {f"{topic}/0": [0, 1]}, [], [1])
+    monkeypatch.setenv("OPAL_KAFKA_SETTINGS", "security.protocol=nothing\n")
+    assert main(words) == INPUT
+    assert "security.protocol" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
@@ -96,6 +138,9 @@ def test_sigterm_flushes_and_ends(kafka: Kafka, table: Table) -> None:
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--kafka", "group.id=x"], "the stream's own"),
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--kafka-settings", "/no/file"], "cannot be read"),
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--name", "a/b"], "no name of a stream"),
+        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--start-timestamp", "1"], "--end-timestamp is missing"),
+        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--start-timestamp", "x", "--end-timestamp", "1"], "is no time"),
+        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--partition-key", "k"], "for the rows of an interval"),
     ],
 )
 def test_wrong_usage_is_one_line(words: list[str], message: str, table: Table, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.assets import cluster_of
+from airflow_provider_opal.partition_keys import check_keys, cron_of
 from airflow_provider_opal.secrets import secret_arguments
-from airflow_provider_opal.templates.schedule import check_keys, cron_of
+from airflow_provider_opal.streaming.source import stream_faults
 from airflow_provider_opal.templates.short_spans import short_spans
 from airflow_provider_opal.templates.yaml.models.version_1 import DagModel, MaintenanceModel, TableModel
 from airflow_provider_opal.templates.yaml.text.problem import Keys, advice, listed, shown
@@ -42,6 +43,7 @@ def findings(dag: DagModel) -> Iterator[Finding]:
         except ValueError as error:
             yield ("key_format",), str(error)
     yield from _of_ingest(dag)
+    yield from _of_stream(dag)
     if isinstance(dag.table, TableModel):
         yield from _columns(dag.table)
         yield from _clustered(dag, dag.table)
@@ -63,6 +65,21 @@ def _of_ingest(dag: DagModel) -> Iterator[Finding]:
         yield ("reject_threshold",), "has no effect without quarantine; add 'on_bad_rows: quarantine'"
     if dag.business_snapshot is not None and dag.business_snapshot_column is not None:
         yield ("business_snapshot_column",), "and 'business_snapshot' exclude each other; take one out"
+
+
+def _of_stream(dag: DagModel) -> Iterator[Finding]:
+    """Of a source of Kafka, what does not go with its pipeline."""
+    if dag.source.kafka is None:
+        return
+    is_made = isinstance(dag.table, TableModel) and bool(dag.table.keys)
+    has_schema = not is_made or (isinstance(dag.table, TableModel) and dag.table.schema_ is not None)
+    by = {name: consumer.by for name, consumer in dag.consumers.items()}
+    yield from stream_faults(dag.source.kafka.to_source(), dag.schedule, by, has_schema=has_schema)
+    for name in ("reject_threshold", "business_snapshot", "business_snapshot_column"):
+        if getattr(dag, name) is not None:
+            yield (name,), "has no meaning for a stream of Kafka; take it out"
+    if dag.on_empty != "fail":
+        yield ("on_empty",), "has no meaning for a stream of Kafka; take it out"
 
 
 def doubts(dag: DagModel) -> Iterator[Finding]:

@@ -8,9 +8,9 @@ from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from airflow_provider_opal.assets import asset_uri
+from airflow_provider_opal.partition_keys import PRESETS
 from airflow_provider_opal.secrets import is_secret_name
 from airflow_provider_opal.templates.pipeline import RESERVED
-from airflow_provider_opal.templates.schedule import PRESETS
 from airflow_provider_opal.templates.yaml.text.problem import advice, listed, shown
 from opal_lake.duration import DURATION as SPAN
 from opal_lake.duration import parse_duration

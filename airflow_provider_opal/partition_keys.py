@@ -1,0 +1,80 @@
+"""The partition keys of a schedule: how a moment is written as one, and which interval one names."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Self
+
+import pendulum
+
+PRESETS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@quarterly": "0 0 1 */3 *",
+    "@yearly": "0 0 1 1 *",
+}
+_NUMBER = re.compile(r"\d+\Z")
+
+
+def cron_of(schedule: str) -> str:
+    """The cron expression of a preset; every other text as it is."""
+    cron = PRESETS.get(schedule, schedule)
+    if cron.startswith("@"):
+        raise ValueError(f"schedule={schedule!r} makes no partitions; use a cron expression or one of {', '.join(PRESETS)}")
+    return cron
+
+
+def format_of(cron: str, timezone: str = "UTC") -> str:
+    """As much of a moment as tells the keys of a schedule apart; without colons, which paths of Hadoop cannot hold.
+
+    An hour that comes twice when summer time ends has two offsets.
+    """
+    minute, hour = (*cron.split(), "*", "*")[:2]
+    offset = "" if timezone == "UTC" else "%z"
+    if not _NUMBER.match(minute):
+        return f"%Y-%m-%dT%H-%M{offset}"
+    return "%Y-%m-%d" if _NUMBER.match(hour) else f"%Y-%m-%dT%H{offset}"
+
+
+def check_keys(cron: str, key_format: str) -> None:
+    """That runs which follow on each other have keys of their own."""
+    from croniter import croniter
+
+    ticks = croniter(cron, datetime(2026, 1, 1))
+    first, second = (ticks.get_next(datetime) for _ in range(2))
+    if first.strftime(key_format) == second.strftime(key_format):
+        raise ValueError(
+            f"key_format={key_format!r} gives the runs of {first} and {second} one key, {first.strftime(key_format)!r}; "
+            f"include more of the time, as {format_of(cron)!r}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedInterval:
+    """As `keyed_schedule` makes the keys."""
+
+    cron: str
+    timezone: str
+    key_format: str
+
+    @classmethod
+    def of(cls, schedule: str, timezone: str = "UTC", key_format: str | None = None) -> Self:
+        cron = cron_of(schedule)
+        if key_format is not None:
+            check_keys(cron, key_format)
+        return cls(cron=cron, timezone=timezone, key_format=key_format or format_of(cron, timezone))
+
+    def bounds(self, key: str) -> tuple[datetime, datetime]:
+        """From the moment of the key up to the schedule's next one. ValueError if it is no key of the schedule."""
+        from croniter import croniter
+
+        zone = pendulum.timezone(self.timezone)
+        try:
+            start = datetime.strptime(key, self.key_format)  # noqa: DTZ007  # it gets its zone below
+        except ValueError as error:
+            raise ValueError(f"the partition key {key!r} is none of the schedule's, which are written as {self.key_format!r}") from error
+        start = start.astimezone(zone) if start.tzinfo else start.replace(tzinfo=zone)
+        ends: datetime = croniter(self.cron, start).get_next(datetime)
+        return start.astimezone(UTC), ends.astimezone(UTC)

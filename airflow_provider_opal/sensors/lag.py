@@ -1,0 +1,89 @@
+"""StreamLagSensor: waits until a stream has caught up, so far as the sensor asks."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+
+from airflow_provider_opal.assets import DEFAULT_CONN_ID
+from airflow_provider_opal.hooks.kafka import DEFAULT_KAFKA_CONN_ID
+from airflow_provider_opal.sensors.waiting import defer_within
+from airflow_provider_opal.streaming.lag import LagQuestion, ask_lag
+from airflow_provider_opal.triggers.stream import LagTrigger
+from opal_lake.job.operations.values import Span, span_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class StreamLagSensor(BaseSensorOperator):
+    """Succeeds when the table lacks at most `max_messages` of Kafka, and the oldest one that it lacks is at most `max_delay` old.
+
+    Give one of both, or both. `name` is the stream's; without `topics` those that it has read. Returns {"messages": n, "delay_s": s,
+    "partitions": n}. While Kafka, the store or the table does not answer, it waits.
+    """
+
+    template_fields: Sequence[str] = ("table", "topics", "name_of_stream", "opal_conn_id", "kafka_conn_id", "bootstrap_servers")
+    ui_color = "#d8ecf3"
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        max_messages: int | None = None,
+        max_delay: Span | None = None,
+        topics: Sequence[str] | str = (),
+        name: str = "main",
+        opal_conn_id: str = DEFAULT_CONN_ID,
+        kafka_conn_id: str | None = None,
+        bootstrap_servers: str | None = None,
+        deferrable: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if max_messages is None and max_delay is None:
+            raise ValueError("how far may the stream be behind? give max_messages=1000, or max_delay='10s', or both")
+        if max_messages is not None and max_messages < 0:
+            raise ValueError(f"max_messages={max_messages!r} is below 0; 0 waits until all was read")
+        self.table = table
+        self.max_messages = max_messages
+        self.max_delay_s = None if max_delay is None else span_of("max_delay", max_delay).total_seconds()
+        self.topics = topics
+        self.name_of_stream = name
+        self.opal_conn_id = opal_conn_id
+        self.kafka_conn_id = kafka_conn_id or (None if bootstrap_servers else DEFAULT_KAFKA_CONN_ID)
+        self.bootstrap_servers = bootstrap_servers
+        self.deferrable = conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
+
+    def execute(self, context: "Context", deadline_s: float | None = None) -> dict[str, Any]:
+        """Looks once before it defers."""
+        if not self.deferrable:
+            return dict(super().execute(context))
+        poked = self.poke(context)
+        if poked.is_done:
+            return dict(poked.xcom_value or {})
+        defer_within(self, LagTrigger(question=asdict(self._question()), poke_interval_s=self.poke_interval), deadline_s)
+
+    def resume(self, context: "Context", event: dict[str, Any], deadline_s: float | None = None) -> dict[str, Any]:
+        """After the trigger has fired."""
+        return event
+
+    def poke(self, context: "Context") -> PokeReturnValue:
+        question = self._question()
+        lag = ask_lag(question, self.log)
+        if lag is not None:
+            self.log.info("%s is behind by %s messages, the oldest %s s old", self.table, lag["messages"], lag["delay_s"])
+        return PokeReturnValue(is_done=lag is not None and question.is_small_enough(lag), xcom_value=lag)
+
+    def _question(self) -> LagQuestion:
+        return LagQuestion(
+            table=self.table,
+            opal_conn_id=self.opal_conn_id,
+            kafka_conn_id=self.kafka_conn_id,
+            bootstrap_servers=self.bootstrap_servers,
+            name=self.name_of_stream,
+            topics=[self.topics] if isinstance(self.topics, str) else list(self.topics),
+            max_messages=self.max_messages,
+            max_delay_s=self.max_delay_s,
+        )

@@ -1,0 +1,1 @@
+"""`opal stream` under Airflow: what it is started with, the process itself, and how far it is behind."""

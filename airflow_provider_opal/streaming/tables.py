@@ -1,0 +1,39 @@
+"""A table for a stream, made without Spark."""
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_opal.hooks.opal import OpalHook
+
+if TYPE_CHECKING:
+    from opal_lake.job.operations.table import NewTable
+
+
+def make_table(opal: OpalHook, name: str, new: "NewTable") -> bool:
+    """Whether it had to be made. InvalidInputError, with the differences, if there is another one."""
+    from opal_lake.errors import NotFoundError, TableExistsError
+    from opal_lake.spec.sql_schema import arrow_of_sql
+    from opal_lake.spec.table_spec import TableLayout, refuse_another_spec
+    from opal_lake.table import Table
+
+    uri = opal.lake.uri(name)
+    columns = arrow_of_sql(new.schema or "")
+    layout = TableLayout(
+        keys=new.keys,
+        delta=new.delta,
+        tie_break=new.tie_break,
+        deletes=new.deletes,
+        partition_by=new.partition_by,
+        file_format=new.file_format,
+        properties=new.properties,
+    )
+    try:
+        table = opal.table(name)
+    except NotFoundError:
+        try:
+            Table.create(uri, columns, layout, opal.lake.options_for(uri))
+        except TableExistsError:  # another one made it this moment
+            table = opal.table(name)
+        else:
+            return True
+    refuse_another_spec(uri, table.snapshot_at().spec, columns, layout)
+    return False

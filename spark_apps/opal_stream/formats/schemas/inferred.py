@@ -1,0 +1,40 @@
+"""Types of JSON without a schema: whole numbers are longs, others doubles, text stays text, whatever it looks like.
+
+A member that was only null so far has no type, and is no column yet.
+"""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opal_stream.formats.schemas.new_columns import NewColumns
+
+
+def inferred_columns(members: Mapping[str, pa.Array]) -> NewColumns | None:
+    """Of the values of members that the table lacks."""
+    fields: list[pa.Field] = []
+    found: dict[int, tuple[str, ...]] = {}
+    for name, values in members.items():
+        kind = plain_type(values.type)
+        if kind is None or values.null_count == len(values):
+            continue
+        fields.append(pa.field(name, kind))
+        for position in pc.indices_nonzero(pc.is_valid(values)).to_pylist():
+            found[position] = (*found.get(position, ()), name)
+    return NewColumns(columns=pa.schema(fields), found=found) if fields else None
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType | None:
+    """As a table has it. Times are read into text: what looks like one may be none in the next message."""
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_temporal(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        element = plain_type(kind.value_type)
+        return None if element is None else pa.list_(element)
+    if pa.types.is_struct(kind):
+        members = [(field.name, member) for field in kind if (member := plain_type(field.type)) is not None]
+        return pa.struct(members) if members else None
+    return kind

@@ -1,0 +1,69 @@
+"""How far a stream is behind Kafka: in messages, and in the age of the oldest one that it has not read."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from opal_lake.table import Table
+from opal_stream.errors import UnknownTopicError
+from opal_stream.kafka.applications import Application, known_positions
+from opal_stream.kafka.connection import TIMEOUT_S, Connection
+from opal_stream.kafka.topics import Partition, Topics, chosen_partitions, reach_of
+
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """Of all partitions together."""
+
+    messages: int
+    delay_s: float
+    partitions: int
+
+
+def read_lag(table: Table, connection: Connection, stream: str, topics: Sequence[str] = ()) -> Lag:
+    """Of the topics that are named, or of those that the stream has read. A partition that it has not read yet is behind by all it has."""
+    known = known_positions(table.log.head().positions, stream)
+    names = sorted({*topics} or {application.partition.topic for application in known})
+    if not names:
+        raise UnknownTopicError(f"no stream {stream!r} has written to {table.uri} yet")
+    described = Topics(connection).describe(names)
+    ids = {name: topic.id for name, topic in described.items()}
+    consumer = Consumer({**connection.client(), "group.id": "opal-stream", "enable.auto.commit": False, "auto.offset.reset": "earliest"})
+    try:
+        reach = reach_of(consumer, connection, chosen_partitions(described.values(), ()))
+        behind: dict[Partition, int] = {}
+        messages = 0
+        for partition, kept in reach.items():
+            position = known.get(Application(stream=stream, partition=partition, topic_id=ids[partition.topic]), kept.low)
+            begin = max(position, kept.low)
+            messages += max(0, kept.high - begin)
+            if begin < kept.high:
+                behind[partition] = begin
+        return Lag(messages=messages, delay_s=_delay_s(consumer, connection, behind), partitions=len(reach))
+    finally:
+        consumer.close()
+
+
+def _delay_s(consumer: Consumer, connection: Connection, behind: Mapping[Partition, int]) -> float:
+    """By the stamps of the messages themselves. Behind may be marks of transactions alone: they have no age."""
+    if not behind:
+        return 0.0
+    consumer.assign([TopicPartition(partition.topic, partition.number, offset) for partition, offset in behind.items()])
+    oldest_ms: dict[tuple[str | None, int | None], int] = {}
+    until_s = time.monotonic() + TIMEOUT_S / 10
+    while len(oldest_ms) < len(behind) and time.monotonic() < until_s:
+        try:
+            messages = consumer.consume(100, _POLL_S)
+        except KafkaException as error:
+            raise connection.failure(error) from error
+        for message in messages:
+            where = (message.topic(), message.partition())
+            if message.error() is None and where not in oldest_ms:
+                oldest_ms[where] = message.timestamp()[1]
+                consumer.pause([TopicPartition(str(where[0]), int(where[1] or 0))])
+    moments = [moment for moment in oldest_ms.values() if moment >= 0]
+    return max(0.0, round(time.time() - min(moments) / 1000, 3)) if moments else 0.0

@@ -1,0 +1,199 @@
+"""Columns that messages have and the table lacks, against a real broker and registry: nothing lost, nothing twice, whatever the policy."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from opal_lake.table import Table
+from opal_stream.errors import BadMessageError, NewColumnsError
+from opal_stream.flush.buffer import FlushLimits
+from opal_stream.formats.decoder import FormatOptions
+from tests.fixtures_kafka import Kafka, Registry
+from tests.opal_stream.flush.test_stream import started, wait_for
+from tests.opal_stream.formats.test_registry import FIRST, SECOND, avro, head, record
+from tests.opal_stream.orders import ends, ids, new_stream, new_table, new_topic, order, read
+
+FLOAT = {"name": "discount", "type": ["null", "float"], "default": None}
+WIDER = {**SECOND, "fields": [*SECOND["fields"], FLOAT, {"name": "size", "type": {"type": "array", "items": "int"}, "default": []}]}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return new_table(tmp_path)
+
+
+def of(table: Table, *columns: str) -> dict[int, tuple[Any, ...]]:
+    return {row["id"]: tuple(row[name] for name in columns) for row in table.read(columns=["id", *columns]).to_pylist()}
+
+
+def test_a_new_schema_of_the_registry_adds_its_columns_behind_what_was_read_by_older_ones(
+    kafka: Kafka, table: Table, registry: Registry
+) -> None:
+    topic = new_topic(kafka)
+    registry.register(1, FIRST), registry.register(4, WIDER)
+    first, wider = (1, FIRST), (4, WIDER)
+    values = [avro(*first, record(1)), avro(*first, record(2)), avro(*wider, record(3, name="c", discount=0.5, size=[1, 2]))]
+    kafka.produce(topic, [*values, avro(*first, record(4))])
+    formats = FormatOptions(format="avro", registry=registry.url, on_new_columns="add")
+    totals = read(table, kafka, topic, formats=formats, limits=FlushLimits(interval_s=60))
+    assert (totals.records, totals.flushes, ends(table), registry.asked) == (4, 2, [4], [1, 4])
+    assert of(table, "discount", "size") == {1: (None, None), 2: (None, None), 3: (0.5, [1, 2]), 4: (None, [])}  # as the newest says
+    operations = [(commit.operation, [advance.end for advance in commit.positions.values()]) for commit in table.history()]
+    assert operations == [("ingest", [4]), ("add_columns", []), ("ingest", [2]), ("create", [])]
+
+
+@pytest.mark.parametrize("form", ["json", "debezium-json", "json-registry"])
+def test_new_members_of_json_are_columns_too(form: str, kafka: Kafka, table: Table, registry: Registry) -> None:
+    topic = new_topic(kafka)
+    rows = [order(1), order(2, discount=None), order(3, discount=0.5, tags=["a"], seen="2026-01-01"), order(4, discount=2)]
+    values: list[Any] = rows
+    if form == "debezium-json":
+        values = [{"before": None, "after": row, "op": "c", "ts_ms": 5} for row in rows]
+    if form == "json-registry":
+        types = {
+            "discount": {"type": ["null", "number"]},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "seen": {"type": "string"},
+        }
+        registry.register(1, {"type": "object", "properties": {"id": {"type": "integer"}}})
+        registry.register(2, {"type": "object", "properties": types})
+        values = [head(1 if "tags" not in row else 2) + json.dumps(row).encode() for row in rows]
+    kafka.produce(topic, values)
+    formats = FormatOptions(format=form, registry=registry.url, on_new_columns="add")
+    assert read(table, kafka, topic, formats=formats).records == 4
+    assert of(table, "discount", "tags", "seen") == {
+        1: (None, None, None),
+        2: (None, None, None),
+        3: (0.5, ["a"], "2026-01-01"),
+        4: (2.0, None, None),
+    }
+
+
+def test_by_default_a_stream_stops_at_the_first_message_with_a_column_that_the_table_lacks(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1), order(2), order(3, discount=0.5), order(4), b"nope"])
+    for _ in range(2):
+        with pytest.raises(NewColumnsError, match=rf"{topic}/0@2: the table has no column 'discount'\. .*--on-new-columns add, ignore"):
+            read(table, kafka, topic)
+        assert (ids(table), ends(table)) == ([1, 2], [2])
+    table.add_columns({"discount": "double"})
+    with pytest.raises(BadMessageError, match=f"{topic}/0@4"):
+        read(table, kafka, topic)
+    assert of(table, "discount") == {1: (None,), 2: (None,), 3: (0.5,), 4: (None,)}
+
+
+def test_messages_with_new_columns_may_be_put_aside_and_other_bad_ones_still_stop_the_stream(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1), order(2, discount=0.5, tag="x"), order(3), b"nope"])
+    with pytest.raises(BadMessageError, match=rf"{topic}/0@3: the message is no JSON object"):
+        read(table, kafka, topic, formats=FormatOptions(on_new_columns="quarantine"))
+    assert (ids(table), ends(table)) == ([1, 3], [3])
+    [rejected] = [row for path in Path(table.uri).rglob("_opal/rejected/*") for row in pq.read_table(path).to_pylist()]
+    assert (rejected["reason"], rejected["source"]) == ("the table has no columns 'discount', 'tag'", f"{topic}/0@1")
+    assert json.loads(rejected["row"])["discount"] == 0.5
+
+
+def test_new_columns_may_be_left_out(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1, discount=0.5)])
+    assert read(table, kafka, topic, formats=FormatOptions(on_new_columns="ignore")).bad == 0
+    assert (ids(table), "discount" in table.snapshot_at().spec.schema.names) == ([1], False)
+
+
+def test_a_column_that_no_table_can_have_stops_the_stream_and_says_why(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1), {**order(2), "_opal_x": 1}])
+    with pytest.raises(NewColumnsError, match=rf"{topic}/0@\d: .*'_opal_x'.* kept for the format"):
+        read(table, kafka, topic, formats=FormatOptions(on_new_columns="add"))
+    assert "_opal_x" not in table.snapshot_at().spec.schema.names
+
+
+def test_columns_that_somebody_adds_meanwhile_are_filled_from_then_on(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    stream = new_stream(table, kafka, topic, formats=FormatOptions(on_new_columns="ignore"))
+    kafka.produce(topic, [order(1, discount=1.5)])
+    stream.run()
+    Table.open(table.uri).add_columns({"discount": "double"})
+    kafka.produce(topic, [order(2, discount=2.5)])
+    stream = new_stream(table, kafka, topic, formats=FormatOptions(on_new_columns="ignore"), until_empty=False)
+    running, failures = started(stream)
+    wait_for(ids, table, [1, 2])
+    Table.open(table.uri).add_columns({"tag": "string"})
+    kafka.produce(topic, [order(3, discount=3.5, tag="lost before the next commit met the column")])
+    wait_for(ids, table, [1, 2, 3])
+    kafka.produce(topic, [order(4, discount=4.5, tag="kept")])
+    wait_for(ids, table, [1, 2, 3, 4])
+    stream.stop()
+    running.join(30)
+    assert not failures
+    assert of(table, "discount", "tag") == {1: (None, None), 2: (2.5, None), 3: (3.5, None), 4: (4.5, "kept")}
+
+
+def words(table: Table, kafka: Kafka, topic: str, partition: int, registry: Registry) -> list[str]:
+    given = [table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--partitions", str(partition), "--flush-rows", "1000"]
+    return [
+        sys.executable,
+        "-m",
+        "opal_lake.cli",
+        "stream",
+        *given,
+        "--format",
+        "avro",
+        "--registry",
+        registry.url,
+        "--on-new-columns",
+        "add",
+    ]
+
+
+def test_two_processes_add_the_same_column_at_once_and_one_is_killed_in_the_middle(kafka: Kafka, table: Table, registry: Registry) -> None:
+    topic = new_topic(kafka, 2)
+    registry.register(1, FIRST), registry.register(4, WIDER)
+    for partition in (0, 1):
+        kafka.produce(topic, [avro(1, FIRST, record(100 * partition + n)) for n in range(3)], partition=partition)
+
+    def start(partition: int) -> "subprocess.Popen[bytes]":
+        command = words(table, kafka, topic, partition, registry)
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def wait(expected: int) -> None:
+        until = time.monotonic() + 60
+        while len(ids(table)) < expected:
+            assert time.monotonic() < until, ids(table)
+            time.sleep(0.05)
+
+    processes = [start(0), start(1)]
+    try:
+        wait(6)
+        for partition in (0, 1):
+            rows = [record(100 * partition + n, name="x", discount=0.5, size=[n]) for n in range(3, 6)]
+            kafka.produce(topic, [avro(4, WIDER, row) for row in rows], partition=partition)
+        until = time.monotonic() + 60
+        while "discount" not in table.log.head().spec.schema.names:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        processes[0].kill()  # the column is there, its rows perhaps not
+        processes[0].communicate()
+        processes[0] = start(0)
+        for partition in (0, 1):
+            kafka.produce(topic, [avro(1, FIRST, record(100 * partition + 6))], partition=partition)
+        wait(14)
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        told = [process.communicate(timeout=60)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], told
+    assert (ends(table), table.snapshot_at().root.rows) == ([7, 7], 14)
+    expected = {n + 100 * p: (None if n < 3 or n == 6 else 0.5) for p in (0, 1) for n in range(7)}
+    assert {number: row[0] for number, row in of(table, "discount").items()} == expected
+    added = [commit for commit in table.history() if commit.operation == "add_columns"]
+    assert len(added) == 1

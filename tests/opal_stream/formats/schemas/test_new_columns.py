@@ -1,0 +1,23 @@
+"""New columns of several parts of a batch."""
+
+import pyarrow as pa
+
+from opal_stream.formats.schemas.new_columns import NewColumns, is_new, merged
+
+
+def test_of_two_types_the_wider_one_counts_or_the_first() -> None:
+    parts = [
+        NewColumns(columns=pa.schema([("x", pa.int64()), ("y", pa.int64())]), found={0: ("x", "y")}),
+        None,
+        NewColumns(columns=pa.schema([("x", pa.float64())]), found={3: ("x",)}),
+        NewColumns(columns=pa.schema([("y", pa.string()), ("z", pa.bool_())]), found={5: ("y", "z")}),
+    ]
+    new = merged(parts)
+    assert new is not None
+    assert new.columns == pa.schema([("x", pa.float64()), ("y", pa.int64()), ("z", pa.bool_())])
+    assert (new.first, sorted(new.found), new.moved(range(10, 20)).first) == (0, [0, 3, 5], 10)
+    assert merged([None]) is None
+
+
+def test_names_that_differ_in_case_only_are_the_same() -> None:
+    assert (is_new("ID", frozenset({"id"})), is_new("x", frozenset({"id"})), is_new("x", None)) == (False, True, False)

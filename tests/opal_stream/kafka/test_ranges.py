@@ -1,0 +1,57 @@
+"""Offsets of an interval of time, asked of a real broker."""
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from opal_stream.errors import GapError
+from opal_stream.kafka.connection import Connection
+from opal_stream.kafka.offsets import Policies
+from opal_stream.kafka.ranges import Interval, OffsetRange, resolve_ranges
+from opal_stream.kafka.topics import Partition, Reach
+from tests.fixtures_kafka import Kafka
+from tests.opal_stream.orders import new_topic, order
+
+
+def ranges(kafka: Kafka, topic: str, start: int, end: int, reach: dict[int, tuple[int, int]], on_gap: str = "fail") -> list[OffsetRange]:
+    connection = Connection(bootstrap_servers=kafka.servers)
+    consumer = Consumer({**connection.client(), "group.id": "test"})
+    known = {Partition(topic=topic, number=number): Reach(low=low, high=high) for number, (low, high) in reach.items()}
+    try:
+        found = resolve_ranges(consumer, connection, known, Interval(start_ms=start, end_ms=end), Policies(on_gap=on_gap))
+    finally:
+        consumer.close()
+    return [found[partition] for partition in sorted(known)]
+
+
+def test_a_range_ends_where_the_next_one_begins_and_an_open_one_at_the_end_of_the_partition(kafka: Kafka) -> None:
+    topic = new_topic(kafka, 2, retention_ms=str(10**15))
+    kafka.produce(topic, [order(n) for n in range(4)], moments_ms=[1000, 2000, 1500, 3000])
+    reach = {0: (0, 4), 1: (0, 0)}
+    empty = OffsetRange(low=0, high=0, is_open=True)
+    assert ranges(kafka, topic, 1000, 2000, reach) == [OffsetRange(low=0, high=1), empty]
+    assert ranges(kafka, topic, 2000, 3000, reach) == [OffsetRange(low=1, high=3), empty]
+    assert ranges(kafka, topic, 3000, 4000, reach) == [OffsetRange(low=3, high=4, is_open=True), empty]
+    assert ranges(kafka, topic, 4000, 5000, reach) == [OffsetRange(low=4, high=4, is_open=True), empty]
+
+
+def test_what_kafka_has_deleted_may_have_been_of_the_interval(kafka: Kafka) -> None:
+    topic = new_topic(kafka, retention_ms="-1")
+    kafka.produce(topic, [order(n) for n in range(4)], moments_ms=[1000, 1100, 1200, 2000])
+    admin = kafka.admin
+    [deleted] = admin.delete_records([TopicPartition(topic, 0, 2)]).values()
+    deleted.result(30)
+    with pytest.raises(GapError, match=f"{topic}/0: Kafka has nothing before offset 2 any more"):
+        ranges(kafka, topic, 1000, 2000, {0: (2, 4)})
+    assert ranges(kafka, topic, 1000, 2000, {0: (2, 4)}, "continue") == [OffsetRange(low=2, high=3)]
+    with pytest.raises(GapError, match="offset 4 any more"):
+        ranges(kafka, topic, 3000, 4000, {0: (4, 4)})
+    assert ranges(kafka, topic, 2000, 3000, {0: (2, 4)}) == [OffsetRange(low=3, high=4, is_open=True)]
+
+
+def test_what_is_too_young_for_retention_was_never_there(kafka: Kafka) -> None:
+    topic = new_topic(kafka, retention_ms=str(10**15))
+    kafka.produce(topic, [order(n) for n in range(4)], moments_ms=[1000, 1100, 1200, 2000])
+    assert ranges(kafka, topic, 3000, 4000, {0: (4, 4)}) == [OffsetRange(low=4, high=4, is_open=True)]
+    small = new_topic(kafka, retention_ms=str(10**15), retention_bytes=str(10**9))
+    with pytest.raises(GapError, match="offset 4 any more"):
+        ranges(kafka, small, 3000, 4000, {0: (4, 4)})
