@@ -1,6 +1,6 @@
 """Messages of a set of partitions, assigned by hand: no group, no rebalance, no offsets in Kafka."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -61,6 +61,12 @@ class Source:
 
     def reach(self, partitions: list[Partition]) -> dict[Partition, Reach]:
         return reach_of(self.consumer, self._connection, partitions)
+
+    def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """As the last fetches said, without asking; partitions of which none said anything are left out."""
+        places = {partition: TopicPartition(partition.topic, partition.number) for partition in partitions}
+        found = {partition: self.consumer.get_watermark_offsets(place, cached=True) for partition, place in places.items()}
+        return {partition: offsets[1] for partition, offsets in found.items() if offsets is not None and offsets[1] >= 0}
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
         """Also read these, from there."""
