@@ -13,6 +13,7 @@ from opal_lake.cli.render import Style
 from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError, count_text
 from opal_stream.cli.monitoring import MONITORING, print_monitoring
+from opal_stream.cli.plan import add_plan, plan
 from opal_stream.cli.status import add_alarms, status
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 GROUP = "Streams from Kafka (no Spark)"
 EXAMPLE = "opal stream lake/orders --bootstrap-servers localhost:9092 --topic orders --until-empty"
-STATUS = "status"
+STATUS, PLAN = "status", "plan"
 FORMATS = ("json", "json-registry", "avro", "debezium-json", "debezium-json-registry", "debezium-avro")
 _MIB = 1 << 20
 
@@ -31,8 +32,9 @@ def commands(verbs: Verbs) -> None:
     """Register the verb (an `opal.commands` entry point)."""
     summary = "read topics of Kafka into a table, or say where it stands: opal stream status TABLE"
     parser = add_command(verbs, Verb(name="stream", group=GROUP, summary=summary, example=EXAMPLE, run=stream, operands=""))
-    parser.add_argument("paths", nargs="*", metavar="TABLE", help="after `status`: which table")
+    parser.add_argument("paths", nargs="*", metavar="TABLE", help="after `status` or `plan`: which table")
     add_alarms(parser)
+    add_plan(parser)
     _add_source(parser)
     _add_formats(parser)
     _add_flush(parser)
@@ -107,6 +109,9 @@ def stream(args: argparse.Namespace) -> int | None:
     if args.table == STATUS and len(args.paths) == 1:
         args.table = args.paths[0]
         return status(args, _connection(args))
+    if args.table == PLAN and len(args.paths) == 1:
+        plan(args, _connection(args))
+        return None
     if args.paths:
         raise InvalidInputError(f"opal stream reads into one table; {args.paths[0]!r} is one too many")
     _run(args)

@@ -1,5 +1,6 @@
 """Messages of a set of partitions, assigned by hand: no group, no rebalance, no offsets in Kafka."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -64,9 +65,11 @@ class Source:
 
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """As the last fetches said, without asking; partitions of which none said anything are left out."""
-        places = {partition: TopicPartition(partition.topic, partition.number) for partition in partitions}
-        found = {partition: self.consumer.get_watermark_offsets(place, cached=True) for partition, place in places.items()}
-        return {partition: offsets[1] for partition, offsets in found.items() if offsets is not None and offsets[1] >= 0}
+        found = {}
+        for partition in partitions:
+            with contextlib.suppress(KafkaException):  # not known yet
+                found[partition] = self.consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), cached=True)[1]
+        return {partition: end for partition, end in found.items() if end >= 0}
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
         """Also read these, from there."""
