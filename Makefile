@@ -47,11 +47,7 @@ JOBS ?= 2
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help venv demo demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs bench bench-check bench-chime bench-churn bench-commits bench-memory bench-mutate bench-parse bench-peers bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
-=======
-.PHONY: help venv demo demo-stream demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs bench bench-check bench-chime bench-churn bench-commits bench-memory bench-parse bench-peers bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
->>>>>>> 38f1f9699703346b6d748c40ad815948bd5c9cee
+.PHONY: help venv demo demo-stream demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs bench bench-check bench-chime bench-churn bench-commits bench-memory bench-mutate bench-parse bench-peers bench-plan bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -173,6 +169,9 @@ bench-rule: venv  ## the rule on one core, against a partition of 10 million key
 
 bench-stream: venv  ## rows/s of a stream from Kafka, and freshness at 1,000 and 10,000 rows/s; BENCH_ARGS="--rows 300000 --seconds 20"
 	@$(ENVIRONMENT) "$(PY)" -m tests.bench.stream_bench $(BENCH_ARGS)
+
+bench-plan: venv  ## load of processes where partitions are spread by predicted load, and by count, over a simulated week; BENCH_ARGS="--seeds 10"
+	@"$(PY)" -m tests.bench.plan_bench $(BENCH_ARGS)
 
 bench-requests: venv  ## what each job asks of an S3 store, by verb, after 22 small upserts
 	@"$(PY)" -m tests.bench.requests $(BENCH_ARGS)

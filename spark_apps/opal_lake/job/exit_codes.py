@@ -26,7 +26,7 @@ FINAL = (INPUT, DAMAGE, BUG)  # the same again ends the same: a scheduler does n
 
 MEANINGS = {
     OK: "done",
-    FINDINGS: "check or lint found something",
+    FINDINGS: "check, lint or stream status found something",
     INPUT: "wrong input, or something that does not exist: the same command fails again",
     RETRY: "the store, Spark, another writer or a function of your own caused a failure: try again, with the same token",
     DAMAGE: "bytes of the table are damaged: opal check names them",

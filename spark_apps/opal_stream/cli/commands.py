@@ -6,15 +6,17 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from opal_lake.cli.command import Verb, Verbs, add_command, pairs, store_options, whole_number
-from opal_lake.cli.render import Column, Style, output_width, text_table
+from opal_lake.cli.render import Style
 from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError, count_text
+from opal_stream.cli.monitoring import MONITORING, print_monitoring
+from opal_stream.cli.plan import add_plan, plan
+from opal_stream.cli.status import add_alarms, status
 
 if TYPE_CHECKING:
     from opal_stream.flush.stream import StreamOptions, Totals
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 GROUP = "Streams from Kafka (no Spark)"
 EXAMPLE = "opal stream lake/orders --bootstrap-servers localhost:9092 --topic orders --until-empty"
-STATUS = "status"
+STATUS, PLAN = "status", "plan"
 SETTINGS = "OPAL_KAFKA_SETTINGS"
 FORMATS = ("json", "json-registry", "avro", "debezium-json", "debezium-json-registry", "debezium-avro")
 _MIB = 1 << 20
@@ -34,7 +36,9 @@ def commands(verbs: Verbs) -> None:
     """Register the verb (an `opal.commands` entry point)."""
     summary = "read topics of Kafka into a table, or say where it stands: opal stream status TABLE"
     parser = add_command(verbs, Verb(name="stream", group=GROUP, summary=summary, example=EXAMPLE, run=stream, operands=""))
-    parser.add_argument("paths", nargs="*", metavar="TABLE", help="after `status`: which table")
+    parser.add_argument("paths", nargs="*", metavar="TABLE", help="after `status` or `plan`: which table")
+    add_alarms(parser)
+    add_plan(parser)
     _add_source(parser)
     _add_formats(parser)
     _add_flush(parser)
@@ -110,18 +114,24 @@ def _add_tracking(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metrics-port", type=whole_number, metavar="PORT", help="Prometheus metrics, served")
 
 
-def stream(args: argparse.Namespace) -> None:
+def stream(args: argparse.Namespace) -> int | None:
+    if args.table in MONITORING and not args.paths and not args.topic:
+        print_monitoring(args.table)
+        return None
     try:
         import confluent_kafka  # noqa: F401  # said before anything else is done
     except ImportError as error:
         raise InvalidInputError("opal stream needs the extra kafka: pip install 'airflow-provider-opal[kafka]'") from error
     if args.table == STATUS and len(args.paths) == 1:
         args.table = args.paths[0]
-        _status(args)
-    elif args.paths:
+        return status(args, _connection(args))
+    if args.table == PLAN and len(args.paths) == 1:
+        plan(args, _connection(args))
+        return None
+    if args.paths:
         raise InvalidInputError(f"opal stream reads into one table; {args.paths[0]!r} is one too many")
-    else:
-        _run(args)
+    _run(args)
+    return None
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -241,34 +251,3 @@ def _tracker(args: argparse.Namespace, connection: "Connection") -> "Tracker":
     has_metrics = args.metrics_file is not None or args.metrics_port is not None
     metrics = Metrics(path=args.metrics_file, port=args.metrics_port) if has_metrics else None
     return Tracker(sinks, metrics, table=args.table, stream=args.name)
-
-
-def _status(args: argparse.Namespace) -> None:
-    from opal_lake.table import Table
-    from opal_stream.tracking.status import read_status
-
-    entries = [asdict(entry) for entry in read_status(Table.open(args.table, store_options(args)), _connection(args))]
-    if args.json:
-        print(json.dumps(entries, indent=2))
-        return
-    style = Style.of(sys.stdout)
-    for line in _status_lines(entries, style):
-        print(line)
-
-
-def _status_lines(entries: "list[dict[str, object]]", style: Style) -> Iterator[str]:
-    if not entries:
-        yield style.faint("no stream has written to this table")
-        return
-    columns = [
-        Column(key="stream", title="stream"),
-        Column(key="topic", title="topic", shrinks=True),
-        Column(key="partition", title="partition", right=True),
-        Column(key="position", title="position", right=True),
-        Column(key="end", title="end", right=True),
-        Column(key="lag", title="lag", right=True),
-        Column(key="rate", title="messages/s", right=True, show=lambda value: f"{value:,.1f}"),
-        Column(key="committed", title="last commit", optional=True),
-        Column(key="note", title="note", shrinks=True),
-    ]
-    yield from text_table(columns, entries, style, output_width(sys.stdout))

@@ -124,7 +124,7 @@ class Stream:
         begin = plan_begin(application, position, reach, self.options.policies, from_latest=latest)
         if begin.missing:
             self.totals.missing += begin.missing
-            self._tracker.gap(application.partition, position or 0, begin.offset)
+            self._tracker.gap(application.partition, position or 0, begin.offset, application.topic_id)
             logger.warning("%s: %d offsets from %s on are lost", application.partition, begin.missing, position)
         return begin.offset
 
@@ -172,14 +172,23 @@ class Stream:
         self.totals.bad += self._buffer.bad
         self.totals.version = result.version if result.version is not None else self.totals.version
         taken = {partition: replace(one) for partition, one in self._buffer.taken.items()}
-        events = FlushEvents(taken=taken, version=result.version, took_s=time.monotonic() - began_s, bad=self._buffer.bad)
+        events = FlushEvents(
+            taken=taken, version=result.version, took_s=time.monotonic() - began_s, bad=self._buffer.bad, topic_ids=self._ids
+        )
         self._buffer.clear()
         self._tracker.flushed(events)
         self._intake.follow(self._writer.spec)
+        self._show_ends()
+
+    def _show_ends(self) -> None:
+        """Lag and stalls, for those who watch."""
+        places = {part: self._next[part] if position is None else position for part, position in self._writer.positions.items()}
+        self._tracker.seen({partition: (places[partition], end) for partition, end in self._source.ends(places).items()})
 
     def _wait(self) -> None:
         """While the store is away: nothing more is fetched."""
         self._source.pause()
+        self._show_ends()
 
     def _check_topics(self) -> None:
         """Before each commit: the topics must be those that the messages were read of."""
@@ -193,6 +202,7 @@ class Stream:
 
     def _look_around(self) -> None:
         """Now and then, also while nothing comes: it may come in new partitions."""
+        self._show_ends()
         try:
             self._check_topics()
         except KafkaError as error:

@@ -1,6 +1,7 @@
 """Messages of a set of partitions, assigned by hand: no group, no rebalance, no offsets in Kafka."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -61,6 +62,14 @@ class Source:
 
     def reach(self, partitions: list[Partition]) -> dict[Partition, Reach]:
         return reach_of(self.consumer, self._connection, partitions)
+
+    def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """As the last fetches said, without asking; partitions of which none said anything are left out."""
+        found = {}
+        for partition in partitions:
+            with contextlib.suppress(KafkaException):  # not known yet
+                found[partition] = self.consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), cached=True)[1]
+        return {partition: end for partition, end in found.items() if end >= 0}
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
         """Also read these, from there."""

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,6 +31,7 @@ class FlushEvents:
     version: int | None
     took_s: float
     bad: int
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 class Sink(Protocol):
@@ -78,6 +79,7 @@ class Tracker:
     def __init__(self, sinks: Sequence[Sink] = (), metrics: Metrics | None = None, *, table: str = "", stream: str = "main") -> None:
         self._sinks = list(sinks)
         self._metrics = metrics
+        self._reached: dict[Partition, int] = {}
         self._who = {"table": table, "stream": stream, "host": socket.gethostname(), "process": os.getpid()}
 
     def flushed(self, flush: FlushEvents) -> None:
@@ -85,6 +87,7 @@ class Tracker:
         at = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
         events = [
             {"event": "flush", "at": at, **self._who, "topic": partition.topic, "partition": partition.number}
+            | {"topic_id": flush.topic_ids.get(partition.topic, ""), **self._odd(partition, taken)}
             | {"low": taken.low, "high": taken.high, "records": taken.records, "bytes": taken.bytes, "version": flush.version}
             | {"latency_ms": now_ms - taken.oldest_ms if taken.oldest_ms >= 0 else None, "commit_ms": round(flush.took_s * 1000, 1)}
             for partition, taken in flush.taken.items()
@@ -93,12 +96,26 @@ class Tracker:
         if self._metrics is not None:
             self._metrics.flushed(events, flush.took_s, flush.bad)
 
-    def gap(self, partition: Partition, low: int, high: int) -> None:
+    def _odd(self, partition: Partition, taken: Taken) -> dict[str, int]:
+        """Offsets without a message, and messages that came again. Transactions and compacted topics have empty offsets, too."""
+        before = self._reached.get(partition, taken.low)
+        self._reached[partition] = taken.high
+        offsets = taken.high - taken.low
+        skipped = max(0, taken.low - before) + max(0, offsets - taken.records)
+        return {"skipped": skipped, "repeated": max(0, before - taken.low) + max(0, taken.records - offsets)}
+
+    def gap(self, partition: Partition, low: int, high: int, topic_id: str = "") -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        where = {"topic": partition.topic, "partition": partition.number, "low": low, "high": high}
+        where = {"topic": partition.topic, "partition": partition.number, "low": low, "high": high, "topic_id": topic_id}
+        self._reached[partition] = high
         self._send([{"event": "gap", "at": at, **self._who, **where}])
         if self._metrics is not None:
             self._metrics.lost(high - low, partition.topic, partition.number)
+
+    def seen(self, ends: Mapping[Partition, tuple[int, int]]) -> None:
+        """Where the table stands in each partition, and where Kafka ends."""
+        if self._metrics is not None:
+            self._metrics.seen({(partition.topic, partition.number): found for partition, found in ends.items()})
 
     def close(self) -> None:
         for sink in self._sinks:

@@ -13,8 +13,13 @@ _HELP = {
     "opal_stream_records_total": ("counter", "messages that were committed"),
     "opal_stream_bytes_total": ("counter", "bytes of keys and values of these"),
     "opal_stream_position": ("gauge", "next offset to read, as committed"),
+    "opal_stream_end": ("gauge", "next offset that Kafka gives out, as last seen"),
+    "opal_stream_lag": ("gauge", "offsets between the position and the end"),
+    "opal_stream_stalled_seconds": ("gauge", "how long the position has not moved while there is lag"),
     "opal_stream_latency_seconds": ("gauge", "age of the oldest message of the last flush when it was visible"),
     "opal_stream_lost_offsets_total": ("counter", "offsets that Kafka deleted before they were read"),
+    "opal_stream_skipped_offsets_total": ("counter", "offsets without a message: marks of transactions, compacted or lost messages"),
+    "opal_stream_repeated_messages_total": ("counter", "messages that came again"),
     "opal_stream_flushes_total": ("counter", "commits"),
     "opal_stream_bad_messages_total": ("counter", "messages put aside"),
     "opal_stream_commit_seconds": ("gauge", "how long the last commit took"),
@@ -28,6 +33,7 @@ class Metrics:
 
     def __init__(self, *, path: str | None = None, port: int | None = None) -> None:
         self._values: dict[tuple[str, Labels], float] = {}
+        self._stuck_s: dict[Labels, tuple[float, float]] = {}  # position, and since when there is lag that it has not moved for
         self._lock = threading.Lock()
         self._path = Path(path) if path else None
         self._server = _serve(self, port) if port is not None else None
@@ -42,6 +48,8 @@ class Metrics:
                 labels = _labels(event["topic"], event["partition"])
                 self._add("opal_stream_records_total", event["records"], labels)
                 self._add("opal_stream_bytes_total", event["bytes"], labels)
+                self._add("opal_stream_skipped_offsets_total", event["skipped"], labels)
+                self._add("opal_stream_repeated_messages_total", event["repeated"], labels)
                 self._values["opal_stream_position", labels] = event["high"]
                 if event["latency_ms"] is not None:
                     self._values["opal_stream_latency_seconds", labels] = event["latency_ms"] / 1000
@@ -56,10 +64,27 @@ class Metrics:
             self._add("opal_stream_lost_offsets_total", offsets, _labels(topic, partition))
         self._write()
 
+    def seen(self, ends: Mapping[tuple[str, int], tuple[int, int]]) -> None:
+        """Position and end, by topic and partition."""
+        now_s = time.monotonic()
+        with self._lock:
+            for (topic, partition), (position, end) in ends.items():
+                labels, lag = _labels(topic, partition), max(0, end - position)
+                self._values["opal_stream_position", labels] = position
+                self._values["opal_stream_end", labels] = end
+                self._values["opal_stream_lag", labels] = lag
+                stood, since_s = self._stuck_s.get(labels, (-1, now_s))
+                self._stuck_s[labels] = (position, since_s if lag and stood == position else now_s)
+        self._write()
+
     def text(self) -> str:
-        """All of them, those of a name together."""
+        """All of them, those of a name together. Stalls grow until the text is asked for, whatever the stream waits for."""
+        now_s = time.monotonic()
         with self._lock:
             values = dict(self._values)
+            for labels, (_, since_s) in self._stuck_s.items():
+                has_lag = values["opal_stream_lag", labels] > 0
+                values["opal_stream_stalled_seconds", labels] = round(now_s - since_s, 1) if has_lag else 0
         lines: list[str] = []
         for name, (kind, meaning) in _HELP.items():
             found = [(labels, value) for (other, labels), value in values.items() if other == name]

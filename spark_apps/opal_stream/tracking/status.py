@@ -1,23 +1,29 @@
 """Where a stream stands, as the table itself knows: positions, rates of its last commits, and with Kafka at hand the lag."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicPartition
 
+from opal_lake.errors import NotFoundError
 from opal_lake.table import Table
 from opal_stream.kafka.applications import Application, known_positions
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition, Reach, Topics, reach_of
 
 _COMMITS = 1_000  # that are looked at for rates
+_READ_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """Of one partition. Without Kafka there is no end and no lag; `rate` is messages a second over the last minute of commits."""
+    """Of one partition. Without Kafka there is no end and no lag; `rate` is messages a second over the last minute of commits.
+
+    `waiting_s` is the age of the next message by its own timestamp; it and `has_moved` are None if nobody asked or nothing waits.
+    """
 
     stream: str
     topic: str
@@ -28,13 +34,21 @@ class PartitionStatus:
     rate: float
     committed: str | None
     note: str = ""
+    topic_id: str = ""
+    lost: int = 0
+    waiting_s: float | None = None
+    has_moved: bool | None = None
 
 
-def read_status(table: Table, connection: Connection | None, *, window_s: float = 60.0) -> list[PartitionStatus]:
-    """One entry for each position that the table has of a stream, by name."""
+def read_status(
+    table: Table, connection: Connection | None, *, window_s: float = 60.0, stall_s: float | None = None
+) -> list[PartitionStatus]:
+    """One entry for each position that the table has of a stream, by name. With `stall_s`, which of them have moved for so long."""
     known = known_positions(table.log.head().positions)
     rates, moments = _rates(table, window_s)
     ends, ids = _ends(connection, known) if connection is not None else ({}, {})
+    waiting = _waiting(connection, known, ends, ids) if connection is not None and stall_s is not None else {}
+    before = _positions_before(table, stall_s) if waiting and stall_s is not None else {}
     entries = []
     for application, position in sorted(known.items(), key=lambda pair: str(pair[0])):
         partition, name = application.partition, str(application)
@@ -51,6 +65,10 @@ def read_status(table: Table, connection: Connection | None, *, window_s: float 
                 rate=rates.get(name, 0.0),
                 committed=moments.get(name),
                 note=_note(position, reach, is_current=is_current),
+                topic_id=application.topic_id,
+                lost=max(0, reach.low - position) if reach else 0,
+                waiting_s=waiting.get(application),
+                has_moved=before.get(name) != position if application in waiting else None,
             )
         )
     return entries
@@ -95,3 +113,38 @@ def _ends(connection: Connection, known: Mapping[Application, int]) -> tuple[dic
         return reach_of(consumer, connection, wanted), ids
     finally:
         consumer.close()
+
+
+def _waiting(
+    connection: Connection, known: Mapping[Application, int], ends: Mapping[Partition, Reach], ids: Mapping[str, str]
+) -> dict[Application, float]:
+    """How long the next message of each partition that has one waits."""
+    behind = {
+        application: max(position, reach.low)
+        for application, position in known.items()
+        if ids.get(application.partition.topic) == application.topic_id
+        and (reach := ends.get(application.partition)) is not None
+        and position < reach.high > reach.low
+    }
+    consumer = Consumer({**connection.client(), "group.id": "opal-stream", "enable.auto.commit": False})
+    try:
+        return {application: _age_s(consumer, application.partition, offset) for application, offset in behind.items()}
+    finally:
+        consumer.close()
+
+
+def _age_s(consumer: Consumer, partition: Partition, offset: int) -> float:
+    """0 for a message without a timestamp, or that does not come in time."""
+    consumer.assign([TopicPartition(partition.topic, partition.number, offset)])
+    message = consumer.poll(_READ_S)
+    moment_ms = message.timestamp()[1] if message is not None and message.error() is None else -1
+    return max(0.0, time.time() - moment_ms / 1000) if moment_ms >= 0 else 0.0
+
+
+def _positions_before(table: Table, span_s: float) -> Mapping[str, int]:
+    """Those of the version that was the newest so long ago; none if there was no table yet."""
+    moment = datetime.fromtimestamp(time.time() - span_s, UTC)
+    try:
+        return table.snapshot_at(timestamp=moment).positions
+    except NotFoundError:
+        return {}

@@ -1,0 +1,68 @@
+"""`opal stream status`: where the streams of a table stand, and what is wrong with them."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from opal_lake.cli.command import store_options, whole_number
+from opal_lake.cli.render import Column, Style, output_width, text_table
+from opal_lake.duration import parse_duration
+from opal_lake.errors import InvalidInputError
+from opal_lake.job.exit_codes import FINDINGS, OK
+
+if TYPE_CHECKING:
+    from opal_stream.kafka.connection import Connection
+    from opal_stream.tracking.alarms import Alarm
+
+
+def add_alarms(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--alarm-lag", type=whole_number, metavar="N", help="after `status`: more messages behind are an alarm")
+    parser.add_argument("--alarm-stall", metavar="SPAN", help="after `status`: so is a message that waits so long where nothing moves")
+
+
+def status(args: argparse.Namespace, connection: "Connection | None") -> int:
+    """Print it; return the exit code: alarms are findings."""
+    from opal_lake.table import Table
+    from opal_stream.tracking.alarms import AlarmLimits, find_alarms, read_events
+    from opal_stream.tracking.status import read_status
+
+    stall_s = None if args.alarm_stall is None else parse_duration(args.alarm_stall, name="--alarm-stall") / 1e6
+    limits = AlarmLimits(lag=args.alarm_lag, stall_s=stall_s)
+    if connection is None and limits != AlarmLimits():
+        raise InvalidInputError("whether a stream lags or stalls, Kafka knows: --bootstrap-servers localhost:9092")
+    statuses = read_status(Table.open(args.table, store_options(args)), connection, stall_s=stall_s)
+    alarms = find_alarms(statuses, limits, read_events(args.tracking) if args.tracking else ())
+    entries = [asdict(entry) for entry in statuses]
+    if args.json:
+        print(json.dumps([entry | {"alarms": _alarms_of(entry, alarms)} for entry in entries], indent=2))
+    else:
+        style = Style.of(sys.stdout)
+        for line in (*_lines(entries, style), *(f"{style.bad(alarm.kind)}: {alarm.message}" for alarm in alarms)):
+            print(line)
+    return FINDINGS if alarms else OK
+
+
+def _alarms_of(entry: dict[str, Any], alarms: "Sequence[Alarm]") -> list[dict[str, str]]:
+    place = entry["stream"], entry["topic"], entry["partition"]
+    return [{"kind": alarm.kind, "message": alarm.message} for alarm in alarms if alarm.place == place]
+
+
+def _lines(entries: list[dict[str, Any]], style: Style) -> Iterator[str]:
+    if not entries:
+        yield style.faint("no stream has written to this table")
+        return
+    columns = [
+        Column(key="stream", title="stream"),
+        Column(key="topic", title="topic", shrinks=True),
+        Column(key="partition", title="partition", right=True),
+        Column(key="position", title="position", right=True),
+        Column(key="end", title="end", right=True),
+        Column(key="lag", title="lag", right=True),
+        Column(key="rate", title="messages/s", right=True, show=lambda value: f"{value:,.1f}"),
+        Column(key="committed", title="last commit", optional=True),
+        Column(key="note", title="note", shrinks=True),
+    ]
+    yield from text_table(columns, entries, style, output_width(sys.stdout))

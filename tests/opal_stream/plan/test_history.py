@@ -1,0 +1,72 @@
+"""Traffic from Kafka's own timestamps, and the plan that `opal stream plan` makes of it."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from opal_lake.cli import main
+from opal_lake.job.exit_codes import INPUT, OK
+from opal_stream.kafka.connection import Connection
+from opal_stream.kafka.topics import Partition
+from opal_stream.plan.history import read_traffic
+from opal_stream.plan.traffic import HOUR_MS
+from tests.fixtures_cli import metadata, opal_commands
+from tests.fixtures_kafka import Kafka
+from tests.opal_stream.orders import new_topic
+
+__all__ = ["metadata", "opal_commands"]
+
+COUNTS = (600, 300, 200, 100)  # messages an hour
+
+
+@pytest.fixture(scope="module")
+def topic(kafka: Kafka) -> str:
+    """Six hours of messages in four partitions; the fifth is new."""
+    name, producer = new_topic(kafka, 5), kafka.producer()
+    now_ms = time.time_ns() // 1_000_000
+    for hour in range(6, -1, -1):
+        for number, count in enumerate(COUNTS):
+            for at in range(count):
+                begin = (now_ms // HOUR_MS - hour) * HOUR_MS
+                producer.produce(name, b"{}", partition=number, timestamp=min(now_ms, begin + at * HOUR_MS // count))
+    assert producer.flush(60) == 0
+    return name
+
+
+def test_hours_are_counted_by_the_timestamps_of_messages(kafka: Kafka, topic: str) -> None:
+    hour = time.time_ns() // 1_000_000 // HOUR_MS
+    partitions = [Partition(topic=topic, number=number) for number in range(5)]
+    traffic = read_traffic(Connection(bootstrap_servers=kafka.servers), partitions, hour)
+    assert set(traffic) == set(partitions[:4])
+    for partition, count in zip(partitions[:4], COUNTS, strict=True):
+        assert traffic[partition].predict(hour - 2).messages == count
+        assert traffic[partition].first_hour == hour - 5  # the first hour may be deleted in part
+        assert len(traffic[partition].means) == 5
+
+
+@pytest.mark.usefixtures("opal_commands")
+def test_the_command_spreads_by_load_and_keeps_what_is_even(
+    kafka: Kafka, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["stream", "plan", "lake/orders", "--bootstrap-servers", kafka.servers, "--topic", topic]
+    assert main([*words, "--processes", "2", "--json"]) == OK
+    first = json.loads(capsys.readouterr().out)
+    shares = [[part["partition"] for part in process["partitions"]] for process in first["processes"]]
+    assert sorted(part for share in shares for part in share) == [0, 1, 2, 3, 4]
+    assert first["without_history"] == [f"{topic}/4"]
+    assert first["skew"] < 1.15
+    (tmp_path / "plan.json").write_text(json.dumps(first))
+    assert main([*words, "--processes", "2", "--current", str(tmp_path / "plan.json"), "--json"]) == OK
+    again = json.loads(capsys.readouterr().out)
+    assert ([process["changed"] for process in again["processes"]], again["moved"]) == ([False, False], [])
+    assert main([*words, "--capacity", "1"]) == OK
+    assert "no history yet" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("opal_commands")
+@pytest.mark.parametrize("more, message", [([], "needs Kafka"), (["--topic", "t", "--bootstrap-servers", "x:1"], "one of --processes")])
+def test_wrong_usage_is_one_line(more: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stream", "plan", "lake/orders", *more]) == INPUT
+    assert message in capsys.readouterr().err

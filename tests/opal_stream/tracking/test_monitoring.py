@@ -1,0 +1,96 @@
+"""The dashboard and the alert rules: every name in them is of a metric that a stream exports."""
+
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import yaml
+
+from opal_lake.cli import main
+from opal_lake.job.exit_codes import OK
+from opal_stream.kafka.taken import Taken
+from opal_stream.kafka.topics import Partition
+from opal_stream.tracking.events import FlushEvents, Tracker
+from opal_stream.tracking.metrics import _HELP, Metrics
+from tests.fixtures_cli import metadata, opal_commands
+
+__all__ = ["metadata", "opal_commands"]
+
+FOLDER = Path(str(files("opal_stream.tracking"))) / "monitoring"
+DASHBOARD = json.loads((FOLDER / "grafana_dashboard.json").read_text(encoding="utf-8"))
+RULES = [
+    rule for group in yaml.safe_load((FOLDER / "prometheus_alerts.yaml").read_text(encoding="utf-8"))["groups"] for rule in group["rules"]
+]
+PANELS = {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in DASHBOARD["panels"]}
+EXPRESSIONS = [*(expr for exprs in PANELS.values() for expr in exprs), *(rule["expr"] for rule in RULES)]
+SELECTOR = re.compile(r"(opal_stream_\w+)(\{[^}]*\})?(\[[^\]]+\])?")
+OF_PROMETHEUS = {"instance", "job"}  # labels that a scrape adds
+
+
+def exported() -> dict[str, tuple[str, set[str]]]:
+    """Kind and labels of each metric that a stream with one partition exports."""
+    metrics = Metrics()
+    tracker, partition = Tracker(metrics=metrics), Partition(topic="orders", number=0)
+    taken = Taken(low=0, high=3, records=3, bytes=30, oldest_ms=1, newest_ms=1)
+    tracker.flushed(FlushEvents(taken={partition: taken}, version=1, took_s=0.1, bad=0))
+    tracker.gap(partition, 3, 5)
+    tracker.seen({partition: (5, 9)})
+    kinds = dict(re.findall(r"# TYPE (\w+) (\w+)", metrics.text()))
+    labels = {
+        name: set(re.findall(r'(\w+)="', shown)) for name, shown in re.findall(r"^(opal_\w+)(\{.*\})? ", metrics.text(), re.MULTILINE)
+    }
+    return {name: (kind, labels[name]) for name, kind in kinds.items()}
+
+
+def test_everything_declared_is_exported_and_shown() -> None:
+    assert set(exported()) == set(_HELP)
+    shown = {name for expression in EXPRESSIONS for name, _, _ in SELECTOR.findall(expression)}
+    assert shown == set(_HELP)
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_an_expression_fits_the_metrics(expression: str) -> None:
+    metrics, found = exported(), SELECTOR.findall(expression)
+    assert found
+    for name, selector, span in found:
+        kind, labels = metrics[name]
+        assert set(re.findall(r"(\w+)=~", selector)) <= labels | OF_PROMETHEUS
+        assert bool(span) == (kind == "counter"), "a counter is read by rate or increase over a span, a gauge as it is"
+        if span:
+            assert re.search(rf"(rate|increase)\({name}", expression)
+        for kept in re.findall(r"by \(([^)]*)\)", expression):
+            assert set(kept.split(", ")) <= labels | OF_PROMETHEUS
+    assert all(expression.count(one) == expression.count(other) for one, other in ("()", "{}", "[]"))
+
+
+def test_the_dashboard_is_what_provisioning_takes() -> None:
+    assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= set(DASHBOARD)
+    assert "id" not in DASHBOARD  # Grafana gives it out
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    names = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD["panels"]))) - {"__rate_interval"}
+    assert used == names
+    cells: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        own = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not own & cells, panel["title"]
+        cells |= own
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+def test_there_is_an_alert_for_lag_stall_loss_and_duplicates() -> None:
+    assert {rule["alert"].removeprefix("OpalStream") for rule in RULES} >= {"Lag", "Stalled", "Loss", "Duplicates"}
+    for rule in RULES:
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        assert set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) <= {"topic", "partition", "instance"}
+
+
+@pytest.mark.usefixtures("opal_commands")
+@pytest.mark.parametrize("word, name", [("dashboard", "grafana_dashboard.json"), ("alerts", "prometheus_alerts.yaml")])
+def test_the_command_prints_the_files(word: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stream", word]) == OK
+    assert capsys.readouterr().out == (FOLDER / name).read_text(encoding="utf-8")
