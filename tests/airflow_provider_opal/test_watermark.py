@@ -171,7 +171,7 @@ def test_changes_that_have_expired_unfinished_are_not_given_otherwise(table: Tab
     put(table, "b", 2)
     table.retain(window="0s", grace="0s")
     task = consume("version", rows="changes")
-    with pytest.raises(AirflowFailException, match=f"an earlier run began the changes up to version {first} and did not finish"):
+    with pytest.raises(AirflowFailException, match=f"the last run began the changes up to version {first} and did not finish"):
         task.execute(lake.run(task, "two"))
 
 

@@ -25,6 +25,7 @@ def test_the_page_s_examples_run_in_their_order(
     kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("events").mkdir()
     places = {"localhost:9092": kafka.servers}
     kafka.create_topic("orders"), kafka.create_topic("shop.users")
     event = {"before": None, "after": {"id": 1}, "op": "c", "ts_ms": 1, "source": {"lsn": 5}}
@@ -40,7 +41,11 @@ def test_the_page_s_examples_run_in_their_order(
         else:
             for command in example.commands:
                 if command.startswith("opal "):
-                    assert main(shlex.split(with_places(command, places))[1:]) == OK, f"{example}: {command}"
+                    words, _, file = with_places(command, places).partition(" > ")
+                    capsys.readouterr()
+                    assert main(shlex.split(words)[1:]) == OK, f"{example}: {command}"
+                    if file:
+                        Path(file).write_text(capsys.readouterr().out, encoding="utf-8")
     assert users.read().to_pylist() == [{"id": 1, "lsn": 5}]
 
 

@@ -121,7 +121,7 @@ def test_bitmap_bases_say_nothing_of_more_than_they_are() -> None:
     whole.add_range(0, 1 << 32)  # half a megabyte that stands for 16 GB of offsets
     with pytest.raises(FormatError, match=r"x.bits .*no row"):
         decode_base(encode_base({1: whole}, {}), "x.bits")
-    with pytest.raises(FormatError, match="of a segment of 10 rows"):
+    with pytest.raises(FormatError, match="in a segment that has 10 rows"):
         words_of(BitMap([10]), 10)
     good = encode_base({1: BitMap([1, 2])}, {})
     for length in (0xFFFFFFFF, 0x7FFFFFFF, 0):

@@ -57,7 +57,7 @@ def event_time_of(snapshot: Snapshot, event_time: object | None) -> int | None:
     as_of = encode_order(event_time, delta.type, name="event_time")
     if floor is not None and as_of < floor:
         raise NotFoundError(
-            f"event time {event_time} is before {from_order(floor, delta.type)}, the oldest that is readable; give that one or a later one"
+            f"event time {event_time} is before {from_order(floor, delta.type)}, the oldest readable one; give that one or a later one"
         )
     return as_of
 

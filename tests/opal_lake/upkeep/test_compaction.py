@@ -86,7 +86,7 @@ def test_a_major_compaction_drops_what_no_readable_moment_shows(request: pytest.
     assert held_rows(table) == sum(map(len, DAYS)) - result.counts["rows_dropped"]
     for moment in (5, 6, 7, 100):
         assert content(table, event_time=moment) == latest(DAYS, moment)
-    with pytest.raises(NotFoundError, match="is before 5, the oldest that is readable"):
+    with pytest.raises(NotFoundError, match="is before 5, the oldest readable one"):
         content(table, event_time=4)
     assert content(table, version=4, event_time=1) == latest(DAYS, 1)  # an older version keeps its own floor
     assert check_table(table) == []
