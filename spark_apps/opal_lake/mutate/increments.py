@@ -84,7 +84,7 @@ def in_order(increments: Sequence[Increment], order: str) -> list[Increment]:
         return list(increments)
     if unordered := [increment.source for increment in increments if increment.suffix is None]:
         raise InvalidInputError(
-            f"{unordered[0]} has no suffix, as in products_1427764070.csv, by which files would be ordered; rename it, or order by a field"
+            f"{unordered[0]} has no suffix of up to 18 digits to order by, as products_1427764070.csv has; rename it, or order by a field"
         )
     return sorted(increments, key=lambda increment: increment.suffix or 0)
 

@@ -307,8 +307,9 @@ def _show(args: argparse.Namespace, results: list[JobResult]) -> None:
         printed = [result.to_dict() for result in results]
         print(json.dumps(printed if getattr(args, "metagen", False) else printed[0], indent=2, ensure_ascii=False))
         return
+    dry_run = getattr(args, "dry_run", False)
     for at, result in enumerate(results):
-        _print(result_page(result, Style.of(sys.stdout), output_width(sys.stdout), last=at == len(results) - 1))
+        _print(result_page(result, Style.of(sys.stdout), output_width(sys.stdout), last=at == len(results) - 1, dry_run=dry_run))
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -23,11 +23,13 @@ _DONE = {
 }
 
 
-def result_page(result: JobResult, style: Style, width: int | None, *, last: bool = True) -> Iterator[str]:
+def result_page(result: JobResult, style: Style, width: int | None, *, last: bool = True, dry_run: bool = False) -> Iterator[str]:
     counts = counts_text(result.counts)
     what = _DONE[result.operation] + (f" {counts}," if counts else "")
     if result.repeated:
         yield f"{style.good('done before')}: {what}{_place(result)}; nothing was changed now"
+    elif dry_run and counts:
+        yield f"{style.good('would have')} {what}{_place(result)}{_took(result, style)}"
     elif result.version is None:
         yield f"{style.good('nothing to do')} in {escaped(result.table)}"
     else:

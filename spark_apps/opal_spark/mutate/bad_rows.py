@@ -10,7 +10,7 @@ from opal_lake.mutate.mutation import Work
 from opal_lake.storage.spark_path import hadoop_uri
 from opal_spark.mutate.csv_text import line_number
 from opal_spark.mutate.groups import Readable
-from opal_spark.mutate.rows import BAD, BLOCK, FILE, RANK, RAW
+from opal_spark.mutate.rows import BAD, BLOCK, FILE, RANK, RAW, UNCLOSED
 
 _SHOWN = 5
 _MOST_BYTES = 1 << 30  # of a file that is looked through for a line
@@ -18,13 +18,20 @@ _MOST_BYTES = 1 << 30  # of a file that is looked through for a line
 
 def refuse(rows: DataFrame, number: int, files: Sequence[Readable], options: Mapping[str, str]) -> None:
     """The first of them."""
+    _refuse(rows, number, files, options, "or put bad rows aside with on_bad_rows='quarantine' (--quarantine)")
+
+
+def refuse_unclosed(rows: DataFrame, number: int, files: Sequence[Readable], options: Mapping[str, str]) -> None:
+    """Also of a run that puts bad rows aside: what follows an open quote may be the rest of a field, and look like a row."""
+    advice = "for where an open quote ends, and the next row begins, cannot be told"
+    _refuse(rows.where(F.col(BAD) == UNCLOSED), number, files, options, advice)
+
+
+def _refuse(rows: DataFrame, number: int, files: Sequence[Readable], options: Mapping[str, str], advice: str) -> None:
     bad = rows.where(F.col(BAD).isNotNull()).orderBy(FILE, BLOCK, RANK).select(FILE, BAD, RAW).limit(_SHOWN).collect()
     lines = [f"{_place(row, files, options)}: {row[BAD]}: {row[RAW]:.200}" for row in bad]
     more = f"; and {count_text(number - len(bad), 'more row')}" if number > len(bad) else ""
-    raise InvalidInputError(
-        f"{'; '.join(lines)}{more}. Nothing was changed: correct the files, or put bad rows aside with on_bad_rows='quarantine' "
-        "(--quarantine)"
-    )
+    raise InvalidInputError(f"{'; '.join(lines)}{more}. Nothing was changed: correct the files, {advice}")
 
 
 def put_aside(rows: DataFrame, work: Work, files: Sequence[Readable]) -> str:

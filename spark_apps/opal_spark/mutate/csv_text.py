@@ -2,6 +2,7 @@
 
 import bz2
 import csv
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,10 +12,11 @@ from opal_lake.job.operations.folder import Mutate
 from opal_lake.storage import Storage
 
 CORRUPT = "_opal_corrupt"
+NO_CHARACTER = "\u0000"  # Spark's way to say that there is none
 _HEAD_BYTES = 1 << 16
 _PIECE_BYTES = 8 << 20
 # A null value that no cell has: by default Spark takes a quoted empty cell for null, too
-_READ = {"escape": '"', "nullvalue": "\u0000", "mode": "PERMISSIVE", "columnnameofcorruptrecord": CORRUPT, "enforceschema": "false"}
+_READ = {"escape": '"', "nullvalue": NO_CHARACTER, "mode": "PERMISSIVE", "columnnameofcorruptrecord": CORRUPT, "enforceschema": "false"}
 _WRITE = {"escape": '"', "nullvalue": "", "emptyvalue": '""', "ignoreleadingwhitespace": "false", "ignoretrailingwhitespace": "false"}
 _ONLY_READ = {*_READ, "multiline"} - {"escape"}
 _FORCED = {
@@ -49,13 +51,32 @@ def is_true(options: Mapping[str, str], name: str) -> bool:
 
 def cells_of(line: str, options: Mapping[str, str]) -> list[str]:
     """The fields of one line."""
-    separator = options["sep"].encode().decode("unicode_escape") if "\\" in options["sep"] else options["sep"]
-    if len(separator) != 1:
-        return line.split(separator)
-    quote = options.get("quote", '"')[:1] or None
-    if quote is None:
-        return line.split(separator)
-    return next(csv.reader([line], delimiter=separator, quotechar=quote), [])
+    between, quote = separator(options), options.get("quote", '"')[:1]
+    if len(between) != 1 or not quote:
+        return line.split(between)
+    return next(csv.reader([line], delimiter=between, quotechar=quote), [])
+
+
+def open_quote(options: Mapping[str, str]) -> str | None:
+    """Java's regular expression for a line whose last field begins with a quote and does not end there: it goes on in the next line.
+
+    Only whole fields may stand before it, cut as Spark's parser cuts them, so that no quote inside a field counts as the beginning of one.
+    """
+    quote, escape = options.get("quote", '"')[:1], options.get("escape", '"')[:1]
+    if not quote or quote == NO_CHARACTER:
+        return None
+    q, e, s = (re.escape(text) for text in (quote, escape, separator(options)))
+    inside = f"[^{q}]*+" + (f"(?:{q}{q}[^{q}]*+)*+" if escape == quote else "")
+    if escape not in (quote, "", NO_CHARACTER):
+        inside = f"[^{q}{e}]*+(?:{e}.[^{q}{e}]*+)*+"
+    rest = f"[^{s}]*+" if len(separator(options)) == 1 else f"(?:(?!{s}).)*+"
+    blank = "[ \\t]*+" if is_true(options, "ignoreleadingwhitespace") else ""
+    return f"(?s)^(?:{blank}(?:{q}{inside}{q}{rest}|(?!{q}){rest}){s})*+{blank}{q}{inside}$"
+
+
+def separator(options: Mapping[str, str]) -> str:
+    given = options["sep"]
+    return given.encode().decode("unicode_escape") if "\\" in given else given
 
 
 def first_line(storage: Storage, path: str, options: Mapping[str, str]) -> str | None:

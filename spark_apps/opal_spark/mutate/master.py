@@ -1,11 +1,12 @@
 """The master as a DataFrame: files of one folder, or of those that a run in S3 listed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from opal_lake.errors import InvalidInputError, NoRowsError
@@ -13,10 +14,10 @@ from opal_lake.job.s3a import is_s3
 from opal_lake.job.source import format_of
 from opal_lake.mutate.mutation import open_place
 from opal_lake.mutate.place import MasterFile
-from opal_lake.storage import open_storage
+from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.session import few_listing_tasks, storage_options
-from opal_spark.mutate.csv_text import CORRUPT, cells_of, first_line, is_true, read_options
+from opal_spark.mutate.csv_text import CORRUPT, cells_of, first_line, is_true, open_quote, read_options
 
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 
@@ -79,16 +80,37 @@ def read_files(spark: SparkSession, master: MasterFiles, schema: StructType) -> 
     return _load(spark, master, schema)
 
 
-def _load(spark: SparkSession, master: MasterFiles, schema: StructType | None) -> DataFrame:
-    by_root: dict[str, list[str]] = {}
+def check_quotes(spark: SparkSession, master: MasterFiles) -> None:
+    """A field of CSV that goes on in the next line would be read as two rows, and written so."""
+    unclosed = open_quote(master.csv) if master.format == "csv" and not is_true(master.csv, "multiline") else None
+    if unclosed is None:
+        return
+    quote = master.csv.get("quote", '"')[:1]
+    for storage, paths in _by_root(master):
+        with few_listing_tasks(spark):
+            lines = spark.read.options(**_STRICT, recursiveFileLookup="true").text(spark_paths(storage, paths))
+        found = lines.where(F.contains("value", F.lit(quote)) & F.col("value").rlike(unclosed)).head(1)
+        if found:
+            raise InvalidInputError(
+                f"{storage.uri}: the master has a line whose quote is not closed: {found[0].value:.200}; where fields hold line breaks, "
+                "set multiLine=true among the options of CSV. Nothing was changed"
+            )
+
+
+def _by_root(master: MasterFiles) -> Iterator[tuple[Storage, list[str]]]:
+    paths: dict[str, list[str]] = {}
     for file in master.files:
-        by_root.setdefault(file.root, []).append(file.path)
-    parts = [_load_root(spark, master, root, paths, schema) for root, paths in by_root.items()]
+        paths.setdefault(file.root, []).append(file.path)
+    for root, found in paths.items():
+        yield open_storage(root, master.options if is_s3(root) else {}), found
+
+
+def _load(spark: SparkSession, master: MasterFiles, schema: StructType | None) -> DataFrame:
+    parts = [_load_root(spark, master, storage, paths, schema) for storage, paths in _by_root(master)]
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
-def _load_root(spark: SparkSession, master: MasterFiles, root: str, paths: Sequence[str], schema: StructType | None) -> DataFrame:
-    storage = open_storage(root, master.options if is_s3(root) else {})
+def _load_root(spark: SparkSession, master: MasterFiles, storage: Storage, paths: Sequence[str], schema: StructType | None) -> DataFrame:
     options = {**_STRICT, "basePath": hadoop_uri(storage)}
     if master.format == "csv":
         options |= read_options(master.csv)
@@ -102,7 +124,7 @@ def _load_root(spark: SparkSession, master: MasterFiles, root: str, paths: Seque
             return (reader if schema is None else reader.schema(schema)).load(spark_paths(storage, paths))
     except AnalysisException as error:
         if error.getCondition() in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
-            raise NoRowsError(f"there is no master to read in {root}: correct the path") from error
+            raise NoRowsError(f"there is no master to read in {storage.uri}: correct the path") from error
         raise
 
 

@@ -21,13 +21,13 @@ from opal_spark.engine.columns import quoted
 from opal_spark.engine.failures import spark_errors
 from opal_spark.engine.session import parallelism, storage_options
 from opal_spark.mutate import decisions as rules_of
-from opal_spark.mutate.bad_rows import put_aside, refuse
+from opal_spark.mutate.bad_rows import put_aside, refuse, refuse_unclosed
 from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_true, own_options, write_options
 from opal_spark.mutate.decisions import Rules
 from opal_spark.mutate.groups import Readable, forms_of, increment_format, readable_increments
-from opal_spark.mutate.master import MasterFiles, format_named, found_schema, read_files
+from opal_spark.mutate.master import MasterFiles, check_quotes, format_named, found_schema, read_files
 from opal_spark.mutate.record import Record, record_of, schema_given
-from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, keys, read_increments
+from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, UNCLOSED, keys, read_increments
 
 _BROADCAST_ROWS = 2_000_000  # ids of so many mutations are sent to every executor instead of shuffling the master
 _NEW_FILE_ROWS = 1_000_000
@@ -64,6 +64,8 @@ class _Merge:
             rejected = sum(row["rejected"] for row in stats.values())
             if rejected and self.job.on_bad_rows == "fail":
                 refuse(kept_rows, rejected, files, csv)
+            if unclosed := sum(row["unclosed"] for row in stats.values()):
+                refuse_unclosed(kept_rows, unclosed, files, csv)
             notes = []
             if rejected and work.target is not None:
                 notes.append(f"{count_text(rejected, 'bad row')} lie in {put_aside(kept_rows, work, files)}")
@@ -151,6 +153,7 @@ class _Merging:
     def _decided(self, wins: DataFrame, files: Sequence[MasterFile], rules: Rules) -> DataFrame:
         if not files:
             return rules_of.decided(wins, None, rules)
+        check_quotes(self.merge.spark, replace(self.master, files=files))
         master = read_files(self.merge.spark, replace(self.master, files=files), self.record.fields)
         if CORRUPT in master.columns:
             broken = F.raise_error(F.concat(F.lit(f"{_BROKEN}: "), F.col(CORRUPT)))
@@ -222,7 +225,8 @@ def _stats(rows: DataFrame) -> DataFrame:
     number = F.count_if(~F.col(HEADER)).alias("rows")
     bad = F.count_if(F.col(BAD).isNotNull() & ~F.col(HEADER)).alias("rejected")
     deletes = F.count_if(F.col(DELETED) & ~F.col(HEADER)).alias("delete_rows")
-    return rows.groupBy(FILE).agg(number, bad, deletes, F.count_if(HEADER).alias("headers"))
+    unclosed = F.count_if(F.col(BAD) == UNCLOSED).alias("unclosed")
+    return rows.groupBy(FILE).agg(number, bad, deletes, unclosed, F.count_if(HEADER).alias("headers"))
 
 
 def _check_headers(files: Sequence[Readable], stats: Mapping[int, Mapping[str, int]]) -> None:

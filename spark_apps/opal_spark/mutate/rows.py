@@ -14,16 +14,17 @@ from opal_lake.job.operations.folder import BY_SUFFIX, Mutate
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.session import few_listing_tasks
-from opal_spark.mutate.csv_text import CORRUPT, is_true, read_options
+from opal_spark.mutate.csv_text import CORRUPT, is_true, open_quote, read_options, separator
 from opal_spark.mutate.groups import Form, Readable
 from opal_spark.mutate.record import Record, fitted, unknown_names
 
 ROW, DELETED, ORDER, UNTIMED, FILE, BLOCK, RANK = "row", "deleted", "ordered", "untimed", "file", "block", "rank"
 BAD, RAW, HEADER = "bad", "raw", "header"
-_URI, _VALUE, _PARSED = "_opal_uri", "value", "_opal_parsed"
+_URI, _VALUE, _PARSED, _END = "_opal_uri", "value", "_opal_parsed", "_opal_end"
 _LOCAL = "^file:/+"  # Spark writes one slash or three
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 _RAGGED = "the row has more or fewer fields than there are (where fields hold line breaks, set multiLine=true)"
+UNCLOSED = "the quote of its last field is not closed (where fields hold line breaks, set multiLine=true)"
 _ENCODED = "the line is not UTF-8; give the encoding, as ISO-8859-1"
 
 
@@ -82,9 +83,9 @@ def _load(spark: SparkSession, kind: str, files: Sequence[Readable], schema: Str
 
 def _csv(spark: SparkSession, form: Form, files: Sequence[Readable], record: Record, options: Mapping[str, str]) -> DataFrame:
     """Line by line, so that a bad row is known by its line; by Spark's reader of whole files where cells hold line breaks."""
-    schema = StructType([StructField(name, StringType()) for name in (*form.names, CORRUPT)])
     reading = read_options(options)
     if is_true(options, "multiline"):
+        schema = StructType([StructField(name, StringType()) for name in (*form.names, CORRUPT)])
         parsed = F.struct(*[F.col(quoted(name)) for name in schema.names])
         rows = _load(spark, "csv", files, schema, reading)
         return rows.select(parsed.alias(_PARSED), F.coalesce(CORRUPT, F.to_json(parsed)).alias(_VALUE), _false(HEADER), _URI, BLOCK, RANK)
@@ -92,13 +93,18 @@ def _csv(spark: SparkSession, form: Form, files: Sequence[Readable], record: Rec
     encoding = options.get("encoding", "utf-8").lower()
     is_utf8 = encoding in ("utf-8", "utf8")
     text = F.col(_VALUE) if is_utf8 else F.decode(F.col(_VALUE).cast("binary"), encoding)
-    cells = F.from_csv(text, _ddl(schema), reading)
+    # One more field is put behind the line: a quote that is not closed swallows it, and then there is one too few
+    schema = StructType([StructField(name, StringType()) for name in (*form.names, _END, CORRUPT)])
+    cells = F.from_csv(F.concat(text, F.lit(f"{separator(options)}1")), _ddl(schema), reading)
     header = _false(HEADER) if form.header is None else (text == F.lit(form.header)).alias(HEADER)
     encoded = F.is_valid_utf8(_VALUE) if is_utf8 else F.lit(True)
     rows = lines.where(F.trim(text) != "").select(
         cells.alias(_PARSED), text.alias(_VALUE), header, _URI, BLOCK, RANK, encoded.alias("utf8")
     )
-    broken = F.when(~F.col("utf8"), F.lit(_ENCODED)).when(F.col(_PARSED).getField(CORRUPT).isNotNull(), F.lit(_RAGGED))
+    unclosed = open_quote(options)
+    is_unclosed = F.lit(False) if unclosed is None else F.col(_VALUE).rlike(unclosed)
+    ragged = F.when(is_unclosed, F.lit(UNCLOSED)).otherwise(F.lit(_RAGGED))
+    broken = F.when(~F.col("utf8"), F.lit(_ENCODED)).when(F.col(_PARSED).getField(CORRUPT).isNotNull(), ragged)
     return rows.withColumn(BAD, broken).drop("utf8")
 
 
@@ -184,7 +190,11 @@ def _order_type(fields: DataFrame, record: Record) -> DataType:
 
 def _kind_text(record: Record) -> str:
     assert record.order is not None
-    kinds = {"numeric": "number (of dates and times: order_type='timestamp')", "text": "text", "timestamp": "timestamp"}
+    kinds = {
+        "numeric": "number with up to 28 digits before the point and 10 after it (of dates and times: order_type='timestamp')",
+        "text": "text",
+        "timestamp": "timestamp",
+    }
     kind = record.given[record.order].dataType
     return kinds[record.order_type] if isinstance(kind, StringType) else kind.simpleString()
 

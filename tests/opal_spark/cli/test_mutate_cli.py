@@ -27,6 +27,8 @@ def test_the_command_merges_by_a_properties_file_and_flags_count_more(tmp_path: 
     assert main([*words, "--json", "--dry-run"]) == OK
     shown = capsys.readouterr()
     assert (json.loads(shown.out)["counts"]["deletes"], "num.reducer" in shown.err) == (1, True)
+    assert main([*words, "--dry-run"]) == OK
+    assert capsys.readouterr().out.startswith("would have merged ")
     assert main(words) == OK
     shown = capsys.readouterr()
     assert shown.out.startswith("merged ")

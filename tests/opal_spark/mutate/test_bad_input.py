@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
         ("order.csv", f"{GOOD}2,y,7x\n3,y,8\n", r"order\.csv, line 3: field 'at', the order, is no number.*: 2,y,7x"),
         ("time.csv", f"{GOOD}2,y,2026-01-01\n", r"time\.csv, line 3: .*order_type='timestamp'"),
         ("id.csv", f"{GOOD},y,7\n", r"id\.csv, line 3: the id 'id' is missing"),
-        ("quote.csv", f'{GOOD}2,"y,z,7\n', r"quote\.csv, line 3: the row has more or fewer"),
+        ("quote.csv", f'{GOOD}2,"y,z,7\n', r"quote\.csv, line 3: the quote of its last field is not closed"),
         ("twice.csv", f"{GOOD}{GOOD}", r"twice\.csv has its header 2 times"),
         ("empty.csv", "", r"empty\.csv is empty"),
         ("names.csv", "id,nam,at\n1,x,6\n", r"names\.csv, line 1: unknown field 'nam' \(did you mean 'name'\?\); field 'name' is missing"),
@@ -70,6 +70,46 @@ def test_bad_rows_may_be_put_aside(spark: SparkSession, folder: Path) -> None:
     lines = "".join(path.read_text() for path in (folder / "master.mutate" / "rejected" / "00000001").glob("*.json")).splitlines()
     assert [(json.loads(line)["row"], Path(json.loads(line)["file"]).name) for line in lines] == [("2,y", "1.csv"), (",z,7", "1.csv")]
     assert "rejected" in result.notes[0]
+
+
+# In each, one field holds a line break and a text that looks like a row of its own
+BROKEN_FIELDS = [
+    'id,at,name\n1,6,"hello\n2,6,evil"\n',
+    'id,at,name\n1,6,"hello ""you""\n2,6,evil\n3,6,x"\n',
+    'id,at,name\n1,6,5" pipe\n1,6,"a ""b"", ""\n2,6,evil"\n',
+]
+
+
+@pytest.mark.parametrize("on_bad_rows", ["fail", "quarantine"])
+@pytest.mark.parametrize("text", BROKEN_FIELDS)
+def test_a_line_break_in_a_field_never_makes_a_row(spark: SparkSession, tmp_path: Path, text: str, on_bad_rows: str) -> None:
+    master = "id,at,name\n1,5,a\n2,5,b\n3,5,c\n"
+    put(tmp_path / "master" / "a.csv", master)
+    put(tmp_path / "incr" / "1.csv", text)
+    with pytest.raises(InvalidInputError, match=r"1\.csv, line [23]: the quote of its last field is not closed"):
+        run(spark, tmp_path, ids=["id"], order="at", on_bad_rows=on_bad_rows)
+    assert (tmp_path / "master" / "a.csv").read_text() == master
+    broken = {"increment_options": {"multiLine": "true"}, "options": {"multiLine": "true"}}
+    assert run(spark, tmp_path, ids=["id"], order="at", **broken).counts["updates"] == 1
+    assert [row[:2] for row in cells(tmp_path, header=True)][1:] == [["2", "5"], ["3", "5"]]
+
+
+def test_a_line_break_in_the_master_is_seen(spark: SparkSession, tmp_path: Path) -> None:
+    master = 'id,at,name\n1,5,"hello\n2,5,evil"\n3,5,c\n'
+    put(tmp_path / "master" / "a.csv", master)
+    put(tmp_path / "incr" / "1.csv", "id,at,name\n3,6,C\n")
+    with pytest.raises(InvalidInputError, match=r'the master has a line whose quote is not closed: 1,5,"hello; .* multiLine=true'):
+        run(spark, tmp_path, ids=["id"], order="at")
+    assert (tmp_path / "master" / "a.csv").read_text() == master
+
+
+def test_quotes_that_are_closed_or_inside_a_field_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    names = ['"a, ""b"""', '5" pipe', '""', '"x" y', '"a"",""b"', "'", '"ends"""']
+    rows = "".join(f"{number},{name},5\n" for number, name in enumerate(names))
+    put(tmp_path / "master" / "a.csv", f"id,name,at\n{rows}")
+    put(tmp_path / "incr" / "1.csv", f"id,name,at\n{rows.replace(',5', ',6')}9,new,6\n")
+    result = run(spark, tmp_path, ids=["id"], order="at")
+    assert (result.counts["updates"], result.counts["inserts"]) == (7, 1)
 
 
 def test_an_empty_file_may_be_accepted(spark: SparkSession, folder: Path) -> None:
