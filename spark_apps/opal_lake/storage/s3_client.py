@@ -56,16 +56,22 @@ def s3_client(options: S3Options) -> Any:
 
 
 def told_us(options: S3Options) -> int | None:
-    """By the `Date` of the last answer, whatever it answered, and the time since; None where no answer had one."""
-    last_answer = _store_times.get((os.getpid(), options))
-    return None if last_answer is None else last_answer[0] + (_count_ns() - last_answer[1]) // 1000
+    """By the `Date` of answers, whatever they answered, and the time since; None where no answer had one."""
+    return _since(_store_times.get((os.getpid(), options)))
+
+
+def _since(answer: tuple[int, int] | None) -> int | None:
+    return None if answer is None else answer[0] + (_count_ns() - answer[1]) // 1000
 
 
 def _listener(key: tuple[int, S3Options]) -> Callable[..., None]:
     def listen(http_response: Any, **_: Any) -> None:
         with suppress(TypeError, ValueError, AttributeError):  # what a gateway leaves out or garbles tells nothing
-            date = parsedate_to_datetime(http_response.headers["Date"])
-            _store_times[key] = int(date.timestamp() * 1_000_000), _count_ns()
+            date_us = int(parsedate_to_datetime(http_response.headers["Date"]).timestamp() * 1_000_000)
+            known_us = _since(_store_times.get(key))
+            # A date is cut to its second: what earlier answers tell of a time within it is nearer, and never goes back
+            if known_us is None or not date_us <= known_us < date_us + 1_000_000:
+                _store_times[key] = date_us, _count_ns()
 
     return listen
 

@@ -257,6 +257,21 @@ def test_any_answer_tells_the_stores_time_and_none_is_asked_for_it(status: int, 
         assert len(seen) == 1
 
 
+def test_answers_of_one_second_never_turn_the_stores_time_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    dates = iter(["Tue, 14 Nov 2023 22:13:20 GMT"] * 2 + ["Tue, 14 Nov 2023 22:13:25 GMT", "Tue, 14 Nov 2023 22:13:10 GMT"])
+    monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", lambda self: next(dates))
+    told_us = []
+    with answering((200, "")) as (store, _):
+        for number in range(4):
+            store.put_if_absent(f"a{number}", b"")
+            told_us.append(store.now_us() or 0)
+            time.sleep(0.02)
+    first, same, later, back = told_us
+    assert first + 20_000 <= same < first + 1_000_000
+    assert later // 1_000_000 == same // 1_000_000 + 5
+    assert back // 1_000_000 == later // 1_000_000 - 15, "another second is believed, whichever way the store's clock went"
+
+
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="the system counts no time of sleep")
 def test_the_stores_time_goes_on_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a machine that is closed for an hour after the answer: its monotonic count stands still."""
