@@ -126,7 +126,7 @@ names = st.sampled_from(["one", "two", "three"])
 script = st.lists(st.integers(0, 3) | st.tuples(names, st.integers(-1, STEPS), names | st.none()), max_size=8)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=script)
 @example(script=[1, ("one", 2, None), ("two", -1, None), ("one", -1, None)])  # another took the same range
 @example(script=[1, ("one", 4, None), 1, ("two", -1, None), ("one", -1, None)])  # another took what came next

@@ -88,7 +88,7 @@ PREDICATES = st.recursive(LEAVES, lambda inner: st.builds(_joined, st.sampled_fr
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 @given(rows=ROWS, predicate=PREDICATES)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=1500, deadline=None)
 def test_no_file_with_a_matching_row_is_dropped(file_format: str, rows: list[dict[str, Any]], predicate: tuple[Predicate, Test]) -> None:
     made, matches = predicate
     spec = spec_of(SCHEMA.empty_table(), file_format)

@@ -14,7 +14,7 @@ from opal_lake.rule import metagen
 from opal_lake.rule.metagen import apply_rule, rule_between
 from opal_lake.testing.model import ModelRow, RowId, untils
 
-ROUNDS = 200
+ROUNDS = 600
 
 
 def random_rows(rng: random.Random, start: int, most: int) -> list[ModelRow]:
