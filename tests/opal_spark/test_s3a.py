@@ -1,34 +1,21 @@
 """Spark through S3A and the log through boto3, against a real S3 API."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.fixtures_s3a import run_script
 
 SCRIPT = """
 import sys
-from pyspark.sql import SparkSession
 from opal_lake.inspect.check import check_table
 from opal_lake.testing.failing_store import Crash
 from opal_spark import OpalTable
-from opal_spark.engine.java import ensure_java
 from tests.opal_lake.shop import latest
 from tests.opal_spark.test_crashes_spark import FIRST, SECOND, DriverStore, upsert
 from opal_lake.table import table_on
+from tests.fixtures_s3a import s3a_session
 
 endpoint = sys.argv[1]
-ensure_java()
-settings = {
-    "spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.4.2",
-    "spark.jars.excludes": "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3,org.wildfly.openssl:wildfly-openssl",
-    "spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
-    "spark.hadoop.fs.s3a.path.style.access": "true", "spark.hadoop.fs.s3a.access.key": "test-key",
-    "spark.hadoop.fs.s3a.secret.key": "test-secret", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
-    "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.driver.memory": "2g",
-}
-spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
-spark.sparkContext.setLogLevel("ERROR")
+spark = s3a_session(endpoint)
 DDL = "sku STRING, at BIGINT, price INT"
 
 def content(rows):
@@ -72,9 +59,4 @@ print("all well")
 @pytest.mark.s3
 def test_a_table_on_s3_through_s3a_with_failures_of_the_driver(moto_server: str, s3_options: dict[str, str]) -> None:
     assert s3_options["endpoint_url"] == moto_server
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, moto_server], capture_output=True, text=True, timeout=1500, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert "all well" in done.stdout
+    run_script(SCRIPT, moto_server, 1500)

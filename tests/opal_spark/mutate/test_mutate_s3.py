@@ -1,31 +1,18 @@
 """Spark through S3A and the journal through boto3, against a real S3 API."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.fixtures_s3a import run_script
 
 SCRIPT = """
 import sys
-from pyspark.sql import SparkSession
 from opal_lake.job.operations.folder import Mutate
 from opal_lake.storage import open_storage
-from opal_spark.engine.java import ensure_java
 from opal_spark.mutate import mutate, read_master
+from tests.fixtures_s3a import s3a_session
 
 endpoint = sys.argv[1]
-ensure_java()
-settings = {
-    "spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.4.2",
-    "spark.jars.excludes": "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3,org.wildfly.openssl:wildfly-openssl",
-    "spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
-    "spark.hadoop.fs.s3a.path.style.access": "true", "spark.hadoop.fs.s3a.access.key": "test-key",
-    "spark.hadoop.fs.s3a.secret.key": "test-secret", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
-    "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.driver.memory": "2g",
-}
-spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
-spark.sparkContext.setLogLevel("ERROR")
+spark = s3a_session(endpoint)
 keys = {"aws_access_key_id": "test-key", "aws_secret_access_key": "test-secret", "region_name": "us-east-1"}
 store = open_storage("s3://lake/mutated", {"endpoint_url": endpoint, "path_style": "true", **keys})
 
@@ -71,9 +58,4 @@ print("all well")
 @pytest.mark.slow
 @pytest.mark.s3
 def test_a_master_on_s3_through_s3a(moto_server: str) -> None:
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, moto_server], capture_output=True, text=True, timeout=900, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert "all well" in done.stdout
+    run_script(SCRIPT, moto_server, 900)

@@ -1,0 +1,42 @@
+"""Scripts whose Spark reads and writes S3 by itself, through S3A: each in a process with a session of its own."""
+
+import os
+import subprocess
+import sys
+
+from pyspark.sql import SparkSession
+
+from opal_spark.engine.java import ensure_java
+
+WELL = "all well"  # a script's last words
+
+
+def s3a_session(endpoint: str) -> SparkSession:
+    ensure_java()
+    settings = {
+        "spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.4.2",
+        "spark.jars.excludes": "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3,org.wildfly.openssl:wildfly-openssl",
+        "spark.hadoop.fs.s3a.endpoint": endpoint,
+        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.access.key": "test-key",
+        "spark.hadoop.fs.s3a.secret.key": "test-secret",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "2g",
+    }
+    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def run_script(script: str, endpoint: str, most_s: int) -> None:
+    """It has to reach its end."""
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", script, endpoint], capture_output=True, text=True, timeout=most_s, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert WELL in done.stdout
