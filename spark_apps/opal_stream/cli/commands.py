@@ -36,7 +36,7 @@ def commands(verbs: Verbs) -> None:
     """Register the verb (an `opal.commands` entry point)."""
     summary = "read topics of Kafka into a table, or say where it stands: opal stream status TABLE"
     parser = add_command(verbs, Verb(name="stream", group=GROUP, summary=summary, example=EXAMPLE, run=stream, operands=""))
-    parser.add_argument("paths", nargs="*", metavar="TABLE", help="after `status` or `plan`: which table")
+    parser.add_argument("paths", nargs="*", metavar="TABLE", help="after `status`: which table")
     add_alarms(parser)
     add_plan(parser)
     _add_source(parser)
@@ -125,7 +125,7 @@ def stream(args: argparse.Namespace) -> int | None:
     if args.table == STATUS and len(args.paths) == 1:
         args.table = args.paths[0]
         return status(args, _connection(args))
-    if args.table == PLAN and len(args.paths) == 1:
+    if args.table == PLAN and not args.paths:
         plan(args, _connection(args))
         return None
     if args.paths:

@@ -50,7 +50,7 @@ def test_hours_are_counted_by_the_timestamps_of_messages(kafka: Kafka, topic: st
 def test_the_command_spreads_by_load_and_keeps_what_is_even(
     kafka: Kafka, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["stream", "plan", "lake/orders", "--bootstrap-servers", kafka.servers, "--topic", topic]
+    words = ["stream", "plan", "--bootstrap-servers", kafka.servers, "--topic", topic]
     assert main([*words, "--processes", "2", "--json"]) == OK
     first = json.loads(capsys.readouterr().out)
     shares = [[part["partition"] for part in process["partitions"]] for process in first["processes"]]
@@ -68,5 +68,5 @@ def test_the_command_spreads_by_load_and_keeps_what_is_even(
 @pytest.mark.usefixtures("opal_commands")
 @pytest.mark.parametrize("more, message", [([], "needs Kafka"), (["--topic", "t", "--bootstrap-servers", "x:1"], "one of --processes")])
 def test_wrong_usage_is_one_line(more: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stream", "plan", "lake/orders", *more]) == INPUT
+    assert main(["stream", "plan", *more]) == INPUT
     assert message in capsys.readouterr().err
