@@ -21,6 +21,7 @@ import psutil
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 START_S, GRACE_S, TRIES = 240.0, 15.0, 4
+ANSWER_S = 180  # of the api-server to a request
 SQLITE_WAIT_S = 60  # how long a writer waits for another one; SQLite's own 5 s are soon over on a busy machine
 USER = "admin"
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -243,8 +244,11 @@ def _airflow() -> str:
 def _request(method: str, url: str, body: Any, headers: Mapping[str, str]) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers}, method=method)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        text = answer.read()
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+            text = answer.read()
+    except TimeoutError as error:
+        raise TimeoutError(f"Airflow did not answer {method} {url} in {ANSWER_S} s; give the machine less to do, then try again") from error
     return json.loads(text) if text else None
 
 

@@ -11,21 +11,14 @@ if TYPE_CHECKING:
 def make_table(opal: OpalHook, name: str, new: "NewTable") -> bool:
     """Whether it had to be made. InvalidInputError, with the differences, if there is another one."""
     from opal_lake.errors import NotFoundError, TableExistsError
+    from opal_lake.job.operations.declared import given_fields
     from opal_lake.spec.sql_schema import arrow_of_sql
     from opal_lake.spec.table_spec import TableLayout, refuse_another_spec
     from opal_lake.table import Table
 
     uri = opal.lake.uri(name)
     columns = arrow_of_sql(new.schema or "")
-    layout = TableLayout(
-        keys=new.keys,
-        delta=new.delta,
-        tie_break=new.tie_break,
-        deletes=new.deletes,
-        partition_by=new.partition_by,
-        file_format=new.file_format,
-        properties=new.properties,
-    )
+    layout = TableLayout(**given_fields(TableLayout, vars(new)))
     try:
         table = opal.table(name)
     except NotFoundError:
