@@ -1,4 +1,4 @@
-"""The spread of partitions by predicted load against that by count, over simulated weeks: max/mean load of the processes, and moves.
+"""The spread of partitions by predicted load against that by count, over simulated weeks: max/mean messages of the processes, and moves.
 
 Traffic is drawn by a seed: partitions skewed by a power law, each with a day and a night of its own time zone, quiet weekends, noise, and
 growth. Two weeks are learned from; in the third one a plan is made every hour, and judged by what then comes.
@@ -10,9 +10,9 @@ import random
 from dataclasses import dataclass
 
 from opal_stream.kafka.topics import Partition
-from opal_stream.plan.load import load_of, predict_loads
+from opal_stream.plan.load import predict_loads
 from opal_stream.plan.spread import Shares, plan_spread, spread_by_count
-from opal_stream.plan.traffic import DAY, WEEK, Traffic, Work, hour_of_week
+from opal_stream.plan.traffic import DAY, WEEK, Traffic, hour_of_week
 
 LEARN = 2 * WEEK
 
@@ -43,16 +43,14 @@ class Shop:
         self.partitions = [Partition(topic="orders", number=number) for number in range(partitions)]
         self._rates = {part: 2_000_000 * rank**-0.9 for part, rank in zip(self.partitions, ranks, strict=True)}
         self._zones = {part: self._dice.choice((0, 1, 8, 16)) for part in self.partitions}
-        self._sizes = {part: self._dice.choice((80, 200, 200, 1500)) for part in self.partitions}
         self._growth = {part: self._dice.uniform(-0.1, 0.25) for part in self.partitions}
 
-    def work(self, partition: Partition, hour: int) -> Work:
+    def messages(self, partition: Partition, hour: int) -> float:
         local = hour_of_week(hour + self._zones[partition])
         day = 1 + 0.8 * math.sin(2 * math.pi * (local % DAY - 8) / DAY)
         weekend = 0.4 if local >= 5 * DAY else 1.0
         growth = (1 + self._growth[partition]) ** (hour / WEEK)
-        messages = self._rates[partition] * day * weekend * growth * self._dice.lognormvariate(0, 0.15)
-        return Work(messages=messages, bytes=messages * self._sizes[partition])
+        return self._rates[partition] * day * weekend * growth * self._dice.lognormvariate(0, 0.15)
 
 
 def simulate(seed: int, partitions: int = 48, processes: int = 8) -> Outcome:
@@ -60,7 +58,7 @@ def simulate(seed: int, partitions: int = 48, processes: int = 8) -> Outcome:
     traffic = {part: Traffic(first_hour=0, hour=0) for part in shop.partitions}
     for hour in range(LEARN):
         for part, found in traffic.items():
-            found.observe(hour, shop.work(part, hour))
+            found.observe(hour, shop.messages(part, hour))
     fixed = spread_by_count(dict.fromkeys(shop.partitions, 1.0), processes).shares
     kept: Shares = ()
     scratch: Shares = ()
@@ -68,7 +66,7 @@ def simulate(seed: int, partitions: int = 48, processes: int = 8) -> Outcome:
     for hour in range(LEARN, LEARN + WEEK):
         loads = predict_loads(traffic, shop.partitions, hour, 1)
         spread, anew = plan_spread(loads, processes, kept), plan_spread(loads, processes)
-        real = {part: shop.work(part, hour) for part in shop.partitions}
+        real = {part: shop.messages(part, hour) for part in shop.partitions}
         figures = [_skew(fixed, real), _skew(spread.shares, real), _skew(anew.shares, real), _largest(real, processes)]
         figures += [len(spread.changed) if kept else 0, len(spread.moved), sum(a != b for a, b in zip(anew.shares, scratch, strict=False))]
         sums = [total + figure for total, figure in zip(sums, figures, strict=True)]
@@ -87,14 +85,13 @@ def simulate(seed: int, partitions: int = 48, processes: int = 8) -> Outcome:
     )
 
 
-def _skew(shares: Shares, real: dict[Partition, Work]) -> float:
-    loads = [sum(load_of(real[part]) for part in sorted(share)) for share in shares]
+def _skew(shares: Shares, real: dict[Partition, float]) -> float:
+    loads = [sum(real[part] for part in sorted(share)) for share in shares]
     return max(loads) / (sum(loads) / len(loads))
 
 
-def _largest(real: dict[Partition, Work], processes: int) -> float:
-    loads = [load_of(work) for work in real.values()]
-    return max(1.0, max(loads) * processes / sum(loads))
+def _largest(real: dict[Partition, float], processes: int) -> float:
+    return max(1.0, max(real.values()) * processes / sum(real.values()))
 
 
 def main() -> None:
@@ -103,7 +100,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=48)
     parser.add_argument("--processes", type=int, default=8)
     args = parser.parse_args()
-    print(f"{args.partitions} partitions, {args.processes} processes; max/mean load, and restarts and moves an hour")
+    print(f"{args.partitions} partitions, {args.processes} processes; max/mean messages, and restarts and moves an hour")
     print("seed  by count  by load  from scratch  at best  restarts  moves  restarts from scratch")
     for seed in range(args.seeds):
         found = simulate(seed, args.partitions, args.processes)

@@ -86,14 +86,13 @@ class Intake:
 
 def _refuse(batch: MessageBatch, position: int, reason: str) -> NoReturn:
     raise BadMessageError(
-        f"{batch.source(position)}: {reason}. What comes before it is in the table; correct the source, or put such "
-        "messages aside with --on-bad-message quarantine"
+        f"{batch.source(position)}: {reason}. Correct the source, or put such messages aside with --on-bad-message quarantine"
     )
 
 
 def _refuse_columns(batch: MessageBatch, position: int, names: Sequence[str]) -> NoReturn:
     """A table that has them by then takes the message."""
     raise NewColumnsError(
-        f"{batch.source(position)}: {new_columns_text(names)}. What comes before this message is in the table. Say what becomes of new "
-        "columns: --on-new-columns add, ignore, or quarantine to put such messages aside; or add them by opal add-columns"
+        f"{batch.source(position)}: {new_columns_text(names)}. Say what becomes of new columns: "
+        "--on-new-columns add, ignore, or quarantine to put such messages aside; or add them by opal add-columns"
     )

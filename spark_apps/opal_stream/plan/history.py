@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from opal_stream.kafka.connection import TIMEOUT_S, Connection
 from opal_stream.kafka.topics import Partition, reach_of
-from opal_stream.plan.traffic import HOUR_MS, WEEK, Traffic, Work
+from opal_stream.plan.traffic import HOUR_MS, WEEK, Traffic
 
 LOOK_BACK = 2 * WEEK  # hours
 
@@ -44,6 +44,6 @@ def _traffic(marks: Sequence[int], first_hour: int) -> Traffic | None:
         return None
     traffic = Traffic(first_hour=first_hour + start, hour=first_hour + start)
     for at in range(start, len(marks) - 1):
-        traffic.observe(first_hour + at, Work(messages=max(0, marks[at + 1] - marks[at])))
+        traffic.observe(first_hour + at, max(0, marks[at + 1] - marks[at]))
     traffic.advance(first_hour + len(marks) - 1)
     return traffic

@@ -1,17 +1,11 @@
-"""Load: what a partition's predicted traffic costs a process, in messages a second."""
+"""Load: what a partition is expected to give a process to do, in messages a second."""
 
 from collections.abc import Iterable, Mapping
 
 from opal_stream.kafka.topics import Partition
-from opal_stream.plan.traffic import Traffic, Work
+from opal_stream.plan.traffic import Traffic
 
-BYTES_A_MESSAGE = 500  # that cost about as much as a message does by being one: an assumption, as it depends on the format
 _HOUR_S = 3600
-
-
-def load_of(work: Work) -> float:
-    """Of the work of an hour: small messages each count as one, large ones by their bytes, too."""
-    return (work.messages + work.bytes / BYTES_A_MESSAGE) / _HOUR_S
 
 
 def predict_loads(
@@ -19,7 +13,7 @@ def predict_loads(
 ) -> dict[Partition, float]:
     """The mean of the coming hours. Of a new partition nothing is known: it counts as the mean of the others of its topic."""
     known = {
-        partition: sum(load_of(found.predict(first_hour + hour)) for hour in range(hours)) / hours for partition, found in traffic.items()
+        partition: sum(found.predict(first_hour + hour) for hour in range(hours)) / hours / _HOUR_S for partition, found in traffic.items()
     }
     loads = {}
     for partition in partitions:
