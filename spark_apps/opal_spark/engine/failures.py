@@ -16,6 +16,7 @@ from pyspark.errors import (
     PySparkException,
     PythonException,
 )
+from pyspark.sql import Observation
 
 import opal_lake.errors
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
@@ -115,6 +116,16 @@ def unwritable(error: Exception, folder: str) -> InvalidInputError | None:
     if match is None:
         return None
     return InvalidInputError(f"{folder} cannot be written ({match[0]}): give this user the right to write there, or name another folder")
+
+
+def observed_count(observed: Observation, name: str) -> int:
+    """Where Spark finds out only while it runs that there is no row, it leaves the count away, and then fails to give it."""
+    try:
+        return int(observed.get.get(name, 0))
+    except Exception as error:
+        if "PythonSQLUtils.toPyRow" not in str(error):
+            raise
+        return 0
 
 
 def _raised_by_a_task(text: str) -> OpalError | None:

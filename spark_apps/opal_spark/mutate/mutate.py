@@ -18,7 +18,7 @@ from opal_lake.mutate.mutation import Merged, Work, open_place, run_mutation
 from opal_lake.mutate.place import MasterFile
 from opal_lake.storage.spark_path import hadoop_uri
 from opal_spark.engine.columns import quoted
-from opal_spark.engine.failures import spark_errors
+from opal_spark.engine.failures import observed_count, spark_errors
 from opal_spark.engine.session import parallelism, storage_options
 from opal_spark.mutate import decisions as rules_of
 from opal_spark.mutate.bad_rows import put_aside, refuse, refuse_unclosed
@@ -215,7 +215,7 @@ class _Merging:
         options = write_options(self.merge.job) if kind == "csv" else {"ignoreNullFields": "false"} if kind == "json" else {}
         writer = rows.write.mode("overwrite").format(kind).options(**options).partitionBy(*record.partition_by)
         writer.save(hadoop_uri(self.work.side, self.work.target))
-        return int(observed.get["rows"])
+        return observed_count(observed, "rows")
 
 
 _ACTIONS = (rules_of.INSERT, rules_of.UPDATE, rules_of.DELETE, rules_of.UNCHANGED, rules_of.UNKNOWN)

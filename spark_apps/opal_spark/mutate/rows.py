@@ -160,15 +160,18 @@ def _marked(fields: DataFrame, form: Form, job: Mutate, record: Record, *, has_o
     faults = [F.col(BAD), F.col("fault"), *(_missing(name) for name in record.ids)]
     columns = [F.struct(*[F.col(quoted(name)) for name in record.fields.names]).alias(ROW), deleted.alias(DELETED)]
     columns += [F.col(quoted(name)).alias(key(number)) for number, name in enumerate(record.ids)]
+    untimed = F.lit(not has_order and record.order is not None)
     if record.order is not None:
         order = record.order_of(record.order) if has_order else F.lit(None).cast(_order_type(fields, record))
         columns.append(order.alias(ORDER))
         if has_order:
-            faults.append(F.when(order.isNull(), F.lit(f"field {record.order!r}, the order, is no {_kind_text(record)}")))
+            if form.is_deletes and form.format == "json":  # each line says itself which fields it has
+                untimed = ~F.coalesce(F.array_contains(F.json_object_keys(_VALUE), record.order), F.lit(True))
+            faults.append(F.when(order.isNull() & ~untimed, F.lit(f"field {record.order!r}, the order, is no {_kind_text(record)}")))
     if record.by_line and form.format != "csv":
         faults += _line_breaks(record)
     bad = F.when(~F.col(HEADER), F.coalesce(*faults))
-    columns += [F.lit(not has_order and record.order is not None).alias(UNTIMED), *map(F.col, (_URI, BLOCK, RANK, HEADER))]
+    columns += [untimed.alias(UNTIMED), *map(F.col, (_URI, BLOCK, RANK, HEADER))]
     return fields.select(*columns, bad.alias(BAD), F.when(bad.isNotNull(), F.col(_VALUE)).alias(RAW))
 
 

@@ -25,7 +25,7 @@ from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_VERSION, FeedOptions
 from opal_lake.spec.table_spec import TableLayout, refuse_another_spec
 from opal_spark.engine.columns import arrow_of_spark, quoted, spark_schema
-from opal_spark.engine.failures import unwritable
+from opal_spark.engine.failures import observed_count, unwritable
 from opal_spark.inspect.check import check as check_table
 from opal_spark.mutate import mutate as mutate_folder
 from opal_spark.read.changes import changes as changed_rows
@@ -220,7 +220,7 @@ def _shown_or_exported(rows: DataFrame, job: Shown, result: JobResult) -> JobRes
         if (problem := unwritable(error, job.to)) is not None:
             raise problem from error
         raise
-    return replace(result, counts={"rows": int(observed.get["rows"])}, notes=(f"exported to {job.to} as {job.format}",))
+    return replace(result, counts={"rows": observed_count(observed, "rows")}, notes=(f"exported to {job.to} as {job.format}",))
 
 
 def _check_target(to: str, uri: str) -> None:

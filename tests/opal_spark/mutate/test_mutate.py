@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from opal_lake.errors import InvalidInputError
 from opal_lake.mutate.properties import arguments_of, parse_properties
 from opal_spark.mutate import read_master
 from tests.opal_spark.mutate.folders import cells, put, run
@@ -143,3 +144,18 @@ def test_a_master_is_made_by_its_first_increments(spark: SparkSession, tmp_path:
     rows = spark.read.parquet(str(tmp_path / "master")).orderBy("id").collect()
     assert [(row.id, row.v, row.day) for row in rows] == [("1", "b", "tue"), ("2", "c", "mon")]
     assert (result.counts["inserts"], result.counts["superseded"]) == (2, 1)
+
+
+@pytest.mark.parametrize("partition_by", [[], ["v"]])
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_deletes_of_ids_alone_may_empty_the_master(spark: SparkSession, tmp_path: Path, kind: str, partition_by: list[str]) -> None:
+    arguments = {"ids": ["id"], "order": "at", "schema": "id STRING, at BIGINT, v STRING", "delete_prefix": "del", "format": kind}
+    arguments |= {"partition_by": partition_by}
+    put(tmp_path / "incr" / "a.json", '{"id": "1", "at": 5, "v": "x"}\n{"id": "2", "at": 5, "v": "y"}\n')
+    assert run(spark, tmp_path, **arguments).counts["inserts"] == 2
+    put(tmp_path / "incr" / "del_b.json", '{"id": "1"}\n{"id": "2"}\n{"id": "3"}\n')
+    counts = run(spark, tmp_path, **arguments).counts
+    assert (counts["deletes"], counts["deletes_of_unknown"], counts["rows_written"]) == (2, 1, 0)
+    put(tmp_path / "incr" / "del_c.json", '{"id": "1", "at": null}\n')
+    with pytest.raises(InvalidInputError, match="field 'at', the order, is no bigint"):
+        run(spark, tmp_path, **arguments)
