@@ -134,6 +134,15 @@ class Watermark:
     updated_ts: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumer:
+    """How far somebody is who reads events in their order; retention waits for him. `moved_ts`: when he moved last, or began."""
+
+    consumer: str
+    seq: int
+    moved_ts: int
+
+
 class Store(Protocol):
     """Where events are kept. LakeChime checks arguments and asks a store; the SQL and the HTTP store pass one suite of tests."""
 
@@ -154,6 +163,8 @@ class Store(Protocol):
     def watermark(self, consumer: str, key: str) -> Watermark | None: ...
 
     def watermarks(self, consumer: str) -> dict[str, Watermark]: ...
+
+    def consumers(self, limit: int) -> list[Consumer]: ...
 
     def put_watermark(self, consumer: str, key: str, value: JsonValue, *, expected: int | None) -> Watermark: ...
 

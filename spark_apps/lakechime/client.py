@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from lakechime.answers import (
+    Consumer,
     EventsBetween,
     Filter,
     Found,
@@ -19,7 +20,7 @@ from lakechime.answers import (
     Watermark,
     table_name,
 )
-from lakechime.errors import InvalidEventError
+from lakechime.errors import InvalidEventError, NotFoundError
 from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, JsonValue, check_name, check_number, checked_partition, checked_tags
 
 MAX_LIMIT = 10_000
@@ -81,8 +82,7 @@ class LakeChime:
         limit: int = 1000,
     ) -> Page:
         """Events with after < seq <= until, ascending by seq."""
-        if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
-            raise InvalidEventError(f"limit={limit} is outside of 1 to {MAX_LIMIT:,}; ask page by page")
+        _check_limit(limit)
         check_number("after", after)
         if until is not None:
             check_number("until", until)
@@ -142,6 +142,20 @@ class LakeChime:
         """By key."""
         return self._store.watermarks(check_name("consumer", consumer))
 
+    def consumers(self, limit: int = 1000) -> list[Consumer]:
+        """Those who read events in their order (watermark `events`), the furthest behind first: retention waits for them."""
+        _check_limit(limit)
+        return self._store.consumers(limit)
+
+    def forget(self, consumer: str) -> list[str]:
+        """Delete all watermarks of a consumer that is gone for good, and say which there were. If it comes back, it begins anew."""
+        there = self.watermarks(consumer)
+        if not there:
+            raise NotFoundError(f"consumer {consumer} has no watermark; `lakechime consumers` shows which there are")
+        for key, watermark in there.items():
+            self.delete_watermark(consumer, key, expected=watermark.revision)
+        return list(there)
+
     def put_watermark(self, consumer: str, key: str, value: JsonValue, *, expected: int | None) -> Watermark:
         """Set it, if its revision is still the one that was read (None: there is none yet); else ConflictError."""
         if expected is not None:
@@ -172,6 +186,11 @@ class LakeChime:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _check_limit(limit: int) -> None:
+    if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
+        raise InvalidEventError(f"limit={limit} is outside of 1 to {MAX_LIMIT:,}; ask page by page")
 
 
 def checked_key(key: str) -> str:

@@ -83,6 +83,7 @@ def load(database: Database, first: int, last: int) -> None:
     """Events with first < seq <= last: of a thousand tables in turn, and of a day after the other in each. One in ten is complete."""
     operation, complete = tag_keys(OPERATION)[0], tag_keys(COMPLETE)[0]
     with database.engine.begin() as connection:
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # millions in one statement
         connection.exec_driver_sql("CREATE TEMP TABLE days (n bigint, text text, key varchar(22)) ON COMMIT DROP")
         days = [(number, f'["{day(number)}"]', partition_key((day(number),))) for number in range(DAYS)]
         connection.exec_driver_sql("INSERT INTO days VALUES (%s, %s, %s)", days)
@@ -105,6 +106,7 @@ def load(database: Database, first: int, last: int) -> None:
                 f"SELECT 1000000 + s %% {TABLES}, '{key}', s FROM generate_series({first + 1}, {last}) AS s WHERE s %% {every} = 0"
             )
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("SET statement_timeout = 0")
         connection.exec_driver_sql("VACUUM ANALYZE")
 
 

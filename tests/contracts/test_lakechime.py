@@ -409,6 +409,27 @@ def test_what_a_consumer_has_not_passed_stays(chime: LakeChime) -> None:
     assert chime.expire(1 << 60, keep_unseen=False) == 2
 
 
+def test_consumers_are_told_from_the_furthest_behind_on(chime: LakeChime) -> None:
+    assert chime.consumers() == []
+    for consumer, value in (("fast", 10), ("slow", 9), ("slower", 2)):
+        chime.put_watermark(consumer, "events", value, expected=None)
+    chime.put_watermark("slower", "version", 1, expected=None)
+    chime.put_watermark("other kind", "events", "none", expected=None)
+    assert [(found.consumer, found.seq) for found in chime.consumers()] == [("slower", 2), ("slow", 9), ("fast", 10)]
+    assert [found.consumer for found in chime.consumers(1)] == ["slower"]
+    with pytest.raises(InvalidEventError, match="limit=0 is outside of 1 to"):
+        chime.consumers(0)
+
+
+def test_a_consumer_that_is_gone_is_forgotten(chime: LakeChime) -> None:
+    chime.put_watermark("gone", "events", 2, expected=None)
+    chime.put_watermark("gone", "claims", {}, expected=None)
+    assert chime.forget("gone") == ["claims", "events"]
+    assert chime.consumers() == []
+    with pytest.raises(NotFoundError, match="consumer gone has no watermark"):
+        chime.forget("gone")
+
+
 def test_names_are_only_names(chime: LakeChime) -> None:
     event = made(1, table=HOSTILE, partition=(HOSTILE,), tags={HOSTILE: HOSTILE}, cluster=HOSTILE)
     chime.register([event])

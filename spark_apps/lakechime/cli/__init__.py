@@ -13,6 +13,7 @@ MODULES = (
     "lakechime.cli.events",
     "lakechime.cli.serve",
     "lakechime.cli.token",
+    "lakechime.cli.consumers",
     "lakechime.cli.keep",
 )
 

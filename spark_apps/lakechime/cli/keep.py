@@ -1,16 +1,22 @@
 """The verbs that keep the database: what may go, its tables, and whether it is well."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from lakechime.cli.command import KEEP, add_verb, database_url, is_service, open_client, show
+from lakechime.cli.command import KEEP, add_verb, database_url, is_service, moment_text, open_client, show
+from lakechime.cli.consumers import consumer_json
 from lakechime.errors import InvalidEventError
 from opal_lake.cli.command import Verb, Verbs
-from opal_lake.cli.render import Style
+from opal_lake.cli.render import Style, escaped
 from opal_lake.clock import SystemClock
 from opal_lake.duration import parse_duration
 from opal_lake.errors import count_text
 
+if TYPE_CHECKING:
+    from lakechime.client import LakeChime
+
+MAX_NAMED = 5  # consumers that hold back retention
 _MS = 1000
 
 
@@ -37,7 +43,29 @@ def expire(args: argparse.Namespace) -> None:
     before_ms = (SystemClock().now_us() - parse_duration(args.older_than, name="--older-than")) // _MS
     with open_client(args) as client:
         gone = client.expire(max(before_ms, 0), keep_unseen=not args.unseen)
-    show(args, {"expired": gone}, lambda style: [style.good(f"deleted {count_text(gone, 'event')}")])
+        holding = [] if args.unseen else _holding(client, before_ms)
+    show(args, {"expired": gone, "waited_for": holding}, lambda style: _expired(gone, holding, style))
+
+
+def _holding(client: "LakeChime", before_ms: int) -> list[dict[str, Any]]:
+    """Of those furthest behind, who has not passed an event that is old enough to go."""
+    head = client.head()
+    found = []
+    for consumer in client.consumers(MAX_NAMED):
+        waiting = client.events(after=max(consumer.seq, 0), limit=1).events
+        if not waiting or (waiting[0].event.event_ts or 0) >= before_ms:
+            break
+        found.append(consumer_json(consumer, head))
+    return found
+
+
+def _expired(gone: int, holding: Sequence[Mapping[str, Any]], style: Style) -> Iterator[str]:
+    yield style.good(f"deleted {count_text(gone, 'event')}")
+    for row in holding:
+        behind, moved = count_text(row["behind"], "event"), moment_text(row["moved_ts"])
+        yield style.warn(f"kept for {escaped(row['consumer'])}: it is at {row['seq']}, {behind} behind, and moved last at {moved}")
+    if holding:
+        yield style.faint("a consumer that is gone for good: lakechime forget CONSUMER --yes")
 
 
 def _add_migrate(verbs: Verbs) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from lakechime.answers import EventsBetween, Filter, Found, Interest, Outbox, Page, Registered, SeenPage, TableState, Watermark
+from lakechime.answers import Consumer, EventsBetween, Filter, Found, Interest, Outbox, Page, Registered, SeenPage, TableState, Watermark
 from lakechime.event import DataChangeEvent, JsonValue
 from lakechime.remote.transport import Transport, encoded
 from lakechime.remote.wire import (
@@ -86,6 +86,9 @@ class HttpStore:
     def watermarks(self, consumer: str) -> dict[str, Watermark]:
         found = self.transport.get(f"{V1}/watermarks", consumer=consumer)["watermarks"]
         return {watermark["key"]: watermark_of(watermark) for watermark in found}
+
+    def consumers(self, limit: int) -> list[Consumer]:
+        return [Consumer(**found) for found in self.transport.get(f"{V1}/consumers", limit=limit)["consumers"]]
 
     def put_watermark(self, consumer: str, key: str, value: JsonValue, *, expected: int | None) -> Watermark:
         body = {"consumer": consumer, "key": key, "value": value, "expected": expected}

@@ -217,6 +217,12 @@ class ConsumerQuery(Strict):
     consumer: Name
 
 
+class ConsumersQuery(Strict):
+    """How many consumers."""
+
+    limit: Limit = 1000
+
+
 class WatermarkQuery(ConsumerQuery):
     """Which watermark."""
 
@@ -258,6 +264,20 @@ class Watermarks(BaseModel):
     """All of a consumer, by key."""
 
     watermarks: list[Watermark]
+
+
+class Consumer(BaseModel):
+    """How far somebody is who reads events in their order. `moved_ts`: when he moved last, or began."""
+
+    consumer: str
+    seq: int
+    moved_ts: Long
+
+
+class Consumers(BaseModel):
+    """The furthest behind first."""
+
+    consumers: list[Consumer]
 
 
 class PartitionTriggerBody(Strict):

@@ -6,11 +6,11 @@ from typing import Any
 
 from sqlalchemy import Connection, case, delete, func, select, update
 
-from lakechime.answers import SEEN_EVENTS
 from lakechime.store.database.recordset import LONG, TEXT, recordset, rows_text
 from lakechime.store.database.statements import EXPIRED
 from lakechime.store.digests import tag_keys
-from lakechime.store.schema import event_tags, events, meta, tables, watermarks
+from lakechime.store.schema import event_tags, events, meta, tables
+from lakechime.store.watermarks import read_consumers
 
 BATCH = 1_000
 
@@ -21,10 +21,7 @@ def last_expirable(connection: Connection, older_than_ms: int, *, keep_unseen: b
     kept = connection.execute(first_kept).scalar()
     last = connection.execute(select(func.coalesce(func.max(events.c.seq), 0))).scalar_one() if kept is None else kept - 1
     if keep_unseen:
-        values = connection.execute(
-            select(watermarks.c.value).where(watermarks.c.key == SEEN_EVENTS, watermarks.c.value.is_not(None))
-        ).scalars()
-        last = min([last, *(int(value) for value in values if value.lstrip("-").isdigit())])
+        last = min([last, *(consumer.seq for consumer in read_consumers(connection)[:1])])
     return int(last)
 
 

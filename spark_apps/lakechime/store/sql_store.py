@@ -7,7 +7,7 @@ from functools import partial
 
 from sqlalchemy import Connection, Table, func, select, update
 
-from lakechime.answers import EventsBetween, Filter, Found, Interest, Outbox, Page, Registered, SeenPage, TableState, Watermark
+from lakechime.answers import Consumer, EventsBetween, Filter, Found, Interest, Outbox, Page, Registered, SeenPage, TableState, Watermark
 from lakechime.event import DataChangeEvent, JsonValue
 from lakechime.store import watermarks
 from lakechime.store.database.engine import Database, check_revision, open_database
@@ -113,6 +113,9 @@ class SqlStore:
 
     def watermarks(self, consumer: str) -> dict[str, Watermark]:
         return self.database.read(lambda connection: watermarks.read_watermarks(connection, consumer))
+
+    def consumers(self, limit: int) -> list[Consumer]:
+        return self.database.read(watermarks.read_consumers)[:limit]
 
     def put_watermark(self, consumer: str, key: str, value: JsonValue, *, expected: int | None) -> Watermark:
         wanted = Watermark(consumer=consumer, key=key, value=value, revision=0, updated_ts=0)

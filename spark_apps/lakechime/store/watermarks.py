@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select, update
 
-from lakechime.answers import Watermark
+from lakechime.answers import SEEN_EVENTS, Consumer, Watermark
 from lakechime.errors import ConflictError, InvalidEventError, NotFoundError
 from lakechime.event import JsonValue
 from lakechime.store.database.recordset import insert_into
@@ -36,6 +36,15 @@ def read_watermark(connection: Connection, consumer: str, key: str) -> Watermark
 def read_watermarks(connection: Connection, consumer: str) -> dict[str, Watermark]:
     chosen = select(watermarks).where(watermarks.c.consumer == consumer, watermarks.c.value.is_not(None)).order_by(watermarks.c.key)
     return {row.key: _watermark(row) for row in connection.execute(chosen)}
+
+
+def read_consumers(connection: Connection) -> list[Consumer]:
+    """Of everybody who reads events in their order, whoever is furthest behind first. A value that is no seq holds nothing back."""
+    rows = connection.execute(select(watermarks).where(watermarks.c.key == SEEN_EVENTS, watermarks.c.value.is_not(None)))
+    found = [
+        Consumer(consumer=row.consumer, seq=int(row.value), moved_ts=row.updated_ts) for row in rows if row.value.lstrip("-").isdigit()
+    ]
+    return sorted(found, key=lambda consumer: (consumer.seq, consumer.consumer))
 
 
 def put_watermark(connection: Connection, wanted: Watermark, expected: int | None) -> Watermark:

@@ -49,7 +49,7 @@ def line(number: int, **more: Any) -> str:
 
 def test_without_a_command_it_shows_all_of_them_with_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
     page = run(capsys)
-    for name in ("register", "events", "serve", "token", "expire", "migrate", "check"):
+    for name in ("register", "events", "serve", "token", "consumers", "forget", "expire", "migrate", "check"):
         assert re.search(rf"^  {name} ", page, re.MULTILINE)
     assert all(meaning in page for meaning in MEANINGS.values())
     assert max(map(len, page.splitlines())) <= 140
@@ -154,9 +154,36 @@ def test_the_database_is_kept(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert "3 events" in run(capsys, "check")
     assert run(capsys, "expire", "--older-than", "1d") == "deleted 0 events\n"
     time.sleep(0.01)
-    assert json.loads(run(capsys, "expire", "--older-than", "0s", "--json")) == {"expired": 2}  # the newest of each table stays
+    assert json.loads(run(capsys, "expire", "--older-than", "0s", "--json")) == {
+        "expired": 2,
+        "waited_for": [],
+    }  # the newest of each table stays
     assert "add --yes" in run(capsys, "migrate", "--to", "base", code=INPUT)
     assert run(capsys, "migrate", "--to", "base", "--yes").endswith(" to no tables\n")
+
+
+def test_expire_says_whom_it_waits_for_and_who_is_gone_is_forgotten(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, database: str
+) -> None:
+    feed(monkeypatch, *map(line, range(1, 4)))
+    run(capsys, "register", "-")
+    assert "no consumer keeps a watermark" in run(capsys, "consumers")
+    with LakeChime.open(database) as client:
+        client.put_watermark("report", "events", 1, expected=None)
+        client.put_watermark("quick", "events", 3, expected=None)
+    assert [(row["consumer"], row["seq"], row["behind"]) for row in json.loads(run(capsys, "consumers", "--json"))] == [
+        ("report", 1, 2),
+        ("quick", 3, 0),
+    ]
+    time.sleep(0.01)
+    told = run(capsys, "expire", "--older-than", "0s").splitlines()
+    assert told[0] == "deleted 1 event"
+    assert told[1].startswith("kept for report: it is at 1, 2 events behind, and moved last at 20")
+    assert told[2:] == ["a consumer that is gone for good: lakechime forget CONSUMER --yes"]
+    assert "(its watermarks: events); add --yes" in run(capsys, "forget", "report", code=INPUT)
+    assert run(capsys, "forget", "report", "--yes") == "deleted 1 watermark of report\n"
+    assert "consumer report has no watermark" in run(capsys, "forget", "report", "--yes", code=INPUT)
+    assert run(capsys, "expire", "--older-than", "0s") == "deleted 1 event\n"
 
 
 def test_a_service_is_one_more_database(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

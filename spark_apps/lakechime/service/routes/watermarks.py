@@ -1,5 +1,6 @@
 """How far consumers are."""
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Response
@@ -30,6 +31,11 @@ def _reading(access: Access) -> APIRouter:
             return {"watermarks": [watermark_json(watermark) for watermark in client.watermarks(asked.consumer).values()]}
 
         return await backend.answer(found)
+
+    @reading.get("/consumers", response_model=models.Consumers)
+    async def consumers(asked: Annotated[models.ConsumersQuery, InUrl()], backend: AnyBackend) -> Response:
+        """Whom retention waits for, the furthest behind first."""
+        return await backend.answer(lambda client: {"consumers": [asdict(consumer) for consumer in client.consumers(asked.limit)]})
 
     @reading.get("/watermark", response_model=models.WatermarkAnswer)
     async def watermark(asked: Annotated[models.WatermarkQuery, InUrl()], backend: AnyBackend) -> Response:
