@@ -3,7 +3,6 @@
 from typing import Any
 
 from airflow.sdk import BaseOperatorLink
-from airflow.sdk.execution_time.xcom import XCom
 
 
 class SparkUILink(BaseOperatorLink):
@@ -13,4 +12,6 @@ class SparkUILink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The URL that the job reported while it ran. Airflow asks again at the end, and replaces the link with the answer."""
+        from airflow.sdk.execution_time.xcom import XCom
+
         return str(XCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")

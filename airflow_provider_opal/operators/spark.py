@@ -18,7 +18,6 @@ from airflow.sdk import CronPartitionTimetable, PartitionedAssetTimetable
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, distinct
-from airflow_provider_opal.events.commits import register_commits
 from airflow_provider_opal.generation import end_generation, generation_of
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.hooks.opal import OpalHook
@@ -188,6 +187,8 @@ class OpalSparkOperator(SparkSubmitOperator):
             self.log.log(self.note_level, "%s", note)
         self.log.info("%s of %s: version %s, %s", result.operation, result.table, result.version, dict(result.counts))
         if self.changes_view() and self.lakechime_conn_id is not None and result.version is not None:
+            from airflow_provider_opal.events.commits import register_commits
+
             register_commits(self.opal, self.table, self.lakechime_conn_id, self.log)
         end_generation(context)
         return json.loads(result.to_json())  # type: ignore[no-any-return]  # lists and dicts alone, as another task gets them

@@ -15,7 +15,6 @@ from airflow_provider_opal.events.moments import moment_ms
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
 from airflow_provider_opal.sensors.waiting import defer_within
 from airflow_provider_opal.templated import is_templated
-from airflow_provider_opal.triggers.events import EventsTrigger, TicksTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -116,6 +115,8 @@ class PartitionTriggerSensor(BaseSensorOperator):
         return True
 
     def _trigger(self) -> "BaseTrigger":
+        from airflow_provider_opal.triggers.events import EventsTrigger, TicksTrigger
+
         what: dict[str, Any] = {"lakechime_conn_id": self.lakechime_conn_id, "partition": list(self.partition), "tags": dict(self.tags)}
         if self.frequency is None or self.frequency_unit is None:
             return EventsTrigger(tables=[(self.cluster, self.table)], after=0, poke_interval_s=self.poke_interval, **what)

@@ -1,6 +1,7 @@
 """SnapshotTriggerSensor: waits until a table has versions that a consumer has not seen, or tables have events, and says which.
 
-Only versions that changed the view count: `OpalHook.versions_after`.
+Only versions that changed the view count: `OpalHook.versions_after`. Deferred, it waits in `triggers.snapshot` for versions, in
+`triggers.events` for events, and goes on in `resume`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,23 +13,21 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_CONN_ID, distinct, known_assets, opal_asset
-from airflow_provider_opal.events.consumer import EventConsumer
 from airflow_provider_opal.events.handover import EVENTS_KEY, hand_over
 from airflow_provider_opal.events.interest import checked_mode, checked_tables, checked_tags, foreign_assets, table_pairs
 from airflow_provider_opal.events.runs import Start, checked_start, default_consumer
-from airflow_provider_opal.events.state import AssetState, state_of
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.sensors.waiting import defer_within
 from airflow_provider_opal.templated import is_templated
-from airflow_provider_opal.triggers.events import EventsTrigger
-from airflow_provider_opal.triggers.snapshot import SnapshotTrigger
-from airflow_provider_opal.watermark import Watermark, first_version, wait_for_table, was_waited_for
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
     from airflow.triggers.base import BaseTrigger
 
+    from airflow_provider_opal.events.consumer import EventConsumer
+    from airflow_provider_opal.events.state import State
+    from airflow_provider_opal.watermark import Watermark
     from lakechime import DataChangeEvent, LakeChime
 
 Found = dict[str, Any]
@@ -128,6 +127,9 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=found is not None, xcom_value=found)
 
     def _trigger(self, context: "Context") -> "BaseTrigger":
+        from airflow_provider_opal.triggers.events import EventsTrigger
+        from airflow_provider_opal.triggers.snapshot import SnapshotTrigger
+
         if not self.of_events:
             return SnapshotTrigger(
                 table=str(self.table),
@@ -171,7 +173,10 @@ class SnapshotTriggerSensor(BaseSensorOperator):
     def _pairs(self) -> list[tuple[str, str]]:
         return table_pairs([self.table] if self.tables is None else checked_tables(self.tables), self.cluster)
 
-    def _event_consumer(self, context: "Context", client: "LakeChime") -> EventConsumer:
+    def _event_consumer(self, context: "Context", client: "LakeChime") -> "EventConsumer":
+        from airflow_provider_opal.events.consumer import EventConsumer
+        from airflow_provider_opal.events.state import AssetState
+
         name = self._consumer(context)
         return EventConsumer(
             context=context,
@@ -187,8 +192,10 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         )
 
     def _versions(self, context: "Context") -> Found | None:
+        from airflow_provider_opal.watermark import wait_for_table
+
         if not OpalHook(self.opal_conn_id).exists(str(self.table)):
-            if wait_for_table(state_of(context, self.asset, self._consumer(context), self.lakechime_conn_id)):
+            if wait_for_table(self._state(context)):
                 self.log.info("%s is not there yet; waiting for it", self.table)
             return None
         if (kept := self._watermark(context).given()) is not None:
@@ -199,12 +206,21 @@ class SnapshotTriggerSensor(BaseSensorOperator):
     def _consumer(self, context: "Context") -> str:
         return self.consumer or default_consumer(context)
 
-    def _watermark(self, context: "Context") -> Watermark:
+    def _state(self, context: "Context") -> "State":
+        from airflow_provider_opal.events.state import state_of
+
+        return state_of(context, self.asset, self._consumer(context), self.lakechime_conn_id)
+
+    def _watermark(self, context: "Context") -> "Watermark":
+        from airflow_provider_opal.watermark import Watermark
+
         return Watermark.of(context, str(self.table), self.opal_conn_id, self.consumer, self.lakechime_conn_id)
 
     def _seen(self, context: "Context") -> int:
         """Of a table that was waited for everything is new, unless the start is a number."""
-        waited = was_waited_for(state_of(context, self.asset, self._consumer(context), self.lakechime_conn_id))
+        from airflow_provider_opal.watermark import first_version, was_waited_for
+
+        waited = was_waited_for(self._state(context))
         start: Start = "all" if waited and self.start == "head" else self.start
         first = partial(first_version, start, self.opal_conn_id, str(self.table))
         return self._watermark(context).seen(first) if OpalHook(self.opal_conn_id).exists(str(self.table)) else first()

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_opal.events.consumer import seq_of
 from airflow_provider_opal.events.runs import give_to, given_to
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
-from lakechime.answers import SEEN_EVENTS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -39,7 +37,9 @@ class AcknowledgeOperator(BaseOperator):
 
     def execute(self, context: "Context") -> int:
         """Returns where the range ends: the watermark is there, or was."""
+        from airflow_provider_opal.events.consumer import seq_of
         from lakechime import ConflictError
+        from lakechime.answers import SEEN_EVENTS
 
         given = context["ti"].xcom_pull(task_ids=self.sensor)
         if not isinstance(given, dict) or not {"from", "to"} <= given.keys():

@@ -9,16 +9,15 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_opal.assets import DEFAULT_CLUSTER, distinct, lakechime_asset
-from airflow_provider_opal.events.consumer import EventConsumer, check_expired, seq_of
 from airflow_provider_opal.events.interest import asset_keys, checked_tables, checked_tags, table_pairs
 from airflow_provider_opal.events.runs import Start, checked_start, default_consumer
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
-from airflow_provider_opal.triggers.events import EventsTrigger
 from opal_lake.job.operations.values import Span, span_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
 
+    from airflow_provider_opal.events.consumer import EventConsumer
     from lakechime import DataChangeEvent, LakeChime
     from lakechime.event import JsonValue
 
@@ -72,6 +71,8 @@ class RelayOperator(BaseOperator):
 
     def execute(self, context: "Context") -> dict[str, int]:
         """Returns the range that was emitted, as {"from": a, "to": b}, and how many asset events that were."""
+        from airflow_provider_opal.events.consumer import EventConsumer, check_expired, seq_of
+
         consumer = self.consumer or f"relay.{default_consumer(context)}"
         with closing(LakeChimeHook(self.lakechime_conn_id).get_conn()) as client:
             what: Any = {"tables": self.tables, "tags": self.tags, "start": self.start, "max_events": self.max_events}
@@ -95,8 +96,10 @@ class RelayOperator(BaseOperator):
             raise AirflowSkipException(f"nothing is new; the next run goes on waiting for {', '.join(table for _, table in self.tables)}")
         return self.execute(context)
 
-    def _settle(self, context: "Context", reader: EventConsumer) -> None:
+    def _settle(self, context: "Context", reader: "EventConsumer") -> None:
         """Move the watermark over what an earlier run has emitted, if it has."""
+        from airflow_provider_opal.events.consumer import seq_of
+
         kept = reader.client.watermark(reader.consumer, PENDING)
         pending = kept.value if kept is not None else None
         if not isinstance(pending, dict) or int(pending["to"]) <= seq_of(reader.watermark()):
@@ -119,6 +122,8 @@ class RelayOperator(BaseOperator):
         client.put_watermark(consumer, PENDING, pending, expected=None if kept is None else kept.revision)
 
     def _wait(self, after: int) -> None:
+        from airflow_provider_opal.triggers.events import EventsTrigger
+
         trigger = EventsTrigger(
             lakechime_conn_id=self.lakechime_conn_id,
             tables=self.tables,

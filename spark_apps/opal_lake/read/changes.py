@@ -26,8 +26,8 @@ from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.change_range import VersionRange, commits_of
+from opal_lake.read.difference import difference, visible_rows
 from opal_lake.read.read import FileRead, files_by_keys
-from opal_lake.read.visible_rows import difference, visible_rows
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS, Storage
 

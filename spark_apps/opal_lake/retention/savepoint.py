@@ -1,4 +1,7 @@
-"""Savepoints: versions with a name, which stay readable when retention lets the versions around them go."""
+"""Savepoints: versions with a name, which stay readable when retention lets the versions around them go.
+
+Here they are named and released. That their version stays readable says `log.version_window`, that its files stay `live_files`.
+"""
 
 import re
 from collections.abc import Sequence

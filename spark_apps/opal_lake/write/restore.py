@@ -19,7 +19,7 @@ from opal_lake.log.lists import RESTORED_LISTS, restored_line
 from opal_lake.log.sections import write_side
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable, readable_text
-from opal_lake.read.visible_rows import count_rows, difference
+from opal_lake.read.difference import count_rows, difference
 from opal_lake.spec.business_snapshots import BusinessSnapshots
 
 OPERATION = "restore"

@@ -38,7 +38,7 @@ class DeleteCondition:
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise InvalidInputError(
                 f"the table's delete condition {condition!r} compares column {column!r} with a value that is no {kind}, and a "
-                "stream does not convert it; write it as a {kind}"
+                f"stream does not convert it; write it as {kind}"
             ) from error
 
     def of(self, rows: pa.Table) -> pa.Array:

@@ -1,6 +1,7 @@
 """Version 1 of the YAML files, as pydantic models. Their descriptions are what an editor shows (opal-v1.schema.json).
 
-A key of `Options` becomes the argument of its name of `opal_dag` (`yaml/build.py`, `templates/pipeline.py`).
+A key of `MaintenanceModel` is one of `UpkeepPolicy`, too (`opal_lake/job/operations/upkeep.py`). A key of `Options` becomes
+the argument of its name of `opal_dag` (`yaml/build.py`, `templates/pipeline.py`).
 """
 
 from collections.abc import Mapping
