@@ -1,7 +1,8 @@
-"""The service within a real api-server: Airflow's users and their roles, by Airflow's own login."""
+"""The service within a real api-server, over its own SQLite file and over PostgreSQL: Airflow's users and roles, by Airflow's own login."""
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import httpx
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from airflow_provider_opal.demo.local_airflow import LocalAirflow, local_airflow
 from lakechime import AccessError, DataChangeEvent, LakeChime, TableFormat
 from tests.fixtures_lakechime import fuzz
+from tests.fixtures_postgres import USER, Postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.chained]
 
@@ -27,9 +29,29 @@ ADMIN = [("GET", "/v1/tokens"), ("POST", "/v1/tokens"), ("DELETE", "/v1/tokens/n
 BODIES = {"/v1/events": {"events": []}, "/v1/watermark": {"consumer": "c", "value": 1}, "/v1/expire": {"older_than_ms": 0}}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behind:
+    """The database behind the mounted service: how it is opened, and what Airflow has to know of it."""
+
+    url: str | None
+    settings: dict[str, str]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def behind(request: pytest.FixtureRequest) -> Behind:
+    """The embedded one needs no setting."""
+    if request.param == "sqlite":
+        return Behind(url=None, settings={})
+    server: Postgres = request.getfixturevalue("postgres")
+    url = server.new_database()
+    where = {"conn_type": "lakechime", "host": "127.0.0.1", "port": server.port, "schema": url.rpartition("/")[2]}
+    connection = json.dumps({**where, "login": USER, "password": server.password})
+    return Behind(url=url, settings={"AIRFLOW_CONN_LAKECHIME_DEFAULT": connection})
+
+
 @pytest.fixture(scope="module")
-def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirflow]:
-    settings = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{name}" for name in USERS)}
+def airflow(behind: Behind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirflow]:
+    settings = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{name}" for name in USERS), **behind.settings}
     home = tmp_path_factory.mktemp("airflow")
     with local_airflow(home, tmp_path_factory.mktemp("dags"), settings, components=["api-server"]) as running:
         yield running
@@ -66,12 +88,12 @@ def test_roles_of_airflow_open_what_they_allow(airflow: LocalAirflow, tokens: di
             assert refused is (name in ("user", "viewer")), (name, method, path)
 
 
-def test_the_client_speaks_to_it_as_to_any_service(airflow: LocalAirflow, tokens: dict[str, str]) -> None:
+def test_the_client_speaks_to_it_as_to_any_service(behind: Behind, airflow: LocalAirflow, tokens: dict[str, str]) -> None:
     with LakeChime.open(f"{airflow.url}/lakechime", token=tokens["op"]) as client:
         [registered] = client.register([EVENT])
         assert client.events(["shop.orders"]).events == (registered,)
-    with LakeChime.open(f"sqlite:///{airflow.home}/lakechime.db") as embedded:
-        assert embedded.events().events == (registered,)
+    with LakeChime.open(behind.url or f"sqlite:///{airflow.home}/lakechime.db") as database:
+        assert database.events().events == (registered,)
     with LakeChime.open(f"{airflow.url}/lakechime", token=tokens["viewer"]) as viewer:
         assert viewer.head() == registered.event.seq
         with pytest.raises(AccessError, match="Forbidden"):
