@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from opal_lake.clock import ManualClock
+from opal_lake.data import column_read, data_file
 from opal_lake.inspect.check import check_table
 from opal_lake.log import sections, visibility
 from opal_lake.log.commit_log import CommitLog
@@ -32,12 +33,15 @@ def _say_seed() -> None:
 
 @pytest.fixture(params=[1, 32], ids=["bases at every checkpoint", "bases now and then"])
 def _fold_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every checkpoint: also lists and bases in as many files as there can be."""
+    """At every checkpoint: also lists and bases in as many files as there can be, and of data files the pages alone that are needed."""
     monkeypatch.setattr(visibility, "FOLD_AT_LOGS", request.param)
     if request.param == 1:
         monkeypatch.setattr(visibility, "SMALL_BASE_BYTES", 0)
         monkeypatch.setattr(visibility, "MERGE_RATIO", 0)
         monkeypatch.setattr(sections, "INLINE_BYTES", 0)
+        monkeypatch.setattr(column_read, "WHOLE_BYTES", 0)
+        monkeypatch.setattr(data_file, "INDEXED_BYTES", 0)
+        monkeypatch.setattr(data_file, "GROUP_ROWS", 3)
 
 
 @pytest.mark.usefixtures("_fold_at")

@@ -5,19 +5,26 @@ their pages. ORC has none within, so such a file is fetched and verified whole, 
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from opal_lake.data.data_file import decode_file, verify_footer
+from opal_lake.data.data_file import decode_file, may_hold, open_parquet, reading, verify_footer
+from opal_lake.data.pages.chosen_rows import read_chosen
+from opal_lake.data.pages.near_indexes import near_index
+from opal_lake.data.pages.page_index import Numbers
 from opal_lake.data.segment import DataFile
-from opal_lake.errors import NotFoundError
+from opal_lake.errors import FormatError, NotFoundError
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import missing_error, read_verified
 
 WHOLE_BYTES = 1 << 20  # of a small file one request for all is cheaper than two for a part
+_IsWanted = Callable[[pq.RowGroupMetaData, int], bool]
 _TAIL_BYTES = 64 << 10  # what Arrow's reader looks at first
 
 
@@ -32,11 +39,66 @@ def read_columns(storage: Storage, file: DataFile, spec: TableSpec, physical_col
 
 def read_near(storage: Storage, file: DataFile, spec: TableSpec, physical_columns: Sequence[str], rows: Mapping[int, BitMap]) -> pa.Table:
     """As `read_columns`, without the row groups of a Parquet file that hold none of these rows, given by segment and offset."""
-    if spec.file_format != "parquet" or file.size <= WHOLE_BYTES:
-        return read_columns(storage, file, spec, physical_columns)
+    return read_near_places(storage, file, spec, physical_columns, rows)[0]
+
+
+def read_near_places(
+    storage: Storage, file: DataFile, spec: TableSpec, physical_columns: Sequence[str], rows: Mapping[int, BitMap]
+) -> tuple[pa.Table, Numbers]:
+    """The same, and the place of each row in the file, counted from 0."""
+    if not _has_parts(file, spec):
+        table = read_columns(storage, file, spec, physical_columns)
+        return table, np.arange(table.num_rows)
     mine = {segment: rows[segment] for segment in file.segments if segment in rows}
-    with pa.PythonFile(StoredRanges(storage, file), mode="r") as ranges:
-        return decode_file(ranges, spec, physical_columns, file.path, mine)
+    return _read_groups(storage, file, spec, physical_columns, lambda group, first: may_hold(group, mine))
+
+
+def read_places(storage: Storage, file: DataFile, spec: TableSpec, physical_columns: Sequence[str], places: Numbers) -> pa.Table:
+    """As `read_columns`, of the rows at these places, which ascend: of a Parquet file only the pages that hold them."""
+    if len(places) and places[-1] >= file.rows:
+        raise FormatError(f"{storage.uri}/{file.path} has {file.rows:,} rows, and none at place {places[-1]:,}; run `opal check`")
+    if not _has_parts(file, spec):
+        rows = read_columns(storage, file, spec, physical_columns)
+        with reading(file.path, spec):
+            return rows.take(pa.array(places))
+    with reading(file.path, spec):
+        index = near_index(file, partial(read_footer, storage, file))
+        columns = read_chosen(index, partial(_get_range, storage, file), physical_columns, places)
+    if others := [name for name in physical_columns if name in index.others or not index.columns]:
+        whole, at = _read_groups(storage, file, spec, others, lambda group, first: _reaches(places, first, group.num_rows))
+        rows = whole.take(pa.array(np.searchsorted(at, places)))
+        columns |= dict(zip(rows.column_names, rows.columns, strict=True))
+    return pa.table({name: columns[name] for name in physical_columns if name in columns})
+
+
+def _has_parts(file: DataFile, spec: TableSpec) -> bool:
+    return spec.file_format == "parquet" and file.size > WHOLE_BYTES
+
+
+def _reaches(places: Numbers, first: int, rows: int) -> bool:
+    """Whether one of the places is among so many rows."""
+    start, end = np.searchsorted(places, [first, first + rows])
+    return bool(start < end)
+
+
+def _read_groups(
+    storage: Storage,
+    file: DataFile,
+    spec: TableSpec,
+    physical_columns: Sequence[str],
+    is_wanted: Callable[[pq.RowGroupMetaData, int], bool],
+) -> tuple[pa.Table, Numbers]:
+    """Of a Parquet file the row groups that are wanted, by what the footer says of them and by their first rows."""
+    with pa.PythonFile(StoredRanges(storage, file), mode="r") as ranges, reading(file.path, spec):
+        parquet = open_parquet(ranges, pre_buffer=True)
+        groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
+        first = np.cumsum([0, *(group.num_rows for group in groups)], dtype=np.int64)
+        wanted = [number for number, group in enumerate(groups) if is_wanted(group, int(first[number]))]
+        names = [name for name in physical_columns if name in parquet.schema_arrow.names]
+        table = parquet.read_row_groups(wanted, columns=names).select(names)
+        table.validate()
+    places = [np.arange(first[number], first[number + 1]) for number in wanted]
+    return table, np.concatenate([np.empty(0, np.int64), *places])
 
 
 def read_footer(storage: Storage, file: DataFile, *, least: int = 0) -> bytes:
@@ -48,6 +110,15 @@ def read_footer(storage: Storage, file: DataFile, *, least: int = 0) -> bytes:
         raise missing_error(storage, file.path) from error
     verify_footer(tail[-file.footer_bytes :], file.footer_bytes, file.footer_crc32, where)
     return tail
+
+
+def _get_range(storage: Storage, file: DataFile, start: int, length: int) -> bytes:
+    if not length:
+        return b""
+    try:
+        return storage.get(file.path, start, length)
+    except NotFoundError as error:
+        raise missing_error(storage, file.path) from error
 
 
 class StoredRanges(io.RawIOBase):
@@ -74,14 +145,6 @@ class StoredRanges(io.RawIOBase):
         left = max(0, self._file.size - self._at)
         length = left if size < 0 else min(size, left)
         in_tail = self._at - (self._file.size - len(self._tail))
-        data = self._tail[in_tail : in_tail + length] if in_tail >= 0 else self._range(self._at, length)
+        data = self._tail[in_tail : in_tail + length] if in_tail >= 0 else _get_range(self._storage, self._file, self._at, length)
         self._at += len(data)
         return data
-
-    def _range(self, start: int, length: int) -> bytes:
-        if not length:
-            return b""
-        try:
-            return self._storage.get(self._file.path, start, length)
-        except NotFoundError as error:
-            raise missing_error(self._storage, self._file.path) from error

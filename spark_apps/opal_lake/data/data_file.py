@@ -6,6 +6,7 @@ tail verified, Parquet's own page checksums cover the values; page headers and O
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +25,8 @@ from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic
 from opal_lake.spec.table_spec import TableSpec
 
 GROUP_ROWS, GROUP_BYTES = 1 << 18, 128 << 20  # of a row group, which is what Spark splits and prunes by; bytes in memory
+PAGE_BYTES = 64 << 10  # encoded: of smaller ones a scan in Spark takes longer, a look-up decodes more of larger ones
+INDEXED_BYTES = 1 << 20  # in memory: fewer rows are read whole
 STRIPE_BYTES = 64 << 20
 ORC_BATCH_ROWS = 8192
 ORC_DICTIONARY_SHARE = 0.5
@@ -116,7 +119,7 @@ class FileEncoder:
         texts = dict.fromkeys(_texts(rows.schema), (None, None)) if self.spec.file_format == "parquet" else {}
         self._parts.append((rows.num_rows, bounds_of(rows, self.spec, texts)))
         if self._writer is None:
-            self._writer = _open_orc(self.sink) if self.spec.file_format == "orc" else _open_parquet(rows, self.sink, self.level)
+            self._writer = _open_orc(self.sink) if self.spec.file_format == "orc" else _open_parquet_to_write(rows, self.sink, self.level)
         if isinstance(self._writer, orc.ORCWriter):
             self._writer.write(pa.table([_compact(column) for column in rows.columns], schema=rows.schema))
         else:
@@ -147,7 +150,7 @@ def _in_file_order(table: pa.Table, spec: TableSpec) -> pa.Table:
     return ordered if ordered.schema == schema else ordered.cast(schema)
 
 
-def _open_parquet(sample: pa.Table, sink: pa.NativeFile, level: int | None) -> pq.ParquetWriter:
+def _open_parquet_to_write(sample: pa.Table, sink: pa.NativeFile, level: int | None) -> pq.ParquetWriter:
     encodings = plan_encodings(sample)
     return pq.ParquetWriter(
         sink,
@@ -158,6 +161,8 @@ def _open_parquet(sample: pa.Table, sink: pa.NativeFile, level: int | None) -> p
         column_encoding=dict.fromkeys(encodings.delta, "DELTA_BINARY_PACKED"),
         write_statistics=list(encodings.statistics),
         write_page_checksum=True,
+        write_page_index=sample.nbytes > INDEXED_BYTES,
+        data_page_size=PAGE_BYTES,
         store_decimal_as_integer=True,  # as Spark does: reads twice as fast
         store_schema=False,
     )
@@ -245,20 +250,27 @@ def decode_parts(data: Any, spec: TableSpec, path: str) -> Iterator[pa.Table]:
     return (_completed(part, spec) for part in stored_parts(pa.BufferReader(data), spec, None, path))
 
 
-def stored_parts(source: pa.NativeFile, spec: TableSpec, physical_columns: Sequence[str] | None, path: str) -> Iterator[pa.Table]:
-    """By row groups or stripes, at least one, the named physical columns (default: all) that the file has."""
-    names = physical_schema(spec).names if physical_columns is None else list(physical_columns)
+@contextmanager
+def reading(path: str, spec: TableSpec) -> Iterator[None]:
+    """Whatever a decoder says of the file at the path: an error that names it."""
     try:
-        for part in _orc_parts(source, names) if spec.file_format == "orc" else _parquet_parts(source, names):
-            part.validate()
-            yield part
+        yield
     except _READ_ERRORS as error:
         raise FormatError(f"{path} cannot be read as {spec.file_format}: {error}; restore the file from a backup") from error
 
 
-def _open_parquet_to_read(source: pa.NativeFile, *, pre_buffer: bool = False) -> pq.ParquetFile:
+def stored_parts(source: pa.NativeFile, spec: TableSpec, physical_columns: Sequence[str] | None, path: str) -> Iterator[pa.Table]:
+    """By row groups or stripes, at least one, the named physical columns (default: all) that the file has."""
+    names = physical_schema(spec).names if physical_columns is None else list(physical_columns)
+    with reading(path, spec):
+        for part in _orc_parts(source, names) if spec.file_format == "orc" else _parquet_parts(source, names):
+            part.validate()
+            yield part
+
+
+def open_parquet(source: pa.NativeFile, *, pre_buffer: bool = False, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
     """A footer that speaks of more rows than its file can hold would have memory made for them."""
-    file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=pre_buffer)
+    file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=pre_buffer, read_dictionary=[*read_dictionary])
     for rows in (file.metadata.num_rows, *(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))):
         check_rows(rows, source.size())
     return file
@@ -271,7 +283,7 @@ def _open_orc_to_read(source: pa.NativeFile) -> orc.ORCFile:
 
 
 def _parquet_parts(source: pa.NativeFile, physical_columns: list[str]) -> Iterator[pa.Table]:
-    file = _open_parquet_to_read(source)
+    file = open_parquet(source)
     names = [name for name in physical_columns if name in file.schema_arrow.names]
     if not file.num_row_groups:
         yield file.schema_arrow.empty_table().select(names)
@@ -298,34 +310,26 @@ def _completed(rows: pa.Table, spec: TableSpec) -> pa.Table:
     return rows.select(schema.names)
 
 
-def decode_file(
-    data: Any, spec: TableSpec, physical_columns: Sequence[str] | None, path: str, rows: Mapping[int, BitMap] | None = None
-) -> pa.Table:
+def decode_file(data: Any, spec: TableSpec, physical_columns: Sequence[str] | None, path: str) -> pa.Table:
     """The named physical columns (default: all) that the file has; columns younger than the file are left out.
 
-    `data` are the file's bytes, or an Arrow file that fetches them. Of a Parquet file only the row groups that may hold some of `rows`
-    (default: all) are decoded.
+    `data` are the file's bytes, or an Arrow file that fetches them.
     """
     names = physical_schema(spec).names if physical_columns is None else list(physical_columns)
     reader = data if isinstance(data, pa.NativeFile) else pa.BufferReader(data)
-    try:
-        table = _read_orc(reader, names) if spec.file_format == "orc" else _read_parquet(reader, names, rows)
+    with reading(path, spec):
+        table = _read_orc(reader, names) if spec.file_format == "orc" else _read_parquet(reader, names)
         table.validate()
-    except _READ_ERRORS as error:
-        raise FormatError(f"{path} cannot be read as {spec.file_format}: {error}; restore the file from a backup") from error
     return table
 
 
-def _read_parquet(reader: pa.NativeFile, physical_columns: list[str], rows: Mapping[int, BitMap] | None) -> pa.Table:
-    file = _open_parquet_to_read(reader, pre_buffer=isinstance(reader, pa.PythonFile))
+def _read_parquet(reader: pa.NativeFile, physical_columns: list[str]) -> pa.Table:
+    file = open_parquet(reader, pre_buffer=isinstance(reader, pa.PythonFile))
     names = [name for name in physical_columns if name in file.schema_arrow.names]
-    if rows is None:
-        return file.read(columns=names).select(names)
-    groups = [number for number in range(file.num_row_groups) if _may_hold(file.metadata.row_group(number), rows)]
-    return file.read_row_groups(groups, columns=names).select(names)
+    return file.read(columns=names).select(names)
 
 
-def _may_hold(group: pq.RowGroupMetaData, rows: Mapping[int, BitMap]) -> bool:
+def may_hold(group: pq.RowGroupMetaData, rows: Mapping[int, BitMap]) -> bool:
     """Whether the extremes of the row ids leave room for one of the rows."""
     known = {column.path_in_schema: column.statistics for column in map(group.column, range(group.num_columns))}
     segments, offsets = known.get(SEGMENT), known.get(OFFSET)

@@ -7,7 +7,8 @@ from typing import Any
 from opal_lake.checked import count, counts, crc, hash_word, word
 from opal_lake.data.bounds import Bounds
 from opal_lake.errors import FormatError
-from opal_lake.layout import PathKind, own_path
+from opal_lake.ids import segment_part
+from opal_lake.layout import PathKind, job_number, own_path
 
 MOST_SEGMENT_ROWS = 1 << 31  # offsets are 32-bit
 MOST_ROWS_A_BYTE = 4096  # of a data file or a log: columns of one value take a byte for 45 rows in Parquet, 230 in ORC, 80 events
@@ -78,6 +79,11 @@ class DataFile:
     cluster: Cluster | None = None
     codec: str = ""
     floor: int | None = None
+
+
+def is_ingested(file: DataFile) -> bool:
+    """Whether it lies as its ingest wrote it: the row at a place has that offset (I11)."""
+    return len(file.segments) == 1 and job_number(file.path) == segment_part(file.segments[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from opal_lake.data.column_read import read_near
-from opal_lake.data.columns import physical_schema, to_fields
-from opal_lake.data.segment import DataFile
+from opal_lake.data.column_read import read_near_places, read_places
+from opal_lake.data.columns import physical_schema, physical_type, to_fields
+from opal_lake.data.segment import DataFile, is_ingested
 from opal_lake.errors import FormatError, InvalidInputError, count_text
-from opal_lake.events.bitmap import Bitmaps, Marks, add_rows
+from opal_lake.events.bitmap import Bitmaps, Marks, add_rows, offsets_of
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries, same_as_next, sorted_entries
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.result_columns import chosen_fields
-from opal_lake.spec.key_hash import hash_given
+from opal_lake.spec.key_hash import given_keys, hash_keys
 from opal_lake.spec.schema import OFFSET, SEGMENT, Atomic, Field
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS
@@ -26,6 +26,7 @@ from opal_lake.storage.protocol import READERS
 _LAST = np.iinfo(np.int64).max
 
 Hashes = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int64]
 
 
 def get_rows(
@@ -33,22 +34,46 @@ def get_rows(
 ) -> pa.Table:
     """The visible rows of these keys, in their order. A key without a row has none in the result."""
     spec = snapshot.spec
-    hashes = hashes_of_keys(keys, spec)
-    newest = _newest(snapshot, cache, hashes, as_of)
+    given = _given(keys, spec)
+    hashes = hash_keys([given[field.physical] for field in spec.keys], _key_types(spec))
+    newest = _newest(snapshot, cache, _distinct(hashes), as_of)
     newest = newest.take(by_keys(newest, hashes))
     fields = chosen_fields(spec, columns)
-    return to_fields(rows_of_entries(snapshot, newest, fields), spec, fields)
+    known = {field.physical: given[field.physical] for field in fields if _is_as_stored(given, field, spec)}
+    rows = rows_of_entries(snapshot, newest, [field for field in fields if field.physical not in known])
+    at = pa.array(_ranks(newest, hashes))
+    for name, values in known.items():
+        rows = rows.append_column(name, values.take(at))
+    return to_fields(rows, spec, fields)
 
 
 def hashes_of_keys(keys: Any, spec: TableSpec) -> Hashes:
     """Of keys as a user gives them: each once, in their order."""
+    given = _given(keys, spec)
+    return _distinct(hash_keys([*given.values()], _key_types(spec)))
+
+
+def _given(keys: Any, spec: TableSpec) -> dict[str, pa.Array]:
+    """Key columns by their physical names, with the values that a user gives."""
     names = [field.name for field in spec.keys]
     keys = [keys] if isinstance(keys, Mapping | str) or not isinstance(keys, Iterable) else list(keys)
     if any(not isinstance(key, Mapping) or key.keys() != {*names} for key in keys):
         example = ", ".join(f"{name!r}: ..." for name in names)
         raise InvalidInputError(f"keys must be mappings with the key columns {', '.join(names)}, in a list: [{{{example}}}]")
-    types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
-    hashes = hash_given([[key[name] for name in names] for key in keys], types, names)
+    columns = given_keys([[key[name] for name in names] for key in keys], _key_types(spec), names)
+    return {field.physical: column for field, column in zip(spec.keys, columns, strict=True)}
+
+
+def _key_types(spec: TableSpec) -> list[Atomic]:
+    return [field.type for field in spec.keys if isinstance(field.type, Atomic)]
+
+
+def _is_as_stored(given: Mapping[str, pa.Array], field: Field, spec: TableSpec) -> bool:
+    """Whether it is a column of the key of whose values a hash tells that they are the stored ones, so that these need not be read."""
+    return field.physical in given and given[field.physical].type == physical_type(field.type, spec.file_format)
+
+
+def _distinct(hashes: Hashes) -> Hashes:
     return hashes[np.sort(np.unique(hashes, axis=0, return_index=True)[1])]
 
 
@@ -76,9 +101,13 @@ def _key_value(text: str, field: Field) -> Any:
 
 def by_keys(entries: Entries, hashes: Hashes) -> npt.NDArray[np.intp]:
     """Positions of entries in the order of their keys; those of one key as they come."""
-    rank = {key: number for number, key in enumerate(map(tuple, hashes.tolist()))}
-    ranks = np.array([rank[key] for key in zip(entries.high.tolist(), entries.low.tolist(), strict=True)], np.intp)
-    return np.argsort(ranks, kind="stable")
+    return np.argsort(_ranks(entries, hashes), kind="stable")
+
+
+def _ranks(entries: Entries, hashes: Hashes) -> npt.NDArray[np.intp]:
+    """Of each entry the place of its key, the first one of a key that comes again."""
+    rank = {key: number for number, key in reversed([*enumerate(map(tuple, hashes.tolist()))])}
+    return np.array([rank[key] for key in zip(entries.high.tolist(), entries.low.tolist(), strict=True)], np.intp)
 
 
 def rows_of_entries(snapshot: Snapshot, entries: Entries, fields: Sequence[Field]) -> pa.Table:
@@ -123,6 +152,21 @@ def _probes(hashes: Hashes, delta: int, ties: int) -> Entries:
 
 
 def _marked_rows(snapshot: Snapshot, marks: Bitmaps, physical: list[str], file: DataFile) -> pa.Table:
-    rows = read_near(snapshot.storage, file, snapshot.spec, physical, marks)
-    mine = Marks.of({segment: marks[segment] for segment in file.segments if segment in marks})
-    return rows.filter(pa.array(mine.at(rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy())))
+    mine = {segment: marks[segment] for segment in file.segments if segment in marks}
+    places, segment, offset = _places(snapshot, mine, file)
+    values = [name for name in physical if name not in (SEGMENT, OFFSET)]
+    rows = read_places(snapshot.storage, file, snapshot.spec, values, places)
+    return pa.table([*rows.columns, pa.array(segment), pa.array(offset)], names=[*rows.column_names, SEGMENT, OFFSET])
+
+
+def _places(snapshot: Snapshot, marks: Bitmaps, file: DataFile) -> tuple[Numbers, npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Of those marked rows that the file holds, where, and their ids."""
+    if is_ingested(file):
+        (segment_id,) = file.segments
+        offset = offsets_of(marks[segment_id])
+        offset = offset[offset < file.rows]
+        return offset.astype(np.int64), np.full(len(offset), segment_id, np.int64), offset.astype(np.int32)
+    ids, places = read_near_places(snapshot.storage, file, snapshot.spec, [SEGMENT, OFFSET], marks)
+    segment, offset = ids[SEGMENT].to_numpy(), ids[OFFSET].to_numpy()
+    chosen = Marks.of(marks).at(segment, offset)
+    return places[chosen], segment[chosen], offset[chosen]

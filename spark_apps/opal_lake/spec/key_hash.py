@@ -140,13 +140,13 @@ def _packed(chunk: pa.Array) -> memoryview:
     return memoryview(chunk.buffers()[-1])[start : start + len(chunk) * HASH_BYTES]
 
 
-def hash_given(keys: Sequence[Sequence[Any]], types: Sequence[Atomic], names: Sequence[str] = ()) -> npt.NDArray[np.uint64]:
-    """As `hash_keys`, of keys as a user gives them: dates and timestamps also as ISO text, timestamps with their zone."""
+def given_keys(keys: Sequence[Sequence[Any]], types: Sequence[Atomic], names: Sequence[str] = ()) -> list[pa.Array]:
+    """The columns of keys as a user gives them: dates and timestamps also as ISO text, timestamps with their zone."""
     if wrong := next((key for key in keys if len(key) != len(types)), None):
         raise InvalidInputError(f"the key has {len(types)} columns, {wrong!r} has {len(wrong)} values; give one each, in their order")
     values = zip(*keys, strict=True) if keys else [()] * len(types)
     labels = [f"key column {name}" for name in names] or [f"key value {number + 1}" for number in range(len(types))]
-    return hash_keys([_key_column(*column) for column in zip(values, types, labels, strict=True)], types)
+    return [_key_column(*column) for column in zip(values, types, labels, strict=True)]
 
 
 def _key_column(values: Sequence[Any], kind: Atomic, name: str) -> pa.Array:

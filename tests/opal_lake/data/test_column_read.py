@@ -91,6 +91,16 @@ def test_a_look_up_fetches_the_row_groups_of_its_rows(
     assert store.fetched < size * (len({*(key // 5000 for key in keys)}) + 1.5) / 10
 
 
+def test_a_look_up_fetches_the_pages_of_its_rows(folder: Path) -> None:
+    """And the footer, which says where they are, only once."""
+    size, store = large_file(folder).stat().st_size, CountedStore(open_storage(str(folder)))
+    table = table_on(store)
+    assert table.get([{"id": 30_000}])["text"].to_pylist() == wide_rows()["text"].to_pylist()[30_000:30_001]
+    first, store.fetched = store.fetched, 0
+    assert table.get([{"id": 31_000}])["note"].to_pylist() == wide_rows()["note"].to_pylist()[31_000:31_001]
+    assert store.fetched < first < size / 4
+
+
 def test_the_changes_of_a_version_are_read_from_its_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_file, "GROUP_ROWS", 5000)
     table = made(open_storage(str(tmp_path)), "parquet")

@@ -38,6 +38,13 @@ def test_rows_come_in_the_order_of_the_keys(shop: Table) -> None:
     assert shop.get([{"sku": "a"}], columns=["price"]).to_pylist() == [{"price": 11}]
 
 
+def test_of_keys_alone_no_value_is_read(shop: Table) -> None:
+    """A hash of 128 bits tells that a text is the stored one."""
+    assert shop.get([{"sku": key} for key in "bxa"], columns=["sku"], event_time=4).to_pylist() == [{"sku": "b"}, {"sku": "a"}]
+    assert shop.get([], columns=["sku"]).to_pylist() == []
+    assert shop.get([{"sku": "a"}], columns=[]).num_rows == 1
+
+
 def test_keys_may_come_from_an_iterator_or_alone(shop: Table) -> None:
     assert shop.get({"sku": key} for key in "ab").num_rows == 1
     assert shop.get({"sku": "a"}).num_rows == 1  # type: ignore[arg-type]  # one key is meant

@@ -1,0 +1,191 @@
+"""Rows that are read page by page are the rows that reading all of a file gives, whatever its columns are."""
+
+import zlib
+from collections import OrderedDict
+from dataclasses import replace
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from opal_lake.data import column_read, data_file
+from opal_lake.data.column_read import read_columns, read_places
+from opal_lake.data.data_file import encode_file
+from opal_lake.data.pages import chosen_rows, near_indexes, page_index
+from opal_lake.data.pages.near_indexes import near_index
+from opal_lake.data.pages.page_index import decode_page_index
+from opal_lake.data.segment import DataFile
+from opal_lake.errors import FormatError
+from opal_lake.ids import segment_id
+from opal_lake.spec.schema import OFFSET, SEGMENT
+from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
+from opal_lake.storage import open_storage
+from opal_lake.storage.protocol import Storage
+
+ROWS = 9000
+PATH = "data/0000000001-00000000-a.parquet"
+
+
+def many_columns() -> pa.Table:
+    """Columns of each encoding: plain, deltas, dictionaries, one that grows too large, nulls only, and nested ones."""
+    random = np.random.default_rng(3)
+    some = random.random(ROWS) < 0.3
+    ids = np.arange(ROWS)
+    words = [None if gap else f"w{one % 7}" for one, gap in zip(ids, some, strict=True)]
+    return pa.table(
+        {
+            "id": ids,
+            "at": pa.array(ids + 10**15, pa.timestamp("us", "UTC")),
+            "share": pa.array(random.random(ROWS), mask=some),
+            "few": pa.array(words),
+            "text": [random.bytes(int(size)).hex() for size in random.integers(0, 60, ROWS)],
+            "flag": pa.array(random.random(ROWS) < 0.5, mask=some),
+            "day": pa.array([date(2026, 1, 1 + one % 28) for one in ids.tolist()]),
+            "price": pa.array([Decimal(one) / 4 for one in ids.tolist()], pa.decimal128(12, 2)),
+            "bytes": pa.array([b"\xff%d" % (one % 50) for one in ids]),
+            "none": pa.nulls(ROWS, pa.int32()),
+            "list": pa.array([[1] * (one % 4) if one % 5 else None for one in ids.tolist()], pa.list_(pa.int32())),
+            "point": pa.array([{"x": one, "name": f"p{one % 3}"} if one % 6 else None for one in ids.tolist()]),
+        }
+    )
+
+
+def stored(storage: Storage, rows: pa.Table, *, with_index: bool) -> tuple[DataFile, TableSpec]:
+    spec = plan_spec(rows.schema, TableLayout(keys=["id"], delta="at"))
+    rows = rows.append_column(SEGMENT, pa.array(np.full(ROWS, segment_id(1, 0)))).append_column(
+        OFFSET, pa.array(np.arange(ROWS), pa.int32())
+    )
+    data = encode_file(rows, spec).data if with_index else without_index(rows)
+    footer_bytes = encode_file(rows, spec).footer_bytes if with_index else int.from_bytes(data[-8:-4], "little") + 8
+    storage.put_if_absent(PATH, data)
+    described = DataFile(
+        path=PATH,
+        size=len(data),
+        crc32=zlib.crc32(data),
+        footer_bytes=footer_bytes,
+        footer_crc32=zlib.crc32(data[-footer_bytes:]),
+        rows=ROWS,
+        group=0,
+        segments=(segment_id(1, 0),),
+    )
+    return described, spec
+
+
+def without_index(rows: pa.Table) -> memoryview:
+    """As files were written before."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        rows, sink, row_group_size=5000, compression="zstd", use_dictionary=["few", "bytes"], write_page_checksum=True, store_schema=False
+    )
+    return memoryview(sink.getvalue())
+
+
+@pytest.fixture(params=["pages", "no index"])
+def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Storage, DataFile, TableSpec]:
+    """Of two row groups, whose columns have one page to five; or as files were before they had an index."""
+    monkeypatch.setattr(column_read, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(data_file, "GROUP_ROWS", 5000)
+    monkeypatch.setattr(data_file, "PAGE_BYTES", 600)
+    monkeypatch.setattr(data_file, "INDEXED_BYTES", 0)
+    monkeypatch.setattr(chosen_rows, "NEAR_BYTES", 500)
+    storage = open_storage(str(tmp_path))
+    return storage, *stored(storage, many_columns(), with_index=request.param == "pages")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 30, 1500, ROWS])
+def test_rows_are_those_of_the_whole_file(file: tuple[Storage, DataFile, TableSpec], count: int) -> None:
+    storage, described, spec = file
+    whole = read_columns(storage, described, spec, [*many_columns().column_names, SEGMENT, OFFSET])
+    random = np.random.default_rng(count)
+    places = np.sort(random.choice(ROWS, count, replace=False))
+    for names in (whole.column_names, ["point", "id", "younger"], ["text"]):
+        rows = read_places(storage, described, spec, names, places)
+        assert rows.column_names == [name for name in names if name != "younger"]
+        assert rows == whole.take(pa.array(places)).select(rows.column_names)
+
+
+def test_pages_are_found_in_every_flat_column(file: tuple[Storage, DataFile, TableSpec], request: pytest.FixtureRequest) -> None:
+    storage, described, _ = file
+    index = decode_page_index(storage.get(PATH, -described.footer_bytes), described.size)
+    assert {*index.columns} == {*many_columns().column_names, SEGMENT, OFFSET} - {"list", "point"}
+    assert index.others == {"list", "point"}
+    pages = [len(index.pages(0, leaf).starts) for leaf, _ in index.columns.values()]
+    assert max(pages) == 1 if "no index" in request.node.name else max(pages) == 5
+
+
+def test_a_place_that_the_file_does_not_have_is_damage(file: tuple[Storage, DataFile, TableSpec], monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, described, spec = file
+    for whole_bytes in (0, 1 << 30):
+        monkeypatch.setattr(column_read, "WHOLE_BYTES", whole_bytes)
+        with pytest.raises(FormatError, match=f"{PATH} has 9,000 rows, and none at place 9,000; run `opal check`"):
+            read_places(storage, described, spec, ["id"], np.array([3, ROWS]))
+        with pytest.raises(FormatError, match=f"{PATH} cannot be read as parquet"):
+            read_places(storage, replace(described, rows=ROWS + 1), spec, ["id"], np.array([3, ROWS]))
+
+
+def test_of_a_footer_that_is_too_large_to_take_apart_row_groups_are_read(
+    file: tuple[Storage, DataFile, TableSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, described, spec = file
+    monkeypatch.setattr(page_index, "_MOST_FOOTER", 100)
+    monkeypatch.setattr(near_indexes, "_near", OrderedDict())
+    places = np.array([0, 4999, 8999])
+    assert read_places(storage, described, spec, ["text", "point"], places) == many_columns().select(["text", "point"]).take(
+        pa.array(places)
+    )
+
+
+def test_a_damaged_page_is_found(file: tuple[Storage, DataFile, TableSpec], tmp_path: Path) -> None:
+    storage, described, spec = file
+    index = decode_page_index(storage.get(PATH, -described.footer_bytes), described.size)
+    pages = index.pages(1, index.columns["share"][0])
+    damaged = bytearray(storage.get(PATH))
+    damaged[int(pages.starts[0] + pages.sizes[0]) - 3] ^= 0x10
+    (tmp_path / PATH).write_bytes(damaged)
+    with pytest.raises(FormatError, match=f"{PATH} cannot be read as parquet"):
+        read_places(storage, described, spec, ["share"], np.array([6001]))
+    assert read_places(storage, described, spec, ["share"], np.array([1])).num_rows == 1
+
+
+def test_whatever_an_index_says_ends_in_an_error_or_in_rows(file: tuple[Storage, DataFile, TableSpec]) -> None:
+    """Its checksum lies in a commit, and may be a stranger's."""
+    storage, described, spec = file
+    tail = storage.get(PATH, -described.footer_bytes)
+    random, names = np.random.default_rng(5), ["id", "share", "few", "text"]
+    before = pa.total_allocated_bytes()
+    refused = 0
+    for _ in range(300):
+        forged = bytearray(tail)
+        for at in random.integers(0, len(tail), 3):
+            forged[at] = random.integers(0, 256)
+        try:
+            with data_file.reading(PATH, spec):
+                index = decode_page_index(bytes(forged), described.size)
+                rows = chosen_rows.read_chosen(index, lambda start, size: storage.get(PATH, start, size), names, np.array([5, 4000, 8999]))
+            assert all(len(column) == 3 for column in rows.values())
+        except FormatError:
+            refused += 1
+    assert refused > 5
+    assert pa.total_allocated_bytes() - before < 64 << 20
+
+
+def test_indexes_of_few_bytes_stay_near(file: tuple[Storage, DataFile, TableSpec], monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, described, _ = file
+    asked: list[str] = []
+
+    def footer(of: DataFile) -> bytes:
+        asked.append(of.path)
+        return storage.get(PATH, -described.footer_bytes)
+
+    monkeypatch.setattr(near_indexes, "_near", OrderedDict())
+    assert near_index(described, lambda: footer(described)) is near_index(described, lambda: footer(described))
+    assert asked == [PATH]
+    monkeypatch.setattr(near_indexes, "MOST_BYTES", described.footer_bytes)
+    other = replace(described, path=f"{PATH}-2")
+    near_index(other, lambda: footer(other))
+    near_index(described, lambda: footer(described))
+    assert asked == [PATH, other.path, PATH]
