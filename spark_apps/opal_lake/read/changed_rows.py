@@ -11,18 +11,18 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from opal_lake.data.column_read import read_near
+from opal_lake.data.column_read import read_near, read_places
 from opal_lake.data.columns import physical_schema, to_fields
-from opal_lake.data.segment import DataFile
+from opal_lake.data.segment import DataFile, is_ingested
 from opal_lake.errors import InvalidInputError
-from opal_lake.events.bitmap import Bitmaps, Marks
+from opal_lake.events.bitmap import Bitmaps, Marks, offsets_of
 from opal_lake.job.operations.values import CHANGE_AXES, CHANGE_MODES
 from opal_lake.read.changes import ChangePlan, ChangeSpan, versions_of
 from opal_lake.read.result_columns import fields_beside
-from opal_lake.spec.key_hash import hash_keys
-from opal_lake.spec.schema import OFFSET, SEGMENT, Atomic, Field
+from opal_lake.spec.schema import OFFSET, SEGMENT, Field
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS
 
@@ -77,8 +77,9 @@ def read_changes(plan: ChangePlan, feed: FeedOptions, chosen: Sequence[Field] | 
         parts = [rows for span in plan.spans for rows in pool.map(partial(_changed_rows, span, physical), span.files)]
     empty = _marked(physical_schema(spec).empty_table().select(physical), np.zeros(0, np.int64), after=False)
     rows = pa.concat_tables([empty, *parts], promote_options="default")  # files may be older than a column
-    keys = hash_keys([rows[field.physical] for field in spec.keys], [field.type for field in spec.keys if isinstance(field.type, Atomic)])
-    order, kinds = labelled(keys, rows[VERSION].to_numpy(), np.asarray(rows[AFTER]), feed)
+    order, kinds = labelled(
+        _key_numbers([rows[field.physical] for field in spec.keys]), rows[VERSION].to_numpy(), np.asarray(rows[AFTER]), feed
+    )
     rows = rows.take(pa.array(order))
     times = [plan.times_us[version] for version in rows[VERSION].to_pylist()]
     marks = [pa.array(kinds, pa.string()), rows[VERSION], pa.array(times, pa.timestamp("us", "UTC"))]
@@ -88,15 +89,33 @@ def read_changes(plan: ChangePlan, feed: FeedOptions, chosen: Sequence[Field] | 
 
 def _changed_rows(span: ChangeSpan, physical: list[str], file: DataFile) -> pa.Table:
     """Of one file, the rows that ended and those that began; a row may have done both."""
-    all_of = {number: BitMap(range(span.snapshot.segments[number].rows)) for number in file.segments if number in span.begun}
-    rows = read_near(span.snapshot.storage, file, span.snapshot.spec, [*physical, SEGMENT, OFFSET], {**span.marks, **all_of})
-    segment, offset = rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy()
+    rows, segment, offset = _rows_near(span, physical, file)
     ended, hidden = (_are_among(marks, file, segment, offset) for marks in (span.marks, span.never_visible))
     began = versions_of(span.begun, segment)
     begun = (began > 0) & ~hidden
-    rows = rows.drop_columns([SEGMENT, OFFSET])
     before = _marked(rows.filter(pa.array(ended)), span.ended.version_of(segment[ended], offset[ended]), after=False)
     return pa.concat_tables([before, _marked(rows.filter(pa.array(begun)), began[begun], after=True)])
+
+
+def _rows_near(span: ChangeSpan, physical: list[str], file: DataFile) -> tuple[pa.Table, npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """The rows of the file that may have begun or ended, and their ids."""
+    state = span.snapshot
+    if is_ingested(file) and file.segments[0] not in span.begun:
+        offsets = offsets_of(span.marks[file.segments[0]]).astype(np.int32)
+        rows = read_places(state.storage, file, state.spec, physical, offsets.astype(np.int64))
+        return rows, np.full(len(offsets), file.segments[0], np.int64), offsets
+    all_of = {number: BitMap(range(state.segments[number].rows)) for number in file.segments if number in span.begun}
+    rows = read_near(state.storage, file, state.spec, [*physical, SEGMENT, OFFSET], {**span.marks, **all_of})
+    return rows.drop_columns([SEGMENT, OFFSET]), rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy()
+
+
+def _key_numbers(columns: Sequence[pa.ChunkedArray]) -> npt.NDArray[np.uint64]:
+    """A number for each key, in the shape of hashes, which take longer to compute."""
+    numbers = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values = pc.dictionary_encode(column.combine_chunks())
+        numbers = np.unique(numbers * (len(values.dictionary) + 1) + values.indices.to_numpy(), return_inverse=True)[1]
+    return np.stack([numbers, np.zeros_like(numbers)], axis=1).astype(np.uint64)
 
 
 def _are_among(marks: Bitmaps, file: DataFile, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]) -> Flags:

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
+from opal_lake.data.data_file import PAGE_BYTES
 from opal_lake.data.prune import Predicate
-from opal_lake.data.segment import DataFile, LogFile
+from opal_lake.data.segment import DataFile, LogFile, is_ingested
 from opal_lake.events.bitmap import Bitmaps, Marks, add_bitmaps, add_rows, offsets_of
 from opal_lake.events.segment_log import read_events, row_words
 from opal_lake.log.commit import Commit
@@ -30,6 +31,8 @@ from opal_lake.read.difference import difference, visible_rows
 from opal_lake.read.read import FileRead, files_by_keys
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS, Storage
+
+FEW_FILES, FEW_ROWS, FEW_BYTES = 256, 300_000, 256 << 20  # of a feed that is read in one process
 
 Versions = npt.NDArray[np.int64]
 
@@ -96,6 +99,16 @@ class ChangeSpan:
     def versions(self) -> set[int]:
         return {*self.begun.values(), *np.unique(self.ended.version).tolist()}
 
+    @property
+    def concerned_rows(self) -> int:
+        return len(self.ended) + sum(self.snapshot.segments[number].rows for number in self.begun)
+
+    def bytes_read(self, file: DataFile) -> int:
+        """At most about, of a file that the span reads: of some rows of an ingested file the pages."""
+        if not is_ingested(file) or file.segments[0] in self.begun or self.snapshot.spec.file_format != "parquet":
+            return file.size
+        return min(file.size, len(self.marks[file.segments[0]]) * PAGE_BYTES * len(self.snapshot.spec.schema.fields))
+
     def reading(self, predicate: Predicate | None) -> "ChangeSpan":
         """With the files that hold the rows, but for those that a predicate rules out."""
         concerned = {*self.begun, *self.marks}
@@ -113,6 +126,14 @@ class ChangePlan:
     spec: TableSpec
     spans: tuple[ChangeSpan, ...]
     times_us: Mapping[int, int]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one process reads the rows sooner than a cluster's tasks start, and in little memory."""
+        files = [(span, file) for span in self.spans for file in span.files]
+        if len(files) > FEW_FILES or sum(span.concerned_rows for span in self.spans) > FEW_ROWS:
+            return False
+        return sum(span.bytes_read(file) for span, file in files) <= FEW_BYTES
 
 
 def plan_changes(log: CommitLog, versions: VersionRange, predicate: Predicate | None = None, *, is_net: bool = False) -> ChangePlan:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from opal_lake.read.change_range import VersionRange
 from opal_lake.read.changed_rows import (
@@ -26,11 +27,12 @@ from opal_lake.read.changed_rows import (
     PREIMAGE,
     VERSION,
     FeedOptions,
+    read_changes,
 )
 from opal_lake.read.changes import ChangePlan, ChangeSpan, EndedRows, plan_changes
 from opal_lake.read.history_changes import history_changes as read_history_changes
 from opal_lake.read.result_columns import is_named
-from opal_lake.spec.schema import OFFSET, SEGMENT
+from opal_lake.spec.schema import OFFSET, SEGMENT, Field
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
 from opal_spark.engine.columns import quoted, read_fields, spark_schema
@@ -48,7 +50,7 @@ _MOST_RANGES = 32  # Spark's optimizer goes into every OR
 
 
 def changes(spark: SparkSession, table: Table, versions: VersionRange, feed: FeedOptions, where: str | None = None) -> DataFrame:
-    """The changes as a DataFrame. Which rows they are is fixed now; they are read when the DataFrame is used."""
+    """The changes as a DataFrame. Which rows they are is fixed now. Few rows are read now, more when the DataFrame is used."""
     spec = versions.head.spec
     if feed.is_of_history:
         rows_of = partial(_history_rows, table, versions, feed)
@@ -56,11 +58,24 @@ def changes(spark: SparkSession, table: Table, versions: VersionRange, feed: Fee
     fields = feed.fields(spec)
     predicate = parse_predicate(where, spec, session_zone=session_zone(spark)) if where else None
     plan = plan_changes(table.log, versions, predicate, is_net=feed.is_net)
-    for span in plan.spans:
-        verify_files(spark, span.snapshot, span.files)
-    rows = _labelled(_changed_rows(spark, plan), spec, feed)
+    if plan.is_small:
+        rows = _local_rows(spark, plan, feed, fields if where is None else None)
+    else:
+        for span in plan.spans:
+            verify_files(spark, span.snapshot, span.files)
+        rows = _labelled(_changed_rows(spark, plan), spec, feed)
     rows = filtered_by(rows, where, spec.file_format) if where else rows
     return rows.select(*(quoted(field.name) for field in fields), CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
+
+
+def _local_rows(spark: SparkSession, plan: ChangePlan, feed: FeedOptions, fields: Sequence[Field] | None) -> DataFrame:
+    """The same, read in this process; of all columns that a feed can have, unless some are chosen."""
+    if fields is None:
+        fields = [field for field in plan.spec.schema.fields if not is_named(field, FEED_COLUMNS)]
+    known = spark_schema(plan.spec, physical=False)
+    schema = StructType([known[field.name] for field in fields])
+    schema = schema.add(CHANGE_TYPE, "string").add(COMMIT_VERSION, "long").add(COMMIT_TIMESTAMP, "timestamp")
+    return spark.createDataFrame(read_changes(plan, feed, fields), schema)
 
 
 def _history_rows(table: Table, versions: VersionRange, feed: FeedOptions, names: Sequence[str]) -> pa.Table:

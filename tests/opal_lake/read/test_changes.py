@@ -230,3 +230,21 @@ def test_a_late_row_changes_the_history_and_not_the_current_view(storage: Storag
         table.changes(1, compute_updates="false")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(InvalidInputError, match="columns: 1 is not the name of a column"):
         table.changes(1, columns=[1])  # type: ignore[list-item]  # wrong on purpose
+
+
+def test_a_feed_is_small_by_its_rows_its_files_and_the_bytes_that_are_read(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = create(storage)
+    table.ingest(*rows([("a", 1, 10), ("b", 1, 20)]), metadata="inline")
+    table.ingest(*rows([("a", 5, 11)]), metadata="inline")
+    plan = plan_changes(table.log, version_range(table.log, 2))
+    (span,) = plan.spans
+    assert (span.concerned_rows, len(span.files)) == (2, 2)
+    bytes_read = sum(span.bytes_read(file) for file in span.files)
+    assert bytes_read == sum(file.size for file in span.files), "a page cannot be larger than its file"
+    for limit, value in {"FEW_ROWS": 2, "FEW_FILES": 2, "FEW_BYTES": bytes_read}.items():
+        monkeypatch.setattr(changes, limit, value)
+        assert plan.is_small
+        with monkeypatch.context() as lower:
+            lower.setattr(changes, limit, value - 1)
+            assert not plan.is_small
+    assert plan_changes(table.log, version_range(table.log, "latest")).is_small

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.job.operations.values import CHANGE_MODES
+from opal_lake.read import changes
 from opal_lake.spec.table_spec import plan_spec
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
@@ -28,6 +29,13 @@ pytestmark = pytest.mark.spark
 
 HISTORIES = int(os.environ.get("OPAL_SPARK_HISTORIES", "20"))
 SEED = int(os.environ.get("OPAL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+
+
+@pytest.fixture(autouse=True, params=["in this process", "by tasks"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Feeds of few rows are read in this process, others by Spark's tasks: what they say is the same."""
+    if request.param == "by tasks":
+        monkeypatch.setattr(changes, "FEW_FILES", -1)
 
 
 def compare_random_histories(spark: SparkSession, file_format: str, count: int) -> None:
