@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--small-files", type=int, default=200, help="files of the table that the measure 'compaction' begins with (200)")
     add("--compact-mb", type=int, default=32, help="files that it aims at (32)")
     add("--cluster-mb", type=int, default=1, help="files that the measure 'clustering' aims at (1)")
-    add("--feed-upserts", type=int, default=20, help="upserts of 1% that the measure 'feed' makes, and reads the changes of (20)")
+    add("--feed-upserts", type=int, default=20, help="upserts of 1%% that the measure 'feed' makes, and reads the changes of (20)")
     add("--get-keys", type=int, default=1000, help="keys that the measure 'get' looks up (1000)")
     add("--memory", default="3g", help="driver memory of each system (3g)")
     add("--cores", type=int, default=2, help="local[N] of each system (2)")
