@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.operators.spark import OpalSparkOperator
 from airflow_provider_opal.operators.upkeep import UpkeepOperator
-from opal_lake.job.operations.folder import BY_POSITION, Mutate
+from opal_lake.job.operations.folder import Mutate
+from opal_lake.job.source import BY_POSITION
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

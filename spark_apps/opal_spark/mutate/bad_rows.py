@@ -8,9 +8,9 @@ from pyspark.sql import functions as F
 from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.mutate.mutation import Work
 from opal_lake.storage.spark_path import hadoop_uri
-from opal_spark.mutate.csv_text import line_number
 from opal_spark.mutate.groups import Readable
 from opal_spark.mutate.rows import BAD, BLOCK, FILE, RANK, RAW, UNCLOSED
+from opal_spark.sources.text.csv_lines import line_number
 
 _SHOWN = 5
 _MOST_BYTES = 1 << 30  # of a file that is looked through for a line

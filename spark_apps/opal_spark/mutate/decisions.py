@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from opal_lake.job.operations.folder import BY_SUFFIX, Mutate
+from opal_lake.job.operations.folder import Mutate
+from opal_lake.job.source import BY_SUFFIX
 from opal_spark.engine.columns import quoted
 from opal_spark.mutate.record import Record
 from opal_spark.mutate.rows import BLOCK, DELETED, FILE, ORDER, RANK, ROW, UNTIMED, key, keys

@@ -22,12 +22,13 @@ from opal_spark.engine.failures import observed_count, spark_errors
 from opal_spark.engine.session import parallelism, storage_options
 from opal_spark.mutate import decisions as rules_of
 from opal_spark.mutate.bad_rows import put_aside, refuse, refuse_unclosed
-from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_true, own_options, write_options
+from opal_spark.mutate.csv_text import CORRUPT, increment_options, own_options, write_options
 from opal_spark.mutate.decisions import Rules
 from opal_spark.mutate.groups import Readable, forms_of, increment_format, readable_increments
 from opal_spark.mutate.master import MasterFiles, check_quotes, format_named, found_schema, read_files
 from opal_spark.mutate.record import Record, record_of, schema_given
 from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, UNCLOSED, keys, read_increments
+from opal_spark.sources.text.csv_lines import is_true
 
 _BROADCAST_ROWS = 2_000_000  # ids of so many mutations are sent to every executor instead of shuffling the master
 _NEW_FILE_ROWS = 1_000_000

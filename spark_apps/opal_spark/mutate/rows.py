@@ -1,6 +1,5 @@
 """Increments as rows of one form: the record, what it is called by, what it does, where it stands, and what is wrong with it."""
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
@@ -10,18 +9,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.operations.folder import BY_SUFFIX, Mutate
+from opal_lake.job.operations.folder import Mutate
+from opal_lake.job.source import BY_SUFFIX
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.session import few_listing_tasks
-from opal_spark.mutate.csv_text import CORRUPT, is_true, open_quote, read_options, separator
+from opal_spark.mutate.csv_text import CORRUPT, open_quote, read_options
 from opal_spark.mutate.groups import Form, Readable
 from opal_spark.mutate.record import Record, fitted, unknown_names
+from opal_spark.sources.marks import plain_uri, plain_uris
+from opal_spark.sources.text.csv_lines import is_true, separator
 
 ROW, DELETED, ORDER, UNTIMED, FILE, BLOCK, RANK = "row", "deleted", "ordered", "untimed", "file", "block", "rank"
 BAD, RAW, HEADER = "bad", "raw", "header"
 _URI, _VALUE, _PARSED, _END = "_opal_uri", "value", "_opal_parsed", "_opal_end"
-_LOCAL = "^file:/+"  # Spark writes one slash or three
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 _RAGGED = "the row has more or fewer fields than there are (where fields hold line breaks, set multiLine=true)"
 UNCLOSED = "the quote of its last field is not closed (where fields hold line breaks, set multiLine=true)"
@@ -53,7 +54,7 @@ def _numbered(spark: SparkSession, rows: DataFrame, forms: Mapping[Form, Sequenc
     files = [file for members in forms.values() for file in members]
     table = pa.table(
         {
-            _URI: [re.sub(_LOCAL, "file:/", hadoop_uri(file.storage, file.path)) for file in files],
+            _URI: [plain_uri(hadoop_uri(file.storage, file.path)) for file in files],
             FILE: pa.array([file.number for file in files], pa.int32()),
             "suffix": pa.array([file.increment.suffix for file in files], pa.int64()),
         }
@@ -72,9 +73,8 @@ def _load(spark: SparkSession, kind: str, files: Sequence[Readable], schema: Str
     with few_listing_tasks(spark):
         rows = (reader if schema is None else reader.schema(schema)).load(paths)
     about = rows.metadataColumn("_metadata")
-    uri = F.try_url_decode(F.replace(about.getField("file_path"), F.lit("+"), F.lit("%2B")))
     places = [
-        F.regexp_replace(uri, _LOCAL, "file:/").alias(_URI),
+        plain_uris(about.getField("file_path")).alias(_URI),
         about.getField("file_block_start").alias(BLOCK),
         F.monotonically_increasing_id().alias(RANK),
     ]

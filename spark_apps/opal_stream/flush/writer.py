@@ -98,7 +98,7 @@ class Writer:
             reject_threshold=buffer.bad if buffer.bad and not everything else None,
         )
         try:
-            return ingest(self.table, lambda spec: self._rows(buffer, spec), options)
+            return ingest(self.table, lambda spec, _: self._rows(buffer, spec), options)
         except InvalidInputError as error:
             raise BadMessageError(f"messages cannot go into the table, and nothing of them was committed: {error}") from error
 

@@ -5,79 +5,44 @@ the argument of its name of `opal_dag` (`yaml/build.py`, `templates/pipeline.py`
 """
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_CONN_ID
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID
-from airflow_provider_opal.streaming.job import FORMATS
-from airflow_provider_opal.streaming.source import Kafka
-from airflow_provider_opal.templates.yaml.models import values
-from opal_lake.job.operations.values import MAX_CLUSTER_COLUMNS
-from opal_lake.job.source import FILE_FORMATS, Source, source_from_json
+from airflow_provider_opal.templates.yaml.models.base import (
+    OTHER,
+    TEXT,
+    Codec,
+    Column,
+    Columns,
+    Connection,
+    ConsumerName,
+    Cron,
+    DagId,
+    DeltaSpan,
+    Duration,
+    Function,
+    Moment,
+    Number,
+    PartitionValue,
+    Percent,
+    Settings,
+    Small,
+    Strict,
+    TableName,
+    Text,
+    Threshold,
+    Zone,
+    ZOrder,
+    is_text,
+)
+from airflow_provider_opal.templates.yaml.models.sources import SourceModel
 from opal_lake.spec.condition import check_condition
 
 VERSION = 1
-TEXT, OTHER = "(text)", "(other)"  # tags of unions; brackets keep them apart from every key
-
-
-def _texts(pattern: str, description: str = "", **more: Any) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": pattern, **({"description": description} if description else {}), **more})
-
-
-def _is_text(value: Any) -> str:
-    return OTHER if isinstance(value, dict | list | BaseModel) else TEXT
-
-
-Text = Annotated[str, Field(min_length=1, max_length=10_000)]
-Column = Annotated[str, Field(min_length=1, max_length=250)]
-Columns = Annotated[list[Column], Field(min_length=1), AfterValidator(values.distinct)]
-Duration = Annotated[timedelta, BeforeValidator(values.duration), _texts(values.DURATION, examples=["10m", "2h", "30d"])]
-Moment = Annotated[datetime, BeforeValidator(values.moment), _texts(values.MOMENT, examples=["2026-11-01"])]
-Cron = Annotated[str, AfterValidator(values.schedule_text), WithJsonSchema({"type": "string", "examples": [*values.PRESETS, "0 6 * * *"]})]
-Zone = Annotated[str, AfterValidator(values.timezone), _texts(values.TIMEZONE, examples=["UTC", "Europe/Berlin"])]
-TableName = Annotated[str, Field(min_length=1, max_length=1_000), AfterValidator(values.table_name)]
-Function = Annotated[str, AfterValidator(values.function_name), _texts(values.FUNCTION)]
-Connection = Annotated[str, AfterValidator(values.connection), _texts(values.IDENTIFIER)]
-DagId = Annotated[str, AfterValidator(values.identifier), _texts(values.IDENTIFIER)]
-ConsumerName = Annotated[str, AfterValidator(values.name), _texts(values.NAME)]
-SettingText = Annotated[str, BeforeValidator(values.plain_setting), WithJsonSchema({"type": ["string", "number", "boolean"]})]
-Settings = Annotated[dict[str, SettingText], AfterValidator(values.no_secret)]
-PartitionValue = Annotated[Any, AfterValidator(values.partition_value), WithJsonSchema({"type": ["string", "integer", "boolean"]})]
-ZOrder = Annotated[list[Column], Field(min_length=1, max_length=MAX_CLUSTER_COLUMNS), AfterValidator(values.distinct)]
-DeltaSpan = Annotated[
-    timedelta | int,
-    BeforeValidator(values.delta_span),
-    WithJsonSchema({"anyOf": [{"type": "string", "pattern": values.DURATION}, {"type": "integer", "minimum": 0}], "examples": ["90d"]}),
-]
-Threshold = Annotated[
-    int | str,
-    BeforeValidator(values.threshold),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": values.SHARE}], "examples": [100, "5%"]}),
-]
-Codec = Annotated[str, AfterValidator(values.codec), _texts(values.CODEC, examples=["zstd:19"])]
-Percent = Annotated[int, Field(ge=1, le=100)]
-Small = Annotated[int, Field(ge=0, le=1_000)]
-Number = Annotated[int, Field(ge=1, le=100_000)]
-
-
-class Strict(BaseModel):
-    """No unknown names, and no value taken for another."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class TableModel(Strict):
@@ -111,88 +76,6 @@ class TableModel(Strict):
                 f"to make a table, {need} must be given too; add 'keys: [order_id]' and 'delta: updated_at', or write only the name"
             )
         return self
-
-
-class FilesModel(Strict):
-    """Files by path or glob."""
-
-    paths: Annotated[Text, Tag(TEXT)] | Annotated[list[Text], Field(min_length=1), Tag(OTHER)] = Field(
-        discriminator=Discriminator(_is_text), description="A path or glob, or a list of them; may hold `{{ partition_key }}`."
-    )
-    format: Literal[FILE_FORMATS] | None = Field(None, description="Of the files; their extensions decide if it is not given.")  # type: ignore[valid-type]  # the tuple is constant
-    options: Settings | None = Field(None, description="Options of Spark's reader of that format.")
-
-
-class JdbcModel(Strict):
-    """A table or a query of a database."""
-
-    url: Text = Field(description="As jdbc:postgresql://host:5432/database, without user and password.")
-    table: Text | None = Field(None, description="A table of the database; or give `query`.")
-    query: Text | None = Field(None, description="A query; or give `table`.")
-    user_env: Text | None = Field(None, description="The environment variable that holds the user.")
-    password_env: Text | None = Field(None, description="The environment variable that holds the password.")
-    options: Settings | None = Field(None, description="Options of Spark's JDBC reader.")
-
-
-FilesValue = Annotated[
-    Annotated[Text, Tag(TEXT)] | Annotated[list[Text], Field(min_length=1), Tag("(list)")] | Annotated[FilesModel, Tag(OTHER)],
-    Discriminator(lambda value: "(list)" if isinstance(value, list) else _is_text(value)),
-]
-
-
-class KafkaModel(Strict):
-    """Topics of Kafka. With a cron schedule each run reads an interval; `mode: continuous` reads all the time."""
-
-    topic: Annotated[Text, Tag(TEXT)] | Annotated[list[Text], Field(min_length=1), Tag(OTHER)] = Field(
-        discriminator=Discriminator(_is_text), description="A topic, or a list of them."
-    )
-    connection: Connection | None = Field(None, description="Airflow's connection of Kafka; kafka_default if no servers are given either.")
-    bootstrap_servers: Text | None = Field(None, description="As kafka:9092, where Kafka needs no connection.")
-    mode: Literal["continuous", "until_empty", "interval"] | None = Field(
-        None,
-        description=(
-            "`interval`: what lies in the interval of the run's partition key; `until_empty`: what is there and was not read; "
-            "`continuous`: all the time, with the schedule null. If not given, interval with a cron schedule, else until_empty."
-        ),
-    )
-    name: Text = Field("main", description="Of the stream: another name reads the topic again.")
-    format: Literal[FORMATS] = Field("json", description="Of the messages.")  # type: ignore[valid-type]  # the tuple is constant
-    registry: Text | None = Field(None, description="The schema registry, as http://registry:8081; the connection may name it, too.")
-    columns: dict[Column, Text] = Field(default_factory=dict, description="Columns from the message itself, as `at: '@timestamp'`.")
-    time_unit: Literal["s", "ms", "us", "ns"] = Field("ms", description="Of times that are numbers.")
-    start: Literal["earliest", "latest"] = Field("earliest", description="Where the table has no position yet.")
-    flush_interval: Duration = Field(timedelta(seconds=1), description="A commit is due so long after a first message.")
-    on_new_columns: Literal["fail", "add", "ignore", "quarantine"] | None = Field(
-        None, description="Columns of messages that the table lacks; quarantine puts the messages aside. If not given, the pipeline's."
-    )
-    on_gap: Literal["fail", "continue"] = Field("fail", description="When Kafka has deleted what was not read.")
-    on_new_topic: Literal["fail", "continue"] = Field("fail", description="When the topic was made anew.")
-    run_for: Duration | None = Field(
-        None, description="With `mode: continuous`, how long a run takes, after which the consumers run; 1h if not given."
-    )
-
-    def to_source(self) -> Kafka:
-        given = self.model_dump(exclude={"topic", "connection"})
-        return Kafka(topics=self.topic, kafka_conn_id=self.connection, **given)
-
-
-class SourceModel(Strict):
-    """Where rows come from: `files`, `jdbc` or `kafka`."""
-
-    files: FilesValue | None = Field(None, description="A path or glob, a list of them, or `paths` with `format` and `options`.")
-    jdbc: JdbcModel | None = Field(None, description="A table or a query of a database.")
-    kafka: KafkaModel | None = Field(None, description="Topics of Kafka.")
-
-    @model_validator(mode="after")
-    def _known_to_the_lake(self) -> "SourceModel":
-        if (self.files, self.jdbc, self.kafka).count(None) != 2:
-            raise ValueError("a source is files, a database or topics of Kafka; give one of 'files', 'jdbc' and 'kafka'")
-        self.to_source()
-        return self
-
-    def to_source(self) -> Source | Kafka:
-        """As `opal_dag` takes it."""
-        return source_from_json(self.model_dump(exclude_none=True)) if self.kafka is None else self.kafka.to_source()
 
 
 class TableSchedule(Strict):
@@ -344,7 +227,7 @@ class Options(Strict):
     )
     maintenance: Annotated[bool | None, Tag(TEXT)] | Annotated[MaintenanceModel, Tag(OTHER)] = Field(
         None,
-        discriminator=Discriminator(_is_text),
+        discriminator=Discriminator(is_text),
         description="Maintenance of the table: true, or its settings. It runs as a pipeline of its own, <pipeline>.maintenance.",
     )
     description: Text | None = Field(None, description="What the pipeline is for.")
@@ -366,11 +249,11 @@ class DagModel(Options):
     """A pipeline: source, ingest, MetaGen, consumers."""
 
     table: Annotated[TableName, Tag(TEXT)] | Annotated[TableModel, Tag(OTHER)] = Field(
-        discriminator=Discriminator(_is_text), description="Its name, or `name` with what it is made with."
+        discriminator=Discriminator(is_text), description="Its name, or `name` with what it is made with."
     )
     source: SourceModel = Field(description="Where rows come from.")
     schedule: Annotated[Cron | None, Tag(TEXT)] | Annotated[TableSchedule, Tag(OTHER)] = Field(
-        discriminator=Discriminator(_is_text),
+        discriminator=Discriminator(is_text),
         description="Cron, a preset, null (by hand), or `{table: shop.raw}`: whenever that table got a partition key.",
     )
     wait_for: WaitForModel | None = Field(None, description="A table of others that a run waits for before it ingests.")
