@@ -126,8 +126,9 @@ class _Merging:
         wins = rules_of.winners(mutations, rules)
         looked_at = self._looked_at(mutations)
         with _kept(wins) as kept_wins, _kept(self._decided(kept_wins, looked_at, rules)) as decisions:
-            actions = [row.asDict() for row in rules_of.actions_by_file(decisions).collect()]
-            late = {row[FILE]: row["late"] for row in rules_of.by_file(mutations, decisions, rules).collect()} if rules.can_be_late else {}
+            actions = [row.asDict() for row in rules_of.actions_by_file(decisions, rules).collect()]
+            have_late = any(row[rules_of.HAVE_LATE] for row in actions)  # else nothing is worth a look at all mutations again
+            late = {row[FILE]: row["late"] for row in rules_of.by_file(mutations, decisions, rules).collect()} if have_late else {}
             totals = Counter[str]()
             for row in actions:
                 totals[row["action"]] += row["records"]

@@ -5,12 +5,11 @@ the argument of its name of `opal_dag` (`yaml/build.py`, `templates/pipeline.py`
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_CONN_ID
+from airflow_provider_opal.assets import DEFAULT_CLUSTER
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.templates.yaml.models.base import (
     OTHER,
@@ -25,20 +24,18 @@ from airflow_provider_opal.templates.yaml.models.base import (
     DeltaSpan,
     Duration,
     Function,
-    Moment,
     Number,
     PartitionValue,
     Percent,
-    Settings,
-    Small,
     Strict,
     TableName,
     Text,
     Threshold,
-    Zone,
     ZOrder,
     is_text,
 )
+from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
+from airflow_provider_opal.templates.yaml.models.options import RunOptions
 from airflow_provider_opal.templates.yaml.models.sources import SourceModel
 from opal_lake.spec.condition import check_condition
 
@@ -120,33 +117,6 @@ class ConsumerModel(Strict):
     )
 
 
-class SparkModel(Strict):
-    """Arguments of spark-submit; secrets belong into connections."""
-
-    conf: Settings | None = Field(None, description="Settings of Spark, as `spark.sql.shuffle.partitions: 200`.")
-    packages: Text | None = Field(None, description="Maven coordinates, with commas.")
-    exclude_packages: Text | None = Field(None, description="Maven coordinates that are left out, with commas.")
-    repositories: Text | None = Field(None, description="More Maven repositories, with commas.")
-    jars: Text | None = Field(None, description="Jars, with commas.")
-    files: Text | None = Field(None, description="Files for the executors, with commas.")
-    py_files: Text | None = Field(None, description="Zip or egg files of Python modules, with commas.")
-    archives: Text | None = Field(None, description="Archives that are unpacked, with commas.")
-    driver_class_path: Text | None = Field(None, description="More class path of the driver.")
-    driver_memory: Text | None = Field(None, description="As 2g.")
-    executor_memory: Text | None = Field(None, description="As 4g.")
-    executor_cores: Number | None = Field(None, description="Cores of an executor.")
-    total_executor_cores: Number | None = Field(None, description="Cores of all executors.")
-    num_executors: Number | None = Field(None, description="How many executors.")
-    deploy_mode: Literal["client", "cluster"] | None = Field(None, description="Where the driver runs.")
-    yarn_queue: Text | None = Field(None, description="The queue of YARN.")
-    principal: Text | None = Field(None, description="For Kerberos.")
-    keytab: Text | None = Field(None, description="The path of Kerberos' key table.")
-    proxy_user: Text | None = Field(None, description="The user to act for.")
-    env_vars: Settings | None = Field(None, description="Environment variables of the driver.")
-    status_poll_interval: Number | None = Field(None, description="Seconds between two looks at a driver on a cluster.")
-    verbose: bool | None = Field(None, description="Whether spark-submit tells more.")
-
-
 class MaintenanceModel(Strict):
     """How the table is tended, by a pipeline of its own beside. What is not said, the table's properties of these names say."""
 
@@ -177,31 +147,12 @@ class MaintenanceModel(Strict):
     answer_within: Duration | None = Field(None, description="How long to wait for the approval; no answer means no. 20h if not given.")
 
 
-class DefaultArgs(Strict):
-    """Airflow's arguments of every task."""
-
-    owner: Text | None = Field(None, description="Who owns the tasks.")
-    queue: Text | None = Field(None, description="The queue of the workers.")
-    priority_weight: Number | None = Field(None, description="Before others when slots are scarce.")
-    execution_timeout: Duration | None = Field(None, description="How long one attempt may take.")
-
-
-class Options(Strict):
+class Options(RunOptions):
     """What can be said for all pipelines of a file, under `defaults`, and for each."""
 
-    start_date: Moment | None = Field(None, description="The first partition, as 2026-11-01; in the pipeline's time zone.")
-    end_date: Moment | None = Field(None, description="The last partition.")
-    timezone: Zone = Field("UTC", description="Of the schedule and of days, as Europe/Berlin.")
-    key_format: Text | None = Field(None, description="How a moment becomes a partition key, as '%Y-%m-%d'.")
-    catchup: bool | None = Field(None, description="Whether to run what lies between `start_date` and now.")
-    opal_conn_id: Connection = Field(DEFAULT_CONN_ID, description="The connection of the lake.")
-    spark_conn_id: Connection | None = Field(
-        None, description="The connection of Spark; if not given, the one that the lake's connection names."
-    )
     lakechime_conn_id: Connection | None = Field(
         DEFAULT_LAKECHIME_CONN_ID, description="The connection of LakeChime, where commits are registered; null: nowhere."
     )
-    spark: SparkModel | None = Field(None, description="Arguments of spark-submit.")
     metadata: Literal["batch", "inline"] = Field(
         "batch", description="Whether a MetaGen after the ingest makes rows visible, or the ingest itself."
     )
@@ -217,10 +168,6 @@ class Options(Strict):
         None, description="The business snapshot of the rows, as `{{ partition_key }}`; it may not be an earlier one."
     )
     business_snapshot_column: Text | None = Field(None, description="The column with the business snapshot of each row.")
-    retries: Small | None = Field(None, description="How often a task tries again; twice if not given.")
-    retry_delay: Duration = Field(timedelta(minutes=1), description="Between two tries.")
-    pool: Text | None = Field(None, description="The pool of Airflow that limits the tasks.")
-    deadline: Duration | None = Field(None, description="How long a run may take before Airflow raises the alarm.")
     reconcile: Cron | None = Field("@hourly", description="When to look for events that consumers missed; null for never.")
     reconcile_grace: Duration | None = Field(
         None, description="How long to wait for a consumer's run before its event is emitted again; 30m if not given."
@@ -230,13 +177,6 @@ class Options(Strict):
         discriminator=Discriminator(is_text),
         description="Maintenance of the table: true, or its settings. It runs as a pipeline of its own, <pipeline>.maintenance.",
     )
-    description: Text | None = Field(None, description="What the pipeline is for.")
-    tags: list[Annotated[str, Field(min_length=1, max_length=100)]] | None = Field(None, description="For Airflow's list.")
-    max_active_runs: Number | None = Field(None, description="Runs at once.")
-    max_active_tasks: Number | None = Field(None, description="Tasks of a run at once.")
-    dagrun_timeout: Duration | None = Field(None, description="How long a run may take before it fails.")
-    is_paused_upon_creation: bool | None = Field(None, description="Whether the DAG starts paused, until somebody switches it on.")
-    default_args: DefaultArgs | None = Field(None, description="Arguments of every task.")
 
     @field_validator("maintenance")
     @classmethod
@@ -274,6 +214,15 @@ class FileModel(Strict):
     version: Literal[1] = Field(description="Of this format.")
     defaults: Options = Field(default_factory=_no_options, description="Defaults for all pipelines of this file.")
     dags: Annotated[dict[DagId, DagModel], Field(min_length=1)] = Field(description="Pipelines by their id.")
+    mutations: dict[DagId, MutationModel] = Field(default_factory=dict, description="Mutations of folders by their id.")
 
 
-MODELS: Mapping[int, type[FileModel]] = {VERSION: FileModel}
+class MutationsFile(Strict):
+    """A file without tables."""
+
+    version: Literal[1] = Field(description="Of this format.")
+    defaults: Options = Field(default_factory=_no_options, description="Defaults for all pipelines of this file.")
+    mutations: Annotated[dict[DagId, MutationModel], Field(min_length=1)] = Field(description="Mutations of folders by their id.")
+
+
+MODELS: Mapping[int, tuple[type[FileModel], type[MutationsFile]]] = {VERSION: (FileModel, MutationsFile)}
