@@ -29,6 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--delta", action="store_true", help="also Delta's MERGE, whose package is fetched")
+    parser.add_argument("--shares", type=float, nargs="*", help="of these increments alone, as 0.1, and not of partitions")
     args = parser.parse_args()
     ensure_java()
     conf = {"spark.driver.memory": "4g", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
@@ -36,9 +37,10 @@ def main() -> None:
     conf |= {**DELTA_CONF, "spark.jars.packages": PACKAGES["delta"]} if args.delta else {}
     spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
     with tempfile.TemporaryDirectory() as folder:
-        for share in SHARES:
+        for share in args.shares or SHARES:
             _one_folder(spark, Path(folder) / str(share), args.rows, share, with_delta=args.delta)
-        _one_partition(spark, Path(folder) / "partitions", args.rows)
+        if not args.shares:
+            _one_partition(spark, Path(folder) / "partitions", args.rows)
     spark.stop()
 
 

@@ -19,7 +19,7 @@ from opal_lake.mutate.place import MasterFile
 from opal_lake.storage.spark_path import hadoop_uri
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.failures import observed_count, spark_errors
-from opal_spark.engine.session import parallelism, storage_options
+from opal_spark.engine.session import parallelism, shuffles_of, storage_options
 from opal_spark.mutate import decisions as rules_of
 from opal_spark.mutate.bad_rows import put_aside, refuse, refuse_unclosed
 from opal_spark.mutate.csv_text import CORRUPT, increment_options, own_options, write_options
@@ -52,6 +52,11 @@ class _Merge:
     options: Mapping[str, str]
 
     def __call__(self, work: Work) -> Merged:
+        size = sum(file.size for file in work.master) + sum(file.size for file in work.increments)
+        with shuffles_of(self.spark, size):
+            return self._merged(work)
+
+    def _merged(self, work: Work) -> Merged:
         master = self._master(work)
         record, files = self._record(work, master), readable_increments(work)
         csv = increment_options(self.job)

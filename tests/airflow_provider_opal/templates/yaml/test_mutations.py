@@ -91,11 +91,11 @@ def test_every_argument_of_the_operation_is_a_key() -> None:
             "order_type: number",
             "11:17: mutations.products.order_type: the text \"number\" is unknown here; did you mean 'numeric'?",
         ),
-        ("header: false", "backups: -1", "11:14: mutations.products.backups: whole number -1 is out of range; write at least 0"),
+        ("header: false", "backups: -1", "11:14: mutations.products.backups: the number -1 is out of range; write at least 0"),
         (
             "header: false",
             "properties: {id.field.ordinal: '0'}",
-            "11:17: mutations.products.properties: the properties have no id.field.ordinals",
+            "11:17: mutations.products.properties: property 'id.field.ordinal' is unknown; did you mean 'id.field.ordinals'?",
         ),
         ("start_date: 2026-11-01", "", "5:3: mutations.products.start_date: is missing"),
         ("header: false", "metadata: inline", "11:5: mutations.products.metadata: there is no 'metadata' here"),
