@@ -72,9 +72,9 @@ class _Merge:
                 refuse(kept_rows, rejected, files, csv)
             if unclosed := sum(row["unclosed"] for row in stats.values()):
                 refuse_unclosed(kept_rows, unclosed, files, csv)
-            notes = []
+            notes, bad_files = [], [file for file in files if stats.get(file.number, {}).get("rejected")]
             if rejected and work.target is not None:
-                notes.append(f"{count_text(rejected, 'bad row')} lie in {put_aside(kept_rows, work, files)}")
+                notes.append(f"{count_text(rejected, 'bad row')} lie in {put_aside(kept_rows, work, bad_files, csv)}")
             merging = _Merging(merge=self, work=work, master=master, record=record, files=files, stats=stats)
             merged = merging.run(kept_rows.where(F.col(BAD).isNull() & ~F.col(HEADER)))
             return replace(merged, notes=[*notes, *merged.notes])
