@@ -298,6 +298,7 @@ SURFACES = {
         declared=Ingest,
         arguments=flags("ingest"),
         differs=dict.fromkeys(("paths", "format", "source_option", "user_env", "password_env"), "a part of the source")
+        | dict.fromkeys(("header", "columns", "deletes", "order"), "a part of the source")
         | dict.fromkeys(("jdbc_url", "jdbc_table", "jdbc_query"), "a part of the source")
         | {"source": ANOTHER_FLAG, "token": TOKEN, "metagen": "another operation", "create": "`opal create` makes a table"}
         | dict.fromkeys(("on_bad_rows", "on_empty", "metadata"), "the flag has no value, and without it the default of Ingest counts")

@@ -241,7 +241,7 @@ def opal_dag(
     defaults = {**DEFAULTS, **(options.pop("default_args", None) or {})}
     common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, "default_args": defaults, **options}
     first, last = run_bounds(schedule, start_date, end_date, timezone)
-    with DAG(dag_id, schedule=timetable, start_date=first, end_date=last, deadline=_deadline(dag_id, deadline), **common) as dag:
+    with DAG(dag_id, schedule=timetable, start_date=first, end_date=last, deadline=deadline_of(dag_id, deadline), **common) as dag:
         made = add_tasks(pipeline, dag_id)
     begin = in_zone(start_date, timezone)
     _tend(pipeline, dag_id, begin, **{name: common[name] for name in _TENDED_ALIKE if name in common})
@@ -285,7 +285,8 @@ def _tend(pipeline: Pipeline, name: str, start_date: datetime | None, **dag_kwar
         maintenance_dag(f"{name}.maintenance", start_date=start_date, **tended)
 
 
-def _deadline(dag_id: str, deadline: Span | None) -> DeadlineAlert | None:
+def deadline_of(dag_id: str, deadline: Span | None) -> DeadlineAlert | None:
+    """Counts from when a run was queued."""
     if deadline is None:
         return None
     interval = span_of("deadline", deadline)

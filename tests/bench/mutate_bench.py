@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -29,6 +30,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--delta", action="store_true", help="also Delta's MERGE, whose package is fetched")
+    parser.add_argument("--skew", action="store_true", help="instead: the peak of the heap when all mutations are of one record")
+    parser.add_argument("--shares", type=float, nargs="*", help="of these increments alone, as 0.1, and not of partitions")
     args = parser.parse_args()
     ensure_java()
     conf = {"spark.driver.memory": "4g", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
@@ -36,9 +39,12 @@ def main() -> None:
     conf |= {**DELTA_CONF, "spark.jars.packages": PACKAGES["delta"]} if args.delta else {}
     spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
     with tempfile.TemporaryDirectory() as folder:
-        for share in SHARES:
+        if args.skew:
+            _skewed(spark, Path(folder), args.rows)
+        for share in () if args.skew else args.shares or SHARES:
             _one_folder(spark, Path(folder) / str(share), args.rows, share, with_delta=args.delta)
-        _one_partition(spark, Path(folder) / "partitions", args.rows)
+        if not args.shares and not args.skew:
+            _one_partition(spark, Path(folder) / "partitions", args.rows)
     spark.stop()
 
 
@@ -99,6 +105,31 @@ def _one_partition(spark: SparkSession, folder: Path, rows: int) -> None:
         name = f"opal mutate, one of {PARTITIONS} partitions" + (", fixed" if fixed else "")
         result = _timed(name, lambda fixed=fixed: mutate(spark, str(folder / "master"), Mutate(**job, fixed_partitions=fixed)))
         print(f"{'':38} {result.counts['rows_written']:,} rows written")
+
+
+def _skewed(spark: SparkSession, folder: Path, rows: int) -> None:
+    """A tenth of the rows as mutations: of different records, and all of one."""
+    for name, ids in (("of different records", F.col("id")), ("of one record", F.lit("k0"))):
+        master, incr = str(folder / name / "master"), str(folder / name / "incr")
+        _rows(spark, 0, rows, 1, 1).write.parquet(master)
+        at = F.monotonically_increasing_id() + 2
+        _rows(spark, 0, rows // 10, 10, 2).withColumns({"id": ids, "at": at}).write.parquet(incr)
+        heap = _heap(spark)
+        for pool in heap:
+            pool.resetPeakUsage()
+        _timed(
+            f"{rows // 10:,} mutations {name}",
+            lambda at=(master, incr): mutate(spark, at[0], Mutate(increments=[at[1]], ids=["id"], order="at")),
+        )
+        print(f"{'':38} {sum(pool.getPeakUsage().getUsed() for pool in heap) / (1 << 20):8.0f} MB of heap at the peak")
+
+
+def _heap(spark: SparkSession) -> list[Any]:
+    """Its pools, collected once so that the peak is that of a run."""
+    jvm: Any = spark.sparkContext._jvm
+    jvm.java.lang.System.gc()
+    pools = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
+    return [pool for pool in pools if pool.getType().name() == "HEAP"]
 
 
 def _timed(name: str, run: Callable[[], object]) -> object:

@@ -81,6 +81,9 @@ def table_api(spark: SparkSession, folder: Path) -> None:
     (folder / "in" / "orders" / "1.csv").write_text(
         "order_id,country,total,op,updated_at\n1,NL,150,I,2026-10-01T09:00:00Z\n2,DE,ten,I,2026-10-01T09:00:00Z\n"
     )
+    (folder / "in" / "products").mkdir()
+    (folder / "in" / "products" / "a_1.csv").write_text("1,a\n2,b\n")
+    (folder / "in" / "products" / "del_2.csv").write_text("2\n")
     OpalTable.create(spark, str(folder / "orders"), changes(spark).schema, keys=["order_id"], delta="updated_at").ingest(
         changes(spark), metadata="inline"
     )
@@ -88,6 +91,7 @@ def table_api(spark: SparkSession, folder: Path) -> None:
     assert [row["order_id"] for row in names["orders"].read().collect()] == [1]
     assert spark.sql("SELECT * FROM totals").first() == spark.sql("SELECT * FROM same_totals").first() == (150.0, 1)
     assert {(row["order_id"], row["change"]) for row in names["order_changes"].read().collect()} == {(1, "insert"), (9, "insert")}
+    assert [tuple(row) for row in names["products"].read().collect()] == [(1, "a", 1)]
     old_table(spark)
     run_console("docs/table-api.md", {})
 

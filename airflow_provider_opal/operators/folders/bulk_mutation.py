@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.operators.spark import OpalSparkOperator
 from airflow_provider_opal.operators.upkeep import UpkeepOperator
-from opal_lake.job.operations.folder import BY_POSITION, Mutate
+from opal_lake.job.operations.folder import Mutate
+from opal_lake.job.source import BY_POSITION
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -14,11 +15,15 @@ if TYPE_CHECKING:
     from opal_lake.job.job import JobResult, JobSpec
 
 
+XCOM_FILES = 50
+
+
 class BulkMutationOperator(UpkeepOperator):
     """Merges `increments` into the folder `master`, and swaps the old one and the new one at once. Merged files are moved away.
 
     The arguments are those of `opal mutate`. `properties` are parameters of chombo's RecordSetBulkMutator, by their names; what is given
-    beside them counts more. XCom gets the report: `counts`, and under `examples` those of each file. With `dry_run` nothing changes.
+    beside them counts more. XCom gets `counts`, under `examples` those of each file, up to 50 of them, and under `report` the path of the
+    report, which has all. With `dry_run` nothing changes, and there is no report.
 
     Paths take templates: with `{{ partition_key }}` in them a run without a key is refused. A retry merges nothing twice. After a
     correction of the files, or when more have come, clear the task: it merges what is there then.
@@ -67,6 +72,13 @@ class BulkMutationOperator(UpkeepOperator):
     def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # as OpalSparkOperator's
         """Also a dry run reads files, with Spark."""
         return OpalSparkOperator.execute(self, context)
+
+    def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
+        """A run may merge any number of files, and XCom is no place for them all."""
+        from opal_lake.mutate.mutation import report_uri
+
+        xcom = super().finish(context, result)
+        return {**xcom, "examples": xcom["examples"][:XCOM_FILES], "report": report_uri(result)}
 
     def _result(self, opal: "OpalHook", spec: "JobSpec[Any]") -> "JobResult | None":
         """From the folder beside the master."""

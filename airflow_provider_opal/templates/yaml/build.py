@@ -7,7 +7,10 @@ from airflow.sdk import DAG
 from airflow_provider_opal.assets import opal_asset
 from airflow_provider_opal.operators.ingest import Table
 from airflow_provider_opal.templates.maintenance import Maintenance
+from airflow_provider_opal.templates.mutation import mutation_dag
 from airflow_provider_opal.templates.pipeline import Consumer, opal_dag
+from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
+from airflow_provider_opal.templates.yaml.models.options import RunOptions
 from airflow_provider_opal.templates.yaml.models.version_1 import DagModel, Options, TableModel, TableSchedule, WaitForModel
 
 
@@ -27,6 +30,12 @@ def build_dag(dag_id: str, dag: DagModel) -> DAG:
         wait_for=_waits(dag.wait_for),
         **_options(dag),
     )
+
+
+def build_mutation(dag_id: str, mutation: MutationModel) -> DAG:
+    """Makes and registers the DAG of a mutation of a folder."""
+    options = _given(mutation, RunOptions)
+    return mutation_dag(dag_id, schedule=mutation.schedule, count_first=mutation.count_first, arguments=mutation.to_arguments(), **options)
 
 
 def derived_ids(dag_id: str, dag: DagModel) -> list[str]:
@@ -54,14 +63,19 @@ def _create(table: str | TableModel) -> Table | None:
 
 
 def _options(dag: DagModel) -> dict[str, Any]:
+    given = _given(dag, Options)
+    if dag.maintenance:
+        given["maintenance"] = _maintenance(dag.maintenance)
+    return given
+
+
+def _given(dag: RunOptions, declared: type[RunOptions]) -> dict[str, Any]:
     """What is left out says nothing, so that Airflow's own settings count."""
-    options = {name: getattr(dag, name) for name in Options.model_fields}
+    options = {name: getattr(dag, name) for name in declared.model_fields}
     given = {name: value for name, value in options.items() if value is not None or name in ("reconcile", "lakechime_conn_id")}
     for name in ("spark", "default_args"):
         if name in given:
             given[name] = given[name].model_dump(exclude_none=True)
-    if dag.maintenance:
-        given["maintenance"] = _maintenance(dag.maintenance)
     return given
 
 

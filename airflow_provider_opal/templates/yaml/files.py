@@ -10,15 +10,16 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from airflow_provider_opal.templates.yaml.models.mistakes import explained
-from airflow_provider_opal.templates.yaml.models.rules import doubts, findings
+from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
+from airflow_provider_opal.templates.yaml.models.options import DefaultArgs, SparkModel
+from airflow_provider_opal.templates.yaml.models.rules import doubts, findings, mutation_findings
 from airflow_provider_opal.templates.yaml.models.version_1 import (
     MODELS,
     DagModel,
-    DefaultArgs,
     FileModel,
     MaintenanceModel,
+    MutationsFile,
     Options,
-    SparkModel,
 )
 from airflow_provider_opal.templates.yaml.text.problem import START, Keys, Position, Problem, YamlError, advice
 from airflow_provider_opal.templates.yaml.text.reader import MAX_BYTES, Document, read_document
@@ -39,16 +40,25 @@ class YamlFile:
     name: str
     document: Document = field(default_factory=Document)
     dags: dict[str, DagModel] = field(default_factory=dict)
+    mutations: dict[str, MutationModel] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def position(self, dag_id: str, *keys: str | int) -> Position:
         """Of a pipeline, or of a value in it."""
-        return self.document.key_position(("dags", dag_id, *keys))
+        return self.document.key_position((self._kind(dag_id), dag_id, *keys))
 
     def problem(self, dag_id: str, what: str, *keys: str | int) -> Problem:
         """A finding in one of its pipelines."""
-        at: Keys = ("dags", dag_id, *keys)
+        at: Keys = (self._kind(dag_id), dag_id, *keys)
         return Problem(self.name, self.document.key_position(at) if not keys else self.document.position(at), at, what)
+
+    def _kind(self, dag_id: str) -> str:
+        return "mutations" if dag_id in self.mutations and dag_id not in self.dags else "dags"
+
+    def drop(self, dag_id: str) -> None:
+        """Without it the others of the file live on."""
+        self.dags.pop(dag_id, None)
+        self.mutations.pop(dag_id, None)
 
     def doubts(self) -> Iterator[Problem]:
         """What works and may surprise, where the pipeline says it, or `defaults` do."""
@@ -101,9 +111,9 @@ def read_yaml(path: Path, folder: Path, shown_in: Path | None = None) -> YamlFil
     problems = _checked(file)
     file.problems = sorted(problem.of(file.name) for problem in set(problems))
     if any(problem.dag_id is None for problem in file.problems):
-        file.dags = {}
+        file.dags, file.mutations = {}, {}
     for problem in file.problems:
-        file.dags.pop(problem.dag_id or "", None)
+        file.drop(problem.dag_id or "")
     return file
 
 
@@ -137,16 +147,24 @@ def _checked(file: YamlFile) -> list[Problem]:
     except ValidationError as error:
         problems += [problem for problem in explained(error, document, model) if not _known(problem, document.problems)]
     whole = [problem for problem in problems if problem.dag_id is None]
-    if whole or not isinstance(value.get("dags"), dict):
+    if whole:
         return problems
     defaults = Options.model_validate(value.get("defaults") or {})
     broken = {problem.dag_id for problem in problems}
-    for dag_id, body in value["dags"].items():
-        if dag_id not in broken:
-            dag = with_defaults(DagModel.model_validate(body), defaults)
-            file.dags[dag_id] = dag
-            problems += [_finding(document, ("dags", dag_id, *way), what) for way, what in findings(dag)]
+    for dag_id, body in _bodies(value, "dags", broken):
+        dag = with_defaults(DagModel.model_validate(body), defaults)
+        file.dags[dag_id] = dag
+        problems += [_finding(document, ("dags", dag_id, *way), what) for way, what in findings(dag)]
+    for dag_id, body in _bodies(value, "mutations", broken):
+        mutation = with_defaults(MutationModel.model_validate(body), defaults)
+        file.mutations[dag_id] = mutation
+        problems += [_finding(document, ("mutations", dag_id, *way), what) for way, what in mutation_findings(mutation)]
     return problems
+
+
+def _bodies(value: dict[str, Any], kind: str, broken: set[str | None]) -> list[tuple[str, Any]]:
+    found = value.get(kind)
+    return [(dag_id, body) for dag_id, body in found.items() if dag_id not in broken] if isinstance(found, dict) else []
 
 
 def _known(problem: Problem, before: list[Problem]) -> bool:
@@ -159,7 +177,7 @@ def _finding(document: Document, at: Keys, what: str) -> Problem:
     return Problem("", position, at, what)
 
 
-def _model_of(value: dict[str, Any], document: Document) -> type[FileModel] | Problem:
+def _model_of(value: dict[str, Any], document: Document) -> type[FileModel | MutationsFile] | Problem:
     newest = max(MODELS)
     if "version" not in value:
         near = [key for key in value if advice(key, ["version"]).startswith("did you mean")]
@@ -169,10 +187,11 @@ def _model_of(value: dict[str, Any], document: Document) -> type[FileModel] | Pr
     if isinstance(version, bool) or not isinstance(version, int) or version not in MODELS:
         what = f"version {version!r} is not known; write 'version: {newest}', or install a newer airflow-provider-opal"
         return Problem("", document.position(("version",)), ("version",), what)
-    return MODELS[version]
+    with_tables, without = MODELS[version]
+    return without if "mutations" in value and "dags" not in value else with_tables
 
 
-def with_defaults(dag: DagModel, defaults: Options) -> DagModel:
+def with_defaults(dag: M, defaults: Options) -> M:
     """What the pipeline says counts. `spark` (and its settings), `maintenance` and `default_args` are joined by name, the rest replaced."""
     return _joined(dag, defaults)
 
@@ -180,6 +199,8 @@ def with_defaults(dag: DagModel, defaults: Options) -> DagModel:
 def _joined(own: M, base: BaseModel) -> M:
     update: dict[str, Any] = {}
     for name in base.model_fields_set:
+        if name not in type(own).model_fields:  # a default of tables, and this is none
+            continue
         theirs, ours = getattr(base, name), getattr(own, name)
         if name not in own.model_fields_set:
             update[name] = theirs

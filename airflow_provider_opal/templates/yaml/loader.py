@@ -7,13 +7,14 @@ of the YAML file, one a file with all its problems. Of two pipelines with one id
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from airflow.sdk import DAG, get_parsing_context
 from airflow.sdk.definitions._internal.contextmanager import DagContext
 
 from airflow_provider_opal.templates.yaml.broken import register_broken
-from airflow_provider_opal.templates.yaml.build import build_dag, derived_ids
+from airflow_provider_opal.templates.yaml.build import build_dag, build_mutation, derived_ids
 from airflow_provider_opal.templates.yaml.files import YamlFile, found_files, read_yaml
 from airflow_provider_opal.templates.yaml.text.problem import Problem, shown
 
@@ -48,13 +49,12 @@ def distinct(files: Iterable[YamlFile]) -> Iterator[YamlFile]:
     """The files, without pipelines whose ids exist already."""
     made_in: dict[str, str] = {}
     for file in files:
-        for dag_id, dag in list(file.dags.items()):
-            ids = derived_ids(dag_id, dag)
+        for dag_id, ids in [*((one, derived_ids(one, dag)) for one, dag in file.dags.items()), *((one, [one]) for one in file.mutations)]:
             here = f"{shown(file.name)}:{file.position(dag_id).line}"
             if clash := [derived for derived in ids if derived in made_in]:
                 what = f"the DAG {clash[0]!r} is made in {made_in[clash[0]]} already; choose another id"
                 file.problems.append(file.problem(dag_id, what))
-                del file.dags[dag_id]
+                file.drop(dag_id)
             else:
                 made_in |= dict.fromkeys(ids, here)
         yield file
@@ -65,18 +65,22 @@ def _pipeline_dags(files: Iterable[YamlFile], only_id: str) -> list[DAG]:
         for dag_id, dag in file.dags.items():
             if only_id in derived_ids(dag_id, dag):
                 return built(file, only=dag_id)
+        if only_id in file.mutations:
+            return built(file, only=only_id)
     return []
 
 
 def built(file: YamlFile, only: str | None = None) -> list[DAG]:
     """The main DAGs of a file's pipelines; those that Airflow does not take become problems."""
     made = []
-    for dag_id, dag in file.dags.items():
+    builders = {dag_id: partial(build_dag, dag_id, dag) for dag_id, dag in file.dags.items()}
+    builders |= {dag_id: partial(build_mutation, dag_id, mutation) for dag_id, mutation in file.mutations.items()}
+    for dag_id, build in builders.items():
         if only is not None and dag_id != only:
             continue
         before = set(DagContext.autoregistered_dags)
         try:
-            made.append(build_dag(dag_id, dag))
+            made.append(build())
         except Exception as error:  # noqa: BLE001  # whatever Airflow has against one pipeline must not hide the others
             DagContext.autoregistered_dags.intersection_update(before)  # a DAG is registered even when its body fails
             file.problems.append(_refused(file, dag_id, error))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_opal.templates.yaml.models.version_1 import VERSION, FileModel
+from airflow_provider_opal.templates.yaml.text.problem import KINDS
 
 PUBLISHED = Path(__file__).with_name(f"opal-v{VERSION}.schema.json")
 
@@ -17,6 +18,8 @@ def schema_text() -> str:
 def file_schema() -> dict[str, Any]:
     """Of a whole file."""
     schema = FileModel.model_json_schema(by_alias=True)
+    schema["required"].remove("dags")
+    schema["anyOf"] = [{"required": [name]} for name in KINDS]
     cleaned = _closed(schema)
     assert isinstance(cleaned, dict)
     return {

@@ -13,6 +13,8 @@ from opal_lake.errors import InvalidInputError
 
 FILE_FORMATS = ("csv", "json", "parquet", "orc")
 
+# What says which mutation is later, where no column does: the number after the last `_` of a file's name, or the file's place in the list
+BY_SUFFIX, BY_POSITION = "file_suffix", "file_position"
 SOURCE_TABLE_FORMATS = ("parquet", "orc", "delta", "iceberg")
 BATCH_MB = 4096
 # What Spark needs to read those that it does not know
@@ -36,24 +38,54 @@ _ORACLE_LOGIN = re.compile(r"jdbc:oracle:\w+:[^/@]+/[^@]+@", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files by path or glob, one or several. Without a `format` their endings say it; `options` are those of Spark's reader of it."""
+    """Files by path or glob, one or several. Without a `format` their endings say it; `options` are those of Spark's reader of it.
+
+    `header=False` is short for that option of CSV; `columns` then name the cells. Files whose names match `deletes`, as "del*", hold
+    deletes: rows, or keys alone. `order` is "file_suffix" or "file_position", which give the delta column its values, or the delta column
+    itself. It also settles which of several rows of a key with one delta counts: the last one.
+    """
 
     paths: tuple[str, ...]
     _: KW_ONLY
     format: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    header: bool | None = None
+    columns: tuple[str, ...] = ()
+    deletes: str | None = None
+    order: str | None = None
 
     if TYPE_CHECKING:
 
         def __init__(
-            self, paths: str | Sequence[str], *, format: str | None = None, options: Mapping[str, str | bool | int | float] = ...
+            self,
+            paths: str | Sequence[str],
+            *,
+            format: str | None = None,
+            options: Mapping[str, str | bool | int | float] = ...,
+            header: bool | None = None,
+            columns: Sequence[str] = (),
+            deletes: str | None = None,
+            order: str | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", _paths(self.paths))
-        object.__setattr__(self, "options", _options("files", self.options))
+        object.__setattr__(self, "options", _with_header(_options("files", self.options), self.header))
+        object.__setattr__(self, "header", None)  # an option now, so that it is said once
+        object.__setattr__(self, "columns", _columns(self.columns, self.options))
+        _check_names(self)
         if self.format is not None and self.format not in FILE_FORMATS and not _TEMPLATE.search(self.format):
             raise InvalidInputError(f"files: format {self.format!r} is unknown; {_advice(self.format, FILE_FORMATS)}")
+
+    @property
+    def is_by_name(self) -> bool:
+        """Whether the names or the places of the files say something about their rows."""
+        return self.deletes is not None or self.order is not None
+
+    @property
+    def makes_delta(self) -> bool:
+        """Whether the delta column is not in the files, but comes from them."""
+        return self.order in (BY_SUFFIX, BY_POSITION)
 
     @property
     def file_format(self) -> str:
@@ -115,7 +147,9 @@ def has_secret(url: str) -> bool:
 def source_to_json(source: Source) -> dict[str, Any]:
     """`{"files": {...}}` or `{"jdbc": {...}}`, without what was left to its default."""
     kind = next(name for name, known in _KINDS.items() if isinstance(source, known))
-    body = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(source).items() if value not in (None, {})}
+    body = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in asdict(source).items() if value not in (None, {}, ())
+    }
     return {kind: body}
 
 
@@ -149,6 +183,39 @@ def _paths(paths: object) -> tuple[str, ...]:
     if any(has_secret(path) for path in listed):
         raise InvalidInputError("files: a path holds credentials, which would end up in logs; give them to Spark's own settings instead")
     return listed
+
+
+def _with_header(options: dict[str, str], header: object) -> dict[str, str]:
+    if header is None:
+        return options
+    if not isinstance(header, bool):
+        raise InvalidInputError(f"files: header={header!r}; write True or False")
+    said = next((value for name, value in options.items() if name.casefold() == "header"), None)
+    if said is not None and said.lower() != str(header).lower():
+        raise InvalidInputError(f"files: header={header} and the option header={said!r}; give one of them")
+    return options if said is not None else {**options, "header": str(header).lower()}
+
+
+def _columns(columns: object, options: Mapping[str, str]) -> tuple[str, ...]:
+    listed = tuple(columns) if isinstance(columns, list | tuple) else None
+    if listed is None or not all(isinstance(name, str) and name for name in listed):
+        raise InvalidInputError(f"files: columns={columns!r}; give a list of names, as ['id', 'name', 'at']")
+    if twice := sorted({name for name in listed if listed.count(name) > 1}):
+        raise InvalidInputError(f"files: columns names {_listed(twice)} twice; each cell is one column")
+    if listed and {name.casefold(): value.lower() for name, value in options.items()}.get("header") != "false":
+        raise InvalidInputError(f"files: columns={list(listed)} name the cells of CSV files without a header; add header=False")
+    return listed
+
+
+def _check_names(source: Files) -> None:
+    for name, example in (("deletes", "del*"), ("order", BY_SUFFIX)):
+        value = getattr(source, name)
+        if value is not None and (not isinstance(value, str) or not value):
+            raise InvalidInputError(f"files: {name}={value!r}; write it as {name}={example!r}, or leave it out")
+    if source.deletes is not None and "/" in source.deletes:
+        raise InvalidInputError(
+            f"files: deletes={source.deletes!r} is matched with names of files, without their folders; write it as 'del*'"
+        )
 
 
 def _options(kind: str, options: object) -> dict[str, str]:

@@ -8,9 +8,8 @@ from urllib.parse import unquote
 
 from opal_lake import checked
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.operations.folder import BY_SUFFIX
 from opal_lake.job.s3a import is_s3
-from opal_lake.job.source import has_secret
+from opal_lake.job.source import BY_SUFFIX, has_secret
 from opal_lake.storage import open_storage
 from opal_lake.storage.paths import is_path
 
@@ -69,12 +68,23 @@ def list_increments(paths: Sequence[str], options: Mapping[str, str], was_merged
 
     A path without a pattern must be there, or have been merged before: else it is a mistake.
     """
-    found: dict[str, Increment] = {}
-    for path in paths:
-        listed = list(_behind(path, options))
-        if not listed and not _PATTERN.search(path) and not _was_merged(path, set(was_merged())):
+    listed = {path: list(_behind(path, options)) for path in paths}
+    for path, found in listed.items():
+        if not found and not _PATTERN.search(path) and not _was_merged(path, set(was_merged())):
             raise InvalidInputError(f"there is no increment {path!r}: it is no file and no folder with files; correct the path")
-        found.update({increment.source: increment for increment in listed if increment.source not in found})
+    return _each_once(listed.values())
+
+
+def list_files(paths: Sequence[str], options_of: Callable[[str], Mapping[str, str]]) -> list[Increment]:
+    """As `list_increments`, of paths that perhaps have none. Each may lie in a store of its own."""
+    return _each_once(_behind(path, options_of(path)) for path in paths)
+
+
+def _each_once(listed: Iterable[Iterable[Increment]]) -> list[Increment]:
+    found: dict[str, Increment] = {}
+    for increments in listed:
+        for increment in increments:
+            found.setdefault(increment.source, increment)
     return list(found.values())
 
 

@@ -114,9 +114,14 @@ def is_done(side: Storage, run: int) -> bool:
 
 def write_done(side: Storage, run: int, result: JobResult) -> None:
     """With the report beside it, for people."""
-    _put(side, f"{run_path('reports', run)}.json", result.to_dict(), indent=2)
+    _put(side, report_path(run), result.to_dict(), indent=2)
     keep_result(side, result.token, result)
     _put(side, _document(run, "done"), {"run": run})
+
+
+def report_path(run: int) -> str:
+    """Below the folder beside the master."""
+    return f"{run_path('reports', run)}.json"
 
 
 def write_abandoned(side: Storage, run: int) -> None:

@@ -13,7 +13,7 @@ from opal_lake.mutate import journal
 from opal_lake.mutate.increments import Increment, in_order, list_increments
 from opal_lake.mutate.journal import Claim, Outcome
 from opal_lake.mutate.local_place import LocalPlace
-from opal_lake.mutate.place import MasterFile, Place, working_path
+from opal_lake.mutate.place import SIDE, MasterFile, Place, working_path
 from opal_lake.mutate.s3_place import S3Place
 from opal_lake.storage import Storage, open_storage
 
@@ -84,6 +84,11 @@ def run_mutation(place: Place, job: Mutate, token: str | None, merge: Merge, opt
 def find_result(uri: str, token: str, *, dry_run: bool, options: Mapping[str, str] | None = None) -> JobResult | None:
     """What a run with this token did; a run that was decided and stopped before its end is the next one's to complete."""
     return journal.read_result(open_place(uri, options).side, journal.dry(token) if dry_run else token)
+
+
+def report_uri(result: JobResult) -> str | None:
+    """Where the report of a run lies; a dry run, and one without increments, has none."""
+    return None if result.version is None else f"{result.table}{SIDE}/{journal.report_path(result.version)}"
 
 
 def recover(place: Place) -> None:

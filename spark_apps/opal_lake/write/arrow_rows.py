@@ -101,9 +101,9 @@ def _text(value: object) -> str | None:
 def ingest_arrow(table: OpenTable, rows: ArrowRows, options: IngestOptions, column: str | None = None) -> JobResult:
     """With a column that tells the business snapshot, a commit for each."""
     if column is None:
-        return ingest(table, lambda spec: rows.marked(spec, options.on_new_columns), options, rows.new_columns)
+        return ingest(table, lambda spec, _: rows.marked(spec, options.on_new_columns), options, rows.new_columns)
 
-    def split(spec: TableSpec) -> ArrowSplit:
+    def split(spec: TableSpec, _: int) -> ArrowSplit:
         return ArrowSplit(rows=rows.marked(spec, options.on_new_columns), column=column)
 
     return ingest_by_column(table, split, options, column, rows.new_columns)

@@ -5,7 +5,6 @@ An attempt skips what earlier attempts have done.
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from typing import Protocol
 
 from opal_lake.engine.executor import Rows
@@ -74,7 +73,7 @@ def bootstrap(table: OpenTable, reader: SourceReader, on_bad_rows: str = "fail")
 def ingest_batch(table: OpenTable, reader: SourceReader, plan: BootstrapPlan, batch: int, on_bad_rows: str = "fail") -> JobResult:
     """Ingest a batch, and record that it is done."""
     options = IngestOptions(token=plan.token(batch), on_bad_rows=on_bad_rows, expected_rows=plan.rows(batch))
-    result = ingest(table, partial(reader.rows, plan, batch), options)
+    result = ingest(table, lambda spec, _: reader.rows(plan, batch, spec), options)
     keep_batch(table.storage, reader.source.name, batch, replace(result, repeated=False))
     return result
 

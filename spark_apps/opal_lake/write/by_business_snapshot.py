@@ -32,7 +32,7 @@ class SplitRows(Protocol):
         """The rows with these texts, for the executor; those with a bad one are noted as bad, with the reason."""
 
 
-Split = Callable[[TableSpec], SplitRows]
+Split = Callable[[TableSpec, int], SplitRows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def ingest_by_column(
         _take_up(table, options)
         return earlier
     base = with_new_columns(table.log, base, options.on_new_columns, new_columns)
-    rows = split(base.spec)
+    rows = split(base.spec, base.root.greatest_number + 1)
     values = rows.values(MOST_VALUES)
     applied = {value for value in values if value is not None and _is_applied(table, base, _own(options, value))}
     parts = plan_parts({value: rows for value, rows in values.items() if value not in applied}, base.root.business, column)
@@ -131,7 +131,7 @@ def _is_applied(table: OpenTable, base: Snapshot, own: IngestOptions) -> bool:
     return table.log.earlier_result(base, "ingest", own.token, own.application) is not None
 
 
-def _rows_of(rows: SplitRows, part: Part, _: TableSpec) -> Rows:
+def _rows_of(rows: SplitRows, part: Part, _: TableSpec, __: int) -> Rows:
     return rows.part(part.values, part.bad)
 
 

@@ -34,7 +34,8 @@ from opal_lake.write.ingest_task import IngestOutput, write_partition
 from opal_lake.write.inline import write_slot
 from opal_lake.write.spec_change import NewColumnsOf, with_new_columns
 
-SourceRows = Callable[[TableSpec], Rows]  # a source's rows with the table's columns, for the executor; called once there is work to do
+# A source's rows with the table's columns, for the executor; called once there is work to do, with the number of the job
+SourceRows = Callable[[TableSpec, int], Rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ def ingest(table: OpenTable, rows: SourceRows, options: IngestOptions, new_colum
     if isinstance(run, JobResult):
         return run if options.metadata == "batch" or options.business_snapshot is not None else check_visible(run)
     run = replace(run, reject_threshold=threshold)
-    source_rows, name = rows(run.base.spec), options.business_snapshot
+    source_rows, name = rows(run.base.spec, run.number), options.business_snapshot
     if options.metadata == "batch" or (name is not None and waits(table.log, run.base, name)):
         return commit_ingest(table.log, run, write_segments(table, source_rows, run))
     outputs, rule_outputs = write_inline(table, source_rows, run)

@@ -79,6 +79,7 @@ def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
     parser = add_command(verbs, Verb(name="ingest", group=WORK, summary=summary, example=example, run=ingest, operands="PATH... "))
     parser.add_argument("paths", nargs="*", metavar="PATH", help="files, folders or patterns")
     parser.add_argument("--format", choices=FILE_FORMATS, help="of the files (default: by their extension)")
+    _add_names(parser)
     parser.add_argument("--source-option", action="append", default=[], metavar="NAME=VALUE", help="an option of Spark's reader, as sep=;")
     add_token(parser, "ingests")
     _add_quarantine(parser)
@@ -96,6 +97,15 @@ def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
     jdbc.add_argument("--user-env", metavar="NAME", help="the environment variable that holds the user")
     jdbc.add_argument("--password-env", metavar="NAME", help="the environment variable that holds the password")
     return parser
+
+
+def _add_names(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-header", dest="header", action="store_const", const=False, help="the files are CSV without a header")
+    parser.add_argument("--columns", metavar="COLUMN,...", help="the cells of CSV files without a header (default: the table's columns)")
+    deletes = "files whose names match hold deletes, as 'del*': rows, or keys alone"
+    parser.add_argument("--delete-files", dest="deletes", metavar="PATTERN", help=deletes)
+    order = "what is later: the delta column; or file_suffix or file_position, which then gives the delta column its values"
+    parser.add_argument("--order", metavar="COLUMN", help=order)
 
 
 def _add_metagen(verbs: Verbs) -> argparse.ArgumentParser:
@@ -227,9 +237,13 @@ def _source(args: argparse.Namespace) -> dict[str, Any]:
     if bool(args.paths) == bool(jdbc):
         raise InvalidInputError("ingest needs one source: PATH..., or --jdbc-url with --jdbc-table or --jdbc-query")
     options = pairs(args.source_option, "--source-option")
+    named = {name: value for name in ("header", "deletes", "order") if (value := getattr(args, name)) is not None}
+    named |= {"columns": columns} if (columns := column_names(args.columns)) else {}
+    if jdbc and named:
+        raise InvalidInputError("--no-header, --columns, --delete-files and --order are about files; leave them out with --jdbc-url")
     if jdbc:
         return source_to_json(Jdbc(**{"url": "", **jdbc}, options=options))
-    return source_to_json(Files(paths=args.paths, format=args.format, options=options))
+    return source_to_json(Files(paths=args.paths, format=args.format, options=options, **named))
 
 
 def metagen(args: argparse.Namespace) -> None:

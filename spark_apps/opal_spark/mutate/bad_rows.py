@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.mutate.mutation import Work
 from opal_lake.storage.spark_path import hadoop_uri
-from opal_spark.mutate.csv_text import line_number
 from opal_spark.mutate.groups import Readable
-from opal_spark.mutate.rows import BAD, BLOCK, FILE, RANK, RAW, UNCLOSED
+from opal_spark.mutate.rows import BAD, BLOCK, COPY, FILE, LINE, RANK, RAW, UNCLOSED, numbered_lines
+from opal_spark.sources.text.csv_lines import line_number
 
 _SHOWN = 5
 _MOST_BYTES = 1 << 30  # of a file that is looked through for a line
@@ -34,18 +34,28 @@ def _refuse(rows: DataFrame, number: int, files: Sequence[Readable], options: Ma
     raise InvalidInputError(f"{'; '.join(lines)}{more}. Nothing was changed: correct the files, {advice}")
 
 
-def put_aside(rows: DataFrame, work: Work, files: Sequence[Readable]) -> str:
-    """As JSON lines with file, reason and row. Returns where."""
+def put_aside(rows: DataFrame, work: Work, files: Sequence[Readable], options: Mapping[str, str]) -> str:
+    """Those of the files that have some, as JSON lines with file, line, reason and row. Returns where."""
     folder = hadoop_uri(work.side, work.rejected)
     names = F.create_map(*[part for file in files for part in (F.lit(file.number), F.lit(file.increment.source))])
-    bad = rows.where(F.col(BAD).isNotNull())
-    shown = bad.orderBy(FILE, BLOCK, RANK).select(names[F.col(FILE)].alias("file"), F.col(BAD).alias("reason"), F.col(RAW).alias("row"))
+    bad = rows.where(F.col(BAD).isNotNull()).select(FILE, BLOCK, RANK, BAD, RAW)
+    texts = [file for file in files if _has_lines(file)]
+    if texts:
+        copy = F.row_number().over(Window.partitionBy(FILE, RAW).orderBy(BLOCK, RANK)).alias(COPY)
+        bad = bad.select("*", copy).join(numbered_lines(rows.sparkSession, texts, options), [FILE, RAW, COPY], "left")
+    line = F.col(LINE) if texts else F.lit(None).cast("int")
+    columns = [names[F.col(FILE)].alias("file"), line.alias("line"), F.col(BAD).alias("reason"), F.col(RAW).alias("row")]
+    shown = bad.orderBy(FILE, BLOCK, RANK).select(*columns)
     shown.coalesce(1).write.mode("overwrite").json(folder)
     return folder
 
 
 def _place(row: Row, files: Sequence[Readable], options: Mapping[str, str]) -> str:
     file = next(file for file in files if file.number == row[FILE])
-    is_text = not file.increment.name.endswith((".parquet", ".orc")) and file.increment.size <= _MOST_BYTES
-    number = line_number(file.storage, file.path, options.get("encoding", "utf-8"), row[RAW]) if is_text else None
+    number = line_number(file.storage, file.path, options.get("encoding", "utf-8"), row[RAW]) if _has_lines(file) else None
     return file.increment.source + (f", line {number}" if number is not None else "")
+
+
+def _has_lines(file: Readable) -> bool:
+    """And not too many to look for one."""
+    return not file.increment.name.endswith((".parquet", ".orc")) and file.increment.size <= _MOST_BYTES

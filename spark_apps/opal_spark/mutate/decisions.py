@@ -5,21 +5,16 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import AtomicType, StructType
 
-from opal_lake.job.operations.folder import BY_SUFFIX, Mutate
+from opal_lake.job.operations.folder import Mutate
+from opal_lake.job.source import BY_SUFFIX
 from opal_spark.engine.columns import quoted
 from opal_spark.mutate.record import Record
 from opal_spark.mutate.rows import BLOCK, DELETED, FILE, ORDER, RANK, ROW, UNTIMED, key, keys
 
-ACTION, OLD, WINNER, OLD_PARTITION, OLD_ORDER, CONFLICTS, MUTATIONS = (
-    "action",
-    "old",
-    "winner",
-    "old_partition",
-    "old_order",
-    "conflicts",
-    "mutations",
-)
+ACTION, OLD, WINNER, CONFLICTS, MUTATIONS = "action", "old", "winner", "conflicts", "mutations"
+OLD_PARTITION, OLD_ORDER, FIRST_ORDER, HAVE_LATE = "old_partition", "old_order", "first_order", "have_late"
 INSERT, UPDATE, DELETE, UNCHANGED, LATE, UNKNOWN = "inserts", "updates", "deletes", "unchanged", "late", "deletes_of_unknown"
 
 
@@ -44,19 +39,31 @@ class Rules:
 def winners(mutations: DataFrame, rules: Rules) -> DataFrame:
     """One of each record: the latest; of equal ones the one that comes later in the files. Nothing is held for a key that has many."""
     ids = keys(rules.record)
-    content = F.xxhash64(F.to_json(ROW), DELETED)
+    content = _content(mutations)
     differs = F.min(content) != F.max(content)
     if rules.by_suffix:
         differs = differs & (F.min(FILE) != F.max(FILE))
     ties = rules.by_suffix or rules.record.order is not None
     latest = F.max_by(F.struct(ROW, DELETED, FILE, UNTIMED, ORDER), F.struct(FILE, BLOCK, RANK))
+    first = F.min(F.when(~F.col(UNTIMED), F.col(ORDER)))
     by_order = mutations.groupBy(*ids, UNTIMED, ORDER).agg(
         latest.alias(WINNER),
         F.count(F.lit(1)).alias(MUTATIONS),
         F.when(F.lit(ties) & differs, F.lit(1)).otherwise(F.lit(0)).alias(CONFLICTS),
     )
     last = F.max_by(WINNER, F.struct(UNTIMED, ORDER)).alias(WINNER)
-    return by_order.groupBy(*ids).agg(last, F.sum(MUTATIONS).alias(MUTATIONS), F.sum(CONFLICTS).alias(CONFLICTS))
+    return by_order.groupBy(*ids).agg(last, F.sum(MUTATIONS).alias(MUTATIONS), F.sum(CONFLICTS).alias(CONFLICTS), first.alias(FIRST_ORDER))
+
+
+def _content(mutations: DataFrame) -> Column:
+    """A hash of a row and of what it does. Spark's hash passes over nulls, so that each field says first whether it is one."""
+    kind = mutations.schema[ROW].dataType
+    assert isinstance(kind, StructType)
+    parts = [F.col(DELETED)]
+    for field in kind:
+        value = F.col(ROW).getField(field.name)
+        parts += [value.isNull(), value if isinstance(field.dataType, AtomicType) else F.to_json(F.struct(value))]
+    return F.xxhash64(*parts)
 
 
 def touched_rows(master: DataFrame, wins: DataFrame, rules: Rules) -> DataFrame:
@@ -96,7 +103,7 @@ def decided(wins: DataFrame, old: DataFrame | None, rules: Rules) -> DataFrame:
     )
     clash = (F.col(WINNER).getField(ORDER) == F.col(OLD_ORDER)) & ~deleted & ~same if rules.record.order is not None else F.lit(False)
     more = F.coalesce(clash, F.lit(False)).cast("int")
-    return found.withColumns({ACTION: action, CONFLICTS: F.col(CONFLICTS) + more})
+    return found.withColumns({ACTION: action, CONFLICTS: F.col(CONFLICTS) + more}).drop(OLD, "copies")
 
 
 def is_late(untimed: Column, order: Column, rules: Rules) -> Column:
@@ -114,9 +121,11 @@ def by_file(mutations: DataFrame, decisions: DataFrame, rules: Rules) -> DataFra
     return mutations.join(known, ids).groupBy(FILE).agg(F.sum(late.cast("int")).alias(LATE))
 
 
-def actions_by_file(decisions: DataFrame) -> DataFrame:
+def actions_by_file(decisions: DataFrame, rules: Rules) -> DataFrame:
+    """Counts of what was decided, and of records that have a late mutation."""
+    late = is_late(F.lit(False), F.col(FIRST_ORDER), rules)
     return decisions.groupBy(F.col(WINNER).getField(FILE).alias(FILE), ACTION).agg(
-        F.count(F.lit(1)).alias("records"), F.sum(CONFLICTS).alias(CONFLICTS)
+        F.count(F.lit(1)).alias("records"), F.sum(CONFLICTS).alias(CONFLICTS), F.count_if(late).alias(HAVE_LATE)
     )
 
 

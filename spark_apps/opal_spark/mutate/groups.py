@@ -9,8 +9,8 @@ from opal_lake.job.source import format_of
 from opal_lake.mutate.increments import Increment
 from opal_lake.mutate.mutation import Work
 from opal_lake.storage import Storage
-from opal_spark.mutate.csv_text import cells_of, first_line, is_true
 from opal_spark.mutate.record import Record, unknown_names
+from opal_spark.sources.text.csv_lines import cells_of, first_line, is_true
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

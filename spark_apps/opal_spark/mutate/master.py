@@ -17,7 +17,8 @@ from opal_lake.mutate.place import MasterFile
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.session import few_listing_tasks, storage_options
-from opal_spark.mutate.csv_text import CORRUPT, cells_of, first_line, is_true, open_quote, read_options
+from opal_spark.mutate.csv_text import CORRUPT, open_quote, read_options
+from opal_spark.sources.text.csv_lines import cells_of, first_line, is_true
 
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 

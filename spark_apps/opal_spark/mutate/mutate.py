@@ -19,15 +19,16 @@ from opal_lake.mutate.place import MasterFile
 from opal_lake.storage.spark_path import hadoop_uri
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.failures import observed_count, spark_errors
-from opal_spark.engine.session import parallelism, storage_options
+from opal_spark.engine.session import parallelism, shuffles_of, storage_options
 from opal_spark.mutate import decisions as rules_of
 from opal_spark.mutate.bad_rows import put_aside, refuse, refuse_unclosed
-from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_true, own_options, write_options
+from opal_spark.mutate.csv_text import CORRUPT, increment_options, own_options, write_options
 from opal_spark.mutate.decisions import Rules
 from opal_spark.mutate.groups import Readable, forms_of, increment_format, readable_increments
 from opal_spark.mutate.master import MasterFiles, check_quotes, format_named, found_schema, read_files
 from opal_spark.mutate.record import Record, record_of, schema_given
 from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, UNCLOSED, keys, read_increments
+from opal_spark.sources.text.csv_lines import is_true
 
 _BROADCAST_ROWS = 2_000_000  # ids of so many mutations are sent to every executor instead of shuffling the master
 _NEW_FILE_ROWS = 1_000_000
@@ -51,6 +52,11 @@ class _Merge:
     options: Mapping[str, str]
 
     def __call__(self, work: Work) -> Merged:
+        size = sum(file.size for file in work.master) + sum(file.size for file in work.increments)
+        with shuffles_of(self.spark, size):
+            return self._merged(work)
+
+    def _merged(self, work: Work) -> Merged:
         master = self._master(work)
         record, files = self._record(work, master), readable_increments(work)
         csv = increment_options(self.job)
@@ -66,9 +72,9 @@ class _Merge:
                 refuse(kept_rows, rejected, files, csv)
             if unclosed := sum(row["unclosed"] for row in stats.values()):
                 refuse_unclosed(kept_rows, unclosed, files, csv)
-            notes = []
+            notes, bad_files = [], [file for file in files if stats.get(file.number, {}).get("rejected")]
             if rejected and work.target is not None:
-                notes.append(f"{count_text(rejected, 'bad row')} lie in {put_aside(kept_rows, work, files)}")
+                notes.append(f"{count_text(rejected, 'bad row')} lie in {put_aside(kept_rows, work, bad_files, csv)}")
             merging = _Merging(merge=self, work=work, master=master, record=record, files=files, stats=stats)
             merged = merging.run(kept_rows.where(F.col(BAD).isNull() & ~F.col(HEADER)))
             return replace(merged, notes=[*notes, *merged.notes])
@@ -125,8 +131,9 @@ class _Merging:
         wins = rules_of.winners(mutations, rules)
         looked_at = self._looked_at(mutations)
         with _kept(wins) as kept_wins, _kept(self._decided(kept_wins, looked_at, rules)) as decisions:
-            actions = [row.asDict() for row in rules_of.actions_by_file(decisions).collect()]
-            late = {row[FILE]: row["late"] for row in rules_of.by_file(mutations, decisions, rules).collect()} if rules.can_be_late else {}
+            actions = [row.asDict() for row in rules_of.actions_by_file(decisions, rules).collect()]
+            have_late = any(row[rules_of.HAVE_LATE] for row in actions)  # else nothing is worth a look at all mutations again
+            late = {row[FILE]: row["late"] for row in rules_of.by_file(mutations, decisions, rules).collect()} if have_late else {}
             totals = Counter[str]()
             for row in actions:
                 totals[row["action"]] += row["records"]

@@ -9,7 +9,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.operations.folder import BY_POSITION, BY_SUFFIX, Mutate
+from opal_lake.job.operations.folder import Mutate
+from opal_lake.job.source import BY_POSITION, BY_SUFFIX
 from opal_lake.spec.schema import Atomic, schema_of_arrow
 from opal_spark.engine.columns import arrow_of_spark, quoted
 from opal_spark.sources.cells import parse_text, wrong_type

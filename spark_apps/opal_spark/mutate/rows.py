@@ -1,27 +1,29 @@
 """Increments as rows of one form: the record, what it is called by, what it does, where it stands, and what is wrong with it."""
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.operations.folder import BY_SUFFIX, Mutate
+from opal_lake.job.operations.folder import Mutate
+from opal_lake.job.source import BY_SUFFIX
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.session import few_listing_tasks
-from opal_spark.mutate.csv_text import CORRUPT, is_true, open_quote, read_options, separator
+from opal_spark.mutate.csv_text import CORRUPT, open_quote, read_options
 from opal_spark.mutate.groups import Form, Readable
 from opal_spark.mutate.record import Record, fitted, unknown_names
+from opal_spark.sources.marks import plain_uri, plain_uris
+from opal_spark.sources.text.csv_lines import is_true, separator
 
 ROW, DELETED, ORDER, UNTIMED, FILE, BLOCK, RANK = "row", "deleted", "ordered", "untimed", "file", "block", "rank"
-BAD, RAW, HEADER = "bad", "raw", "header"
+BAD, RAW, HEADER, LINE, COPY = "bad", "raw", "header", "line", "copy"
+_UTF8 = ("utf-8", "utf8")
 _URI, _VALUE, _PARSED, _END = "_opal_uri", "value", "_opal_parsed", "_opal_end"
-_LOCAL = "^file:/+"  # Spark writes one slash or three
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 _RAGGED = "the row has more or fewer fields than there are (where fields hold line breaks, set multiLine=true)"
 UNCLOSED = "the quote of its last field is not closed (where fields hold line breaks, set multiLine=true)"
@@ -53,7 +55,7 @@ def _numbered(spark: SparkSession, rows: DataFrame, forms: Mapping[Form, Sequenc
     files = [file for members in forms.values() for file in members]
     table = pa.table(
         {
-            _URI: [re.sub(_LOCAL, "file:/", hadoop_uri(file.storage, file.path)) for file in files],
+            _URI: [plain_uri(hadoop_uri(file.storage, file.path)) for file in files],
             FILE: pa.array([file.number for file in files], pa.int32()),
             "suffix": pa.array([file.increment.suffix for file in files], pa.int64()),
         }
@@ -72,13 +74,28 @@ def _load(spark: SparkSession, kind: str, files: Sequence[Readable], schema: Str
     with few_listing_tasks(spark):
         rows = (reader if schema is None else reader.schema(schema)).load(paths)
     about = rows.metadataColumn("_metadata")
-    uri = F.try_url_decode(F.replace(about.getField("file_path"), F.lit("+"), F.lit("%2B")))
     places = [
-        F.regexp_replace(uri, _LOCAL, "file:/").alias(_URI),
+        plain_uris(about.getField("file_path")).alias(_URI),
         about.getField("file_block_start").alias(BLOCK),
         F.monotonically_increasing_id().alias(RANK),
     ]
     return rows.select(*[F.col(quoted(name)) for name in rows.columns], *places)
+
+
+def numbered_lines(spark: SparkSession, files: Sequence[Readable], options: Mapping[str, str]) -> DataFrame:
+    """Each line of text files with its number from 1, and which of equal lines of its file it is."""
+    numbers = F.create_map(
+        *[part for file in files for part in (F.lit(plain_uri(hadoop_uri(file.storage, file.path))), F.lit(file.number))]
+    )
+    in_file = Window.partitionBy(_URI).orderBy(BLOCK, RANK)
+    lines = _load(spark, "text", files, None, {}).withColumn(LINE, F.row_number().over(in_file))
+    named = lines.select(numbers[F.col(_URI)].alias(FILE), _text(options).alias(RAW), LINE)
+    return named.withColumn(COPY, F.row_number().over(Window.partitionBy(FILE, RAW).orderBy(LINE)))
+
+
+def _text(options: Mapping[str, str]) -> Column:
+    encoding = options.get("encoding", "utf-8").lower()
+    return F.col(_VALUE) if encoding in _UTF8 else F.decode(F.col(_VALUE).cast("binary"), encoding)
 
 
 def _csv(spark: SparkSession, form: Form, files: Sequence[Readable], record: Record, options: Mapping[str, str]) -> DataFrame:
@@ -90,14 +107,12 @@ def _csv(spark: SparkSession, form: Form, files: Sequence[Readable], record: Rec
         rows = _load(spark, "csv", files, schema, reading)
         return rows.select(parsed.alias(_PARSED), F.coalesce(CORRUPT, F.to_json(parsed)).alias(_VALUE), _false(HEADER), _URI, BLOCK, RANK)
     lines = _load(spark, "text", files, None, {})
-    encoding = options.get("encoding", "utf-8").lower()
-    is_utf8 = encoding in ("utf-8", "utf8")
-    text = F.col(_VALUE) if is_utf8 else F.decode(F.col(_VALUE).cast("binary"), encoding)
+    text = _text(options)
     # One more field is put behind the line: a quote that is not closed swallows it, and then there is one too few
     schema = StructType([StructField(name, StringType()) for name in (*form.names, _END, CORRUPT)])
     cells = F.from_csv(F.concat(text, F.lit(f"{separator(options)}1")), _ddl(schema), reading)
     header = _false(HEADER) if form.header is None else (text == F.lit(form.header)).alias(HEADER)
-    encoded = F.is_valid_utf8(_VALUE) if is_utf8 else F.lit(True)
+    encoded = F.is_valid_utf8(_VALUE) if options.get("encoding", "utf-8").lower() in _UTF8 else F.lit(True)
     rows = lines.where(F.trim(text) != "").select(
         cells.alias(_PARSED), text.alias(_VALUE), header, _URI, BLOCK, RANK, encoded.alias("utf8")
     )

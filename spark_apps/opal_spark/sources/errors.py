@@ -12,6 +12,7 @@ from opal_lake.errors import InvalidInputError, OpalError, StorageError
 from opal_lake.job.source import Files, Jdbc, Source
 from opal_lake.spec.table_spec import TableSpec
 from opal_spark.sources.connection import as_jdbc_error
+from opal_spark.sources.named.parts import parts_of
 from opal_spark.sources.paths import MOST_FILES, file_paths, one_file, open_files
 from opal_spark.sources.text.csv_header import check_headers
 
@@ -73,7 +74,10 @@ def _unreadable(spark: SparkSession, source: Files, spec: Callable[[], TableSpec
 def _header_problem(spark: SparkSession, source: Files, spec: TableSpec) -> InvalidInputError | None:
     """Spark reports another header as a file that it cannot read."""
     try:
-        check_headers(spark, source, spec)
+        for part in parts_of(spark, source, spec) if source.is_by_name else []:
+            check_headers(spark, part.source, part.spec)
+        if not source.is_by_name:
+            check_headers(spark, source, spec)
     except InvalidInputError as problem:
         return problem
     except Exception:  # noqa: BLE001  # a file that is really damaged, which is what is reported

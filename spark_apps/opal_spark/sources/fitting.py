@@ -18,11 +18,17 @@ def fitting(rows: DataFrame, spec: TableSpec, *, together: bool = True, ignore: 
     """The table's columns in order, with the delete marker and what a source reader noted; partition values brought together or not."""
     noted = [F.col(name) for name in NOTES if name in rows.columns]
     assigned = assigned_columns(rows, spec, ignore=ignore)  # says what is missing before the delete condition trips over it
-    marker = [delete_marker(rows, spec, spec.deletes).alias(DELETED)] if spec.deletes is not None else []
+    marker = [_deletes(rows, spec, spec.deletes).alias(DELETED)] if spec.deletes is not None else []
     fit = rows.select(*assigned, *marker, *noted)
     if spec.partition_by and together:
         fit = fit.hint("rebalance", *[F.col(quoted(column.name)) for column in spec.partition_by])
     return fit
+
+
+def _deletes(rows: DataFrame, spec: TableSpec, condition: str) -> Column:
+    """By the table's condition, or because a file of deletes holds the row."""
+    marker = delete_marker(rows, spec, condition)
+    return marker | F.col(DELETED) if DELETED in rows.columns else marker
 
 
 def delete_marker(rows: DataFrame, spec: TableSpec, condition: str) -> Column:

@@ -1,5 +1,6 @@
 """What a reader records about a row: why it is bad, its file, and its text before it was typed."""
 
+import re
 from collections.abc import Sequence
 from functools import reduce
 from operator import add, or_
@@ -14,25 +15,43 @@ from opal_spark.engine.columns import quoted
 from opal_spark.sources.cells import wrong_type
 
 FILE = "_opal_file"
+PATH, BLOCK = "path", "block"
+_LOCAL = "^file:/+"  # Spark writes one slash or three
 
 
 def file_column(rows: DataFrame) -> Column:
-    """The file of each row, as Spark writes it: a URI with percent signs."""
-    return rows.metadataColumn("_metadata").getField("file_path").alias(FILE)
+    """The file of each row, as Spark writes it: a URI with percent signs; and where the block begins that a task reads of it."""
+    about = rows.metadataColumn("_metadata")
+    return F.struct(about.getField("file_path").alias(PATH), about.getField("file_block_start").alias(BLOCK)).alias(FILE)
 
 
 def file_name() -> Column:
-    """The unquoted path of the file; a plus sign is not a space here."""
-    return F.try_url_decode(F.replace(F.col(FILE), F.lit("+"), F.lit("%2B")))
+    """The unquoted path of the file."""
+    return _unquoted(F.col(FILE).getField(PATH))
+
+
+def plain_uris(paths: Column) -> Column:
+    """Of files as Spark writes them, each as `plain_uri` makes it."""
+    return F.regexp_replace(_unquoted(paths), _LOCAL, "file:/")
+
+
+def plain_uri(uri: str) -> str:
+    """A file's one name."""
+    return re.sub(_LOCAL, "file:/", uri)
+
+
+def _unquoted(paths: Column) -> Column:
+    """A plus sign is not a space here."""
+    return F.try_url_decode(F.replace(paths, F.lit("+"), F.lit("%2B")))
 
 
 def mark(rows: DataFrame, spec: TableSpec, faults: Sequence[Column], source: Column, row: Column | None = None) -> DataFrame:
-    """The table's columns, with the first fault of each row. Only rows that may be rejected carry their source and their text."""
+    """The table's columns, with the first fault of each row, and its file. Only rows that may be rejected carry their source and text."""
     marked = rows.withColumn(BAD, F.coalesce(*faults, F.lit(None).cast("string")))
     suspect = _suspect(spec)
     notes = [F.col(BAD), F.when(suspect, source).alias(SOURCE)]
     notes += [F.when(suspect, row).alias(ROW)] if row is not None else []
-    return marked.select(*[F.col(quoted(name)) for name in spec.schema.names], *notes)
+    return marked.select(*[F.col(quoted(name)) for name in spec.schema.names], *notes, *[name for name in (FILE,) if name in rows.columns])
 
 
 def _suspect(spec: TableSpec) -> Column:

@@ -24,7 +24,7 @@ def open_files(
     """The files of a source as one DataFrame. Columns that folders name (`day=2026-11-01`) follow, as texts where a schema is given."""
     rows = _load(spark, source, file_format, options, schema)
     if not rows.inputFiles():
-        raise NoRowsError(_nothing_there(source))
+        raise NoRowsError(nothing_there(source))
     if schema is None or not (folders := [name for name in rows.columns if name not in schema.names]):
         return rows
     texts = StructType(list(schema.fields))
@@ -41,11 +41,11 @@ def _load(spark: SparkSession, source: Files, file_format: str, options: Mapping
             return reader.load([re.sub(r"^s3://", "s3a://", path) for path in source.paths])
     except AnalysisException as error:
         if error.getCondition() in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
-            raise NoRowsError(_nothing_there(source)) from error
+            raise NoRowsError(nothing_there(source)) from error
         raise
 
 
-def _nothing_there(source: Files) -> str:
+def nothing_there(source: Files) -> str:
     looked = ", ".join(map(repr, source.paths))
     return f"there is no file to read: looked for {looked}; correct the paths (files whose names begin with '_' or '.' are not read)"
 

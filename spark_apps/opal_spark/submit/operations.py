@@ -20,7 +20,7 @@ from opal_lake.job.operations.folder import Mutate
 from opal_lake.job.operations.rows import Changes, Check, Consume, MetaGen, Read, RebuildKeyStore, Shown
 from opal_lake.job.operations.table import AddColumns, Bootstrap, Create, Ingest, Restore, SetProperties
 from opal_lake.job.operations.upkeep import Compact, Maintain, Retain, UpkeepPolicy, ZOrder
-from opal_lake.job.source import source_from_json
+from opal_lake.job.source import Files, source_from_json
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_VERSION, FeedOptions
 from opal_lake.spec.table_spec import TableLayout, refuse_another_spec
@@ -35,6 +35,7 @@ from opal_spark.submit.consume import consume as call_consumer
 from opal_spark.table import OpalTable
 
 SHOWN_ROWS = 20
+NO_ROW = "false"  # the delete condition of tables whose deletes come in files of their own
 
 
 def create(spark: SparkSession, spec: JobSpec[Create]) -> JobResult:
@@ -42,7 +43,7 @@ def create(spark: SparkSession, spec: JobSpec[Create]) -> JobResult:
     job, layout = spec.operation, given_fields(TableLayout, vars(spec.operation))
     if job.if_absent and (standing := _standing(spark, spec.table, job.schema, TableLayout(**layout))) is not None:
         return standing
-    columns = _schema(spark, job.schema, job.like)
+    columns = _schema(spark, job.schema, job.like, job.delta)
     try:
         table = OpalTable.create(spark, spec.table, columns, **layout)
     except TableExistsError:
@@ -52,11 +53,11 @@ def create(spark: SparkSession, spec: JobSpec[Create]) -> JobResult:
     return JobResult(operation="create", table=table.table.uri, version=0, token=spec.token)
 
 
-def _schema(spark: SparkSession, schema: str | None, like: Mapping[str, Any] | None) -> StructType:
+def _schema(spark: SparkSession, schema: str | None, like: Mapping[str, Any] | None, delta: str | None = None) -> StructType:
     if (schema is None) == (like is None):
         raise InvalidInputError("create needs the columns once: as schema='id BIGINT, at TIMESTAMP', or as like={'files': ...}")
     if like is not None:
-        return source_schema(spark, source_from_json(like))
+        return source_schema(spark, source_from_json(like), delta)
     return spark.createDataFrame([], schema).schema
 
 
@@ -77,7 +78,10 @@ def ingest(spark: SparkSession, spec: JobSpec[Ingest]) -> JobResult:
     source = source_from_json(job.source)  # before a table is made
     if job.create is not None:
         columns: dict[str, Any] = {} if job.create.schema is not None else {"like": job.source}
-        operation = Create(**vars(job.create), **columns, if_absent=True)
+        made = dict(vars(job.create))
+        if isinstance(source, Files) and source.deletes is not None:
+            made["deletes"] = made["deletes"] or NO_ROW
+        operation = Create(**made, **columns, if_absent=True)
         create(spark, JobSpec(operation=operation, table=spec.table))
     table = OpalTable.for_path(spark, spec.table)
     ingest_rows = partial(

@@ -27,4 +27,4 @@ class SparkSource:
         return self.known or plan_source(self.spark, self.source, self.schema, self.batch_bytes)
 
     def rows(self, plan: BootstrapPlan, batch: int, spec: TableSpec) -> DataFrame:
-        return fitting(source_rows(self.spark, batch_rows(self.spark, plan, batch), spec), spec)
+        return fitting(source_rows(self.spark, batch_rows(self.spark, plan, batch), spec, 0), spec)

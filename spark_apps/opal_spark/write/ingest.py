@@ -37,8 +37,8 @@ def ingest_source(table: OpenTable, source: SourceOf, options: IngestOptions, co
 
     ignore = options.on_new_columns == "ignore"
 
-    def fit(spec: TableSpec) -> DataFrame:
-        return fitting(source_rows(source.spark, source.rows, spec, ignore=ignore), spec, together=together, ignore=ignore)
+    def fit(spec: TableSpec, number: int) -> DataFrame:
+        return fitting(source_rows(source.spark, source.rows, spec, number, ignore=ignore), spec, together=together, ignore=ignore)
 
     def new_columns(spec: TableSpec) -> pa.Schema:
         rows = source.rows
@@ -51,7 +51,7 @@ def ingest_source(table: OpenTable, source: SourceOf, options: IngestOptions, co
         if column is None:
             return ingest(table, fit, options, new_columns)
         with SparkSplits(column=column) as splits:
-            return ingest_by_column(table, lambda spec: splits.of(fit(spec)), options, column, new_columns)
+            return ingest_by_column(table, lambda spec, number: splits.of(fit(spec, number)), options, column, new_columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

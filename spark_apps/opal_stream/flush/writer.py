@@ -107,7 +107,7 @@ class Writer:
             reject_threshold=batch.bad if batch.bad and not everything else None,
         )
         try:
-            return ingest(self.table, lambda spec: self._rows(batch, spec), options)
+            return ingest(self.table, lambda spec, _: self._rows(batch, spec), options)
         except InvalidInputError as error:
             raise BadMessageError(f"messages cannot go into the table, and nothing of them was committed: {error}") from error
 

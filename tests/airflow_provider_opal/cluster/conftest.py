@@ -21,6 +21,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, lake: Lake) -> Iterator[Lo
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
         "AIRFLOW_VAR_LAKE_SOURCE": str(lake.source),
         "AIRFLOW_VAR_LAKE_OUT": str(lake.out),
+        "AIRFLOW_VAR_PRODUCT_FOLDER": str(lake.source / "product"),
         "AIRFLOW_VAR_SHOP_SOURCE": str(lake.source / "users"),
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",

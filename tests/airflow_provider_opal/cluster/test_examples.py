@@ -5,6 +5,7 @@ The tests share one Airflow and go on from what those before left.
 
 import json
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from airflow_provider_opal.demo.local_airflow import LocalAirflow
 from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
-from tests.airflow_provider_opal.cluster.lake import Lake, backfill, days, ended, keyed, pause, settle, succeeded, trigger
+from tests.airflow_provider_opal.cluster.lake import Lake, backfill, days, ended, keyed, log_of, pause, settle, succeeded, trigger
 
 pytestmark = [pytest.mark.slow, pytest.mark.chained]
 
@@ -67,6 +68,39 @@ def test_the_examples_run(airflow: LocalAirflow, lake: Lake) -> None:
         assert [row["country"] for row in lake.table(name.removeprefix("guide_"), "guide").read().to_pylist()] == ["NL"]
     reports = [json.loads(path.read_text()) for path in (lake.out / "reports" / "2026-11-02").glob("*.json")]
     assert {"country": "NL", "sum(total)": 5} in reports
+
+
+def test_a_folder_is_mutated_and_a_clear_after_a_correction_merges_what_was_refused(airflow: LocalAirflow, lake: Lake) -> None:
+    """dags/products.py, whose first file is bad, and dags/stock.opal.yaml."""
+    folder = lake.source / "product"
+    files = {
+        "master/part-r-00000": "VR8NCNE7DV,wearables,fitbit,112,88,1427766458\n6QD0BAVS7I,laptop,asus,502,54,1427764070\n",
+        "incr/products": "VR8NCNE7DV,wearables,fitbit,112,82,yesterday\n",
+        "incr/del_products": "6QD0BAVS7I\n",
+        "stock/a.csv": "id,stock,at\n1,88,1\n2,54,1\n",
+        "stock_incr/a.csv": "id,stock,at\n1,82,2\n3,five,x\n",
+        "stock_incr/del_a.csv": "id\n2\n",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    for dag_id in ("products", "stock"):
+        pause(airflow, dag_id, paused=False)
+    run, other = trigger(airflow, "products"), trigger(airflow, "stock")
+    airflow.wait_until(lambda: "failed" in {one["state"] for one in airflow.runs("products") if one["dag_run_id"] == run})
+    assert "products, line 1: field '_c5', the order, is no number" in log_of(airflow, "products", "count", run)
+    assert (folder / "incr" / "products").exists()
+    (folder / "incr" / "products").write_text("VR8NCNE7DV,wearables,fitbit,112,82,1428415316\n")
+    airflow.cli("tasks", "clear", "products", "--yes")
+    airflow.wait_until(lambda: [one["state"] for one in airflow.runs("products")] == ["success"])
+    assert written(folder / "master") == ["VR8NCNE7DV,wearables,fitbit,112,82,1428415316"]
+    assert ended(airflow, "stock", other) == "success"
+    assert written(folder / "stock") == ["1,82,2", "id,stock,at"]
+    assert len(list((folder / "stock.mutate" / "rejected").glob("*/*.json"))) == 1
+
+
+def written(master: Path) -> list[str]:
+    return sorted({line for path in master.glob("*.csv") for line in path.read_text().splitlines()})
 
 
 def test_a_day_s_report_is_the_same_many_at_once_backwards_and_after_a_clear(airflow: LocalAirflow, lake: Lake) -> None:

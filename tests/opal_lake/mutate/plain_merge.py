@@ -43,7 +43,8 @@ class PlainMerge:
             text = "".join(f"{name},{value}\n" for name, value in sorted(rows.items()))
             assert work.side.put_if_absent(f"{work.target}/part-0.csv", text.encode())
             assert work.side.put_if_absent(f"{work.target}/_SUCCESS", b"")
-        return Merged(counts=counts, is_changed=rows != before)
+        files = [{"file": increment.source} for increment in work.increments]
+        return Merged(counts=counts, is_changed=rows != before, files=files)
 
     def _lines(self, root: str, path: str) -> list[str]:
         return open_storage(root, self.options if is_s3(root) else {}).get(path).decode().split()

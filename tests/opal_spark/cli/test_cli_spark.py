@@ -171,3 +171,21 @@ def test_many_columns_on_a_narrow_terminal_are_shown_below_each_other() -> None:
 
 def test_nothing_to_do_is_said() -> None:
     assert list(result_page(JobResult(operation="ingest", table="lake/t"), Style(), None)) == ["nothing to do in lake/t"]
+
+
+def test_files_say_by_their_names_what_is_later_and_what_is_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, folder = str(tmp_path / "t"), tmp_path / "in"
+    folder.mkdir()
+    (folder / "a_1.csv").write_text("x,1\ny,2\n")
+    (folder / "del_2.csv").write_text("2\n")
+    assert (
+        main(["create", table, "--schema", "id INT, name STRING, seen BIGINT", "--key", "id", "--delta", "seen", "--deletes", "false"])
+        == OK
+    )
+    words = ["ingest", table, str(folder), "--format", "csv", "--no-header", "--columns", "name,id", "--delete-files", "del*"]
+    assert main([*words, "--order", "file_suffix", "--inline"]) == OK
+    capsys.readouterr()
+    assert main(["read", table, "--json"]) == OK
+    assert json.loads(capsys.readouterr().out) == [{"id": 1, "name": "x", "seen": 1}]
+    assert main(["ingest", table, "--jdbc-url", "jdbc:postgresql://db/shop", "--order", "seen"]) == INPUT
+    assert "are about files; leave them out with --jdbc-url" in capsys.readouterr().err

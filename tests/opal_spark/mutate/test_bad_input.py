@@ -63,12 +63,15 @@ def test_a_header_where_none_belongs_is_seen(spark: SparkSession, tmp_path: Path
 
 
 def test_bad_rows_may_be_put_aside(spark: SparkSession, folder: Path) -> None:
-    put(folder / "incr" / "1.csv", f"{GOOD}2,y\n,z,7\n3,c,8\n")
+    put(folder / "incr" / "1.csv", f"{GOOD}2,y\n\n,z,7\n3,c,8\n2,y\n")
+    put(folder / "incr" / "2.csv", f"{GOOD}2,y\n")
     result = run(spark, folder, ids=["id"], order="at", on_bad_rows="quarantine")
     assert cells(folder, header=True) == [["1", "x", "6"], ["2", "b", "5"], ["3", "c", "8"]]
-    assert (result.counts["rejected"], result.counts["mutations"]) == (2, 2)
+    assert (result.counts["rejected"], result.counts["mutations"]) == (4, 3)
     lines = "".join(path.read_text() for path in (folder / "master.mutate" / "rejected" / "00000001").glob("*.json")).splitlines()
-    assert [(json.loads(line)["row"], Path(json.loads(line)["file"]).name) for line in lines] == [("2,y", "1.csv"), (",z,7", "1.csv")]
+    found = [json.loads(line) for line in lines]
+    expected = [("1.csv", 3, "2,y"), ("1.csv", 5, ",z,7"), ("1.csv", 7, "2,y"), ("2.csv", 3, "2,y")]
+    assert [(Path(row["file"]).name, row["line"], row["row"]) for row in found] == expected
     assert "rejected" in result.notes[0]
 
 

@@ -63,7 +63,7 @@ def lint(path: Path, *, lake: bool = False) -> Report:
     findings += between(pipelines)
     shown_in = os.path.relpath(folder)
     named = [replace(problem, file=os.path.normpath(os.path.join(shown_in, problem.file))) for problem in set(findings)]
-    return Report(files=len(files), pipelines=sum(len(file.dags) for file in files), problems=sorted(named))
+    return Report(files=len(files), pipelines=sum(len(file.dags) + len(file.mutations) for file in files), problems=sorted(named))
 
 
 def _python(folder: Path) -> tuple[list[Pipeline], list[Problem]]:

@@ -180,6 +180,10 @@ def _direct(kind: Any) -> list[Any]:
 _EXAMPLES = {
     "version": "1",
     "dags": "{orders: {...}}",
+    "mutations": "{products: {...}}",
+    "master": '"/lake/product/master"',
+    "increments": '"/lake/product/incr"',
+    "ids": "[id]",
     "table": "shop.orders",
     "name": "shop.orders",
     "keys": "[order_id]",
@@ -222,6 +226,8 @@ def example(loc: Keys, *, value_only: bool = False) -> str:
         around = names[-2:-1]
         if around == ["dags"]:
             return "a pipeline: {table: ..., source: ..., schedule: ..., start_date: ...}"
+        if around == ["mutations"]:
+            return "a mutation: {master: ..., increments: ..., ids: [id], schedule: ..., start_date: ...}"
         if around == ["consumers"]:
             return "{function: shop.jobs:revenue}"
         if isinstance(loc[-1], int):

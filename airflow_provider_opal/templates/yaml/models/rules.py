@@ -11,9 +11,13 @@ from airflow_provider_opal.partition_keys import check_keys, cron_of
 from airflow_provider_opal.secrets import secret_arguments
 from airflow_provider_opal.streaming.source import stream_faults
 from airflow_provider_opal.templates.short_spans import short_spans
+from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
+from airflow_provider_opal.templates.yaml.models.options import RunOptions
 from airflow_provider_opal.templates.yaml.models.version_1 import DagModel, MaintenanceModel, TableModel
 from airflow_provider_opal.templates.yaml.text.problem import Keys, advice, listed, shown
+from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.table import COLUMN_ROLES
+from opal_lake.mutate.properties import arguments_of
 
 if TYPE_CHECKING:
     import jinja2
@@ -33,15 +37,7 @@ _TYPE = r"[A-Za-z]+"
 
 def findings(dag: DagModel) -> Iterator[Finding]:
     """All of them, each with the keys below the pipeline."""
-    if dag.start_date is None:
-        yield ("start_date",), "is missing; add 'start_date: 2026-11-01' here or under 'defaults'"
-    elif dag.end_date is not None and dag.end_date.replace(tzinfo=None) < dag.start_date.replace(tzinfo=None):
-        yield ("end_date",), "is before 'start_date'; write a later day, or take it out"
-    if isinstance(dag.schedule, str) and dag.key_format is not None:
-        try:
-            check_keys(cron_of(dag.schedule), dag.key_format)
-        except ValueError as error:
-            yield ("key_format",), str(error)
+    yield from _of_runs(dag, dag.schedule)
     yield from _of_ingest(dag)
     yield from _of_stream(dag)
     if isinstance(dag.table, TableModel):
@@ -58,6 +54,31 @@ def findings(dag: DagModel) -> Iterator[Finding]:
                 ("consumers", name, "arguments"),
                 f"{shown(argument)!r} has the name of a secret, and would be shown; name a connection instead",
             )
+
+
+def mutation_findings(mutation: MutationModel) -> Iterator[Finding]:
+    """Those of a mutation of a folder."""
+    yield from _of_runs(mutation, mutation.schedule)
+    if mutation.properties is None and not mutation.ids:
+        yield ("ids",), "is missing; add 'ids: [id]', the fields of a record's id, or 'properties' with id.field.ordinals"
+    try:
+        arguments_of(mutation.properties or {"id.field.ordinals": "0"})
+    except InvalidInputError as error:
+        yield ("properties",), str(error)
+    for way, text in _texts(mutation.to_arguments(), ()):
+        yield from ((way, what) for what in template_faults(text, keyed=mutation.schedule is not None))
+
+
+def _of_runs(dag: RunOptions, schedule: Any) -> Iterator[Finding]:
+    if dag.start_date is None:
+        yield ("start_date",), "is missing; add 'start_date: 2026-11-01' here or under 'defaults'"
+    elif dag.end_date is not None and dag.end_date.replace(tzinfo=None) < dag.start_date.replace(tzinfo=None):
+        yield ("end_date",), "is before 'start_date'; write a later day, or take it out"
+    if isinstance(schedule, str) and dag.key_format is not None:
+        try:
+            check_keys(cron_of(schedule), dag.key_format)
+        except ValueError as error:
+            yield ("key_format",), str(error)
 
 
 def _of_ingest(dag: DagModel) -> Iterator[Finding]:

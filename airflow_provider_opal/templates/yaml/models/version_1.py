@@ -5,79 +5,41 @@ the argument of its name of `opal_dag` (`yaml/build.py`, `templates/pipeline.py`
 """
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_CONN_ID
+from airflow_provider_opal.assets import DEFAULT_CLUSTER
 from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID
-from airflow_provider_opal.streaming.job import FORMATS
-from airflow_provider_opal.streaming.source import Kafka
-from airflow_provider_opal.templates.yaml.models import values
-from opal_lake.job.operations.values import MAX_CLUSTER_COLUMNS
-from opal_lake.job.source import FILE_FORMATS, Source, source_from_json
+from airflow_provider_opal.templates.yaml.models.base import (
+    OTHER,
+    TEXT,
+    Codec,
+    Column,
+    Columns,
+    Connection,
+    ConsumerName,
+    Cron,
+    DagId,
+    DeltaSpan,
+    Duration,
+    Function,
+    Number,
+    PartitionValue,
+    Percent,
+    Strict,
+    TableName,
+    Text,
+    Threshold,
+    ZOrder,
+    is_text,
+)
+from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
+from airflow_provider_opal.templates.yaml.models.options import RunOptions
+from airflow_provider_opal.templates.yaml.models.sources import SourceModel
 from opal_lake.spec.condition import check_condition
 
 VERSION = 1
-TEXT, OTHER = "(text)", "(other)"  # tags of unions; brackets keep them apart from every key
-
-
-def _texts(pattern: str, description: str = "", **more: Any) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": pattern, **({"description": description} if description else {}), **more})
-
-
-def _is_text(value: Any) -> str:
-    return OTHER if isinstance(value, dict | list | BaseModel) else TEXT
-
-
-Text = Annotated[str, Field(min_length=1, max_length=10_000)]
-Column = Annotated[str, Field(min_length=1, max_length=250)]
-Columns = Annotated[list[Column], Field(min_length=1), AfterValidator(values.distinct)]
-Duration = Annotated[timedelta, BeforeValidator(values.duration), _texts(values.DURATION, examples=["10m", "2h", "30d"])]
-Moment = Annotated[datetime, BeforeValidator(values.moment), _texts(values.MOMENT, examples=["2026-11-01"])]
-Cron = Annotated[str, AfterValidator(values.schedule_text), WithJsonSchema({"type": "string", "examples": [*values.PRESETS, "0 6 * * *"]})]
-Zone = Annotated[str, AfterValidator(values.timezone), _texts(values.TIMEZONE, examples=["UTC", "Europe/Berlin"])]
-TableName = Annotated[str, Field(min_length=1, max_length=1_000), AfterValidator(values.table_name)]
-Function = Annotated[str, AfterValidator(values.function_name), _texts(values.FUNCTION)]
-Connection = Annotated[str, AfterValidator(values.connection), _texts(values.IDENTIFIER)]
-DagId = Annotated[str, AfterValidator(values.identifier), _texts(values.IDENTIFIER)]
-ConsumerName = Annotated[str, AfterValidator(values.name), _texts(values.NAME)]
-SettingText = Annotated[str, BeforeValidator(values.plain_setting), WithJsonSchema({"type": ["string", "number", "boolean"]})]
-Settings = Annotated[dict[str, SettingText], AfterValidator(values.no_secret)]
-PartitionValue = Annotated[Any, AfterValidator(values.partition_value), WithJsonSchema({"type": ["string", "integer", "boolean"]})]
-ZOrder = Annotated[list[Column], Field(min_length=1, max_length=MAX_CLUSTER_COLUMNS), AfterValidator(values.distinct)]
-DeltaSpan = Annotated[
-    timedelta | int,
-    BeforeValidator(values.delta_span),
-    WithJsonSchema({"anyOf": [{"type": "string", "pattern": values.DURATION}, {"type": "integer", "minimum": 0}], "examples": ["90d"]}),
-]
-Threshold = Annotated[
-    int | str,
-    BeforeValidator(values.threshold),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": values.SHARE}], "examples": [100, "5%"]}),
-]
-Codec = Annotated[str, AfterValidator(values.codec), _texts(values.CODEC, examples=["zstd:19"])]
-Percent = Annotated[int, Field(ge=1, le=100)]
-Small = Annotated[int, Field(ge=0, le=1_000)]
-Number = Annotated[int, Field(ge=1, le=100_000)]
-
-
-class Strict(BaseModel):
-    """No unknown names, and no value taken for another."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class TableModel(Strict):
@@ -111,88 +73,6 @@ class TableModel(Strict):
                 f"to make a table, {need} must be given too; add 'keys: [order_id]' and 'delta: updated_at', or write only the name"
             )
         return self
-
-
-class FilesModel(Strict):
-    """Files by path or glob."""
-
-    paths: Annotated[Text, Tag(TEXT)] | Annotated[list[Text], Field(min_length=1), Tag(OTHER)] = Field(
-        discriminator=Discriminator(_is_text), description="A path or glob, or a list of them; may hold `{{ partition_key }}`."
-    )
-    format: Literal[FILE_FORMATS] | None = Field(None, description="Of the files; their extensions decide if it is not given.")  # type: ignore[valid-type]  # the tuple is constant
-    options: Settings | None = Field(None, description="Options of Spark's reader of that format.")
-
-
-class JdbcModel(Strict):
-    """A table or a query of a database."""
-
-    url: Text = Field(description="As jdbc:postgresql://host:5432/database, without user and password.")
-    table: Text | None = Field(None, description="A table of the database; or give `query`.")
-    query: Text | None = Field(None, description="A query; or give `table`.")
-    user_env: Text | None = Field(None, description="The environment variable that holds the user.")
-    password_env: Text | None = Field(None, description="The environment variable that holds the password.")
-    options: Settings | None = Field(None, description="Options of Spark's JDBC reader.")
-
-
-FilesValue = Annotated[
-    Annotated[Text, Tag(TEXT)] | Annotated[list[Text], Field(min_length=1), Tag("(list)")] | Annotated[FilesModel, Tag(OTHER)],
-    Discriminator(lambda value: "(list)" if isinstance(value, list) else _is_text(value)),
-]
-
-
-class KafkaModel(Strict):
-    """Topics of Kafka. With a cron schedule each run reads an interval; `mode: continuous` reads all the time."""
-
-    topic: Annotated[Text, Tag(TEXT)] | Annotated[list[Text], Field(min_length=1), Tag(OTHER)] = Field(
-        discriminator=Discriminator(_is_text), description="A topic, or a list of them."
-    )
-    connection: Connection | None = Field(None, description="Airflow's connection of Kafka; kafka_default if no servers are given either.")
-    bootstrap_servers: Text | None = Field(None, description="As kafka:9092, where Kafka needs no connection.")
-    mode: Literal["continuous", "until_empty", "interval"] | None = Field(
-        None,
-        description=(
-            "`interval`: what lies in the interval of the run's partition key; `until_empty`: what is there and was not read; "
-            "`continuous`: all the time, with the schedule null. If not given, interval with a cron schedule, else until_empty."
-        ),
-    )
-    name: Text = Field("main", description="Of the stream: another name reads the topic again.")
-    format: Literal[FORMATS] = Field("json", description="Of the messages.")  # type: ignore[valid-type]  # the tuple is constant
-    registry: Text | None = Field(None, description="The schema registry, as http://registry:8081; the connection may name it, too.")
-    columns: dict[Column, Text] = Field(default_factory=dict, description="Columns from the message itself, as `at: '@timestamp'`.")
-    time_unit: Literal["s", "ms", "us", "ns"] = Field("ms", description="Of times that are numbers.")
-    start: Literal["earliest", "latest"] = Field("earliest", description="Where the table has no position yet.")
-    flush_interval: Duration = Field(timedelta(seconds=1), description="A commit is due so long after a first message.")
-    on_new_columns: Literal["fail", "add", "ignore", "quarantine"] | None = Field(
-        None, description="Columns of messages that the table lacks; quarantine puts the messages aside. If not given, the pipeline's."
-    )
-    on_gap: Literal["fail", "continue"] = Field("fail", description="When Kafka has deleted what was not read.")
-    on_new_topic: Literal["fail", "continue"] = Field("fail", description="When the topic was made anew.")
-    run_for: Duration | None = Field(
-        None, description="With `mode: continuous`, how long a run takes, after which the consumers run; 1h if not given."
-    )
-
-    def to_source(self) -> Kafka:
-        given = self.model_dump(exclude={"topic", "connection"})
-        return Kafka(topics=self.topic, kafka_conn_id=self.connection, **given)
-
-
-class SourceModel(Strict):
-    """Where rows come from: `files`, `jdbc` or `kafka`."""
-
-    files: FilesValue | None = Field(None, description="A path or glob, a list of them, or `paths` with `format` and `options`.")
-    jdbc: JdbcModel | None = Field(None, description="A table or a query of a database.")
-    kafka: KafkaModel | None = Field(None, description="Topics of Kafka.")
-
-    @model_validator(mode="after")
-    def _known_to_the_lake(self) -> "SourceModel":
-        if (self.files, self.jdbc, self.kafka).count(None) != 2:
-            raise ValueError("a source is files, a database or topics of Kafka; give one of 'files', 'jdbc' and 'kafka'")
-        self.to_source()
-        return self
-
-    def to_source(self) -> Source | Kafka:
-        """As `opal_dag` takes it."""
-        return source_from_json(self.model_dump(exclude_none=True)) if self.kafka is None else self.kafka.to_source()
 
 
 class TableSchedule(Strict):
@@ -237,33 +117,6 @@ class ConsumerModel(Strict):
     )
 
 
-class SparkModel(Strict):
-    """Arguments of spark-submit; secrets belong into connections."""
-
-    conf: Settings | None = Field(None, description="Settings of Spark, as `spark.sql.shuffle.partitions: 200`.")
-    packages: Text | None = Field(None, description="Maven coordinates, with commas.")
-    exclude_packages: Text | None = Field(None, description="Maven coordinates that are left out, with commas.")
-    repositories: Text | None = Field(None, description="More Maven repositories, with commas.")
-    jars: Text | None = Field(None, description="Jars, with commas.")
-    files: Text | None = Field(None, description="Files for the executors, with commas.")
-    py_files: Text | None = Field(None, description="Zip or egg files of Python modules, with commas.")
-    archives: Text | None = Field(None, description="Archives that are unpacked, with commas.")
-    driver_class_path: Text | None = Field(None, description="More class path of the driver.")
-    driver_memory: Text | None = Field(None, description="As 2g.")
-    executor_memory: Text | None = Field(None, description="As 4g.")
-    executor_cores: Number | None = Field(None, description="Cores of an executor.")
-    total_executor_cores: Number | None = Field(None, description="Cores of all executors.")
-    num_executors: Number | None = Field(None, description="How many executors.")
-    deploy_mode: Literal["client", "cluster"] | None = Field(None, description="Where the driver runs.")
-    yarn_queue: Text | None = Field(None, description="The queue of YARN.")
-    principal: Text | None = Field(None, description="For Kerberos.")
-    keytab: Text | None = Field(None, description="The path of Kerberos' key table.")
-    proxy_user: Text | None = Field(None, description="The user to act for.")
-    env_vars: Settings | None = Field(None, description="Environment variables of the driver.")
-    status_poll_interval: Number | None = Field(None, description="Seconds between two looks at a driver on a cluster.")
-    verbose: bool | None = Field(None, description="Whether spark-submit tells more.")
-
-
 class MaintenanceModel(Strict):
     """How the table is tended, by a pipeline of its own beside. What is not said, the table's properties of these names say."""
 
@@ -294,31 +147,12 @@ class MaintenanceModel(Strict):
     answer_within: Duration | None = Field(None, description="How long to wait for the approval; no answer means no. 20h if not given.")
 
 
-class DefaultArgs(Strict):
-    """Airflow's arguments of every task."""
-
-    owner: Text | None = Field(None, description="Who owns the tasks.")
-    queue: Text | None = Field(None, description="The queue of the workers.")
-    priority_weight: Number | None = Field(None, description="Before others when slots are scarce.")
-    execution_timeout: Duration | None = Field(None, description="How long one attempt may take.")
-
-
-class Options(Strict):
+class Options(RunOptions):
     """What can be said for all pipelines of a file, under `defaults`, and for each."""
 
-    start_date: Moment | None = Field(None, description="The first partition, as 2026-11-01; in the pipeline's time zone.")
-    end_date: Moment | None = Field(None, description="The last partition.")
-    timezone: Zone = Field("UTC", description="Of the schedule and of days, as Europe/Berlin.")
-    key_format: Text | None = Field(None, description="How a moment becomes a partition key, as '%Y-%m-%d'.")
-    catchup: bool | None = Field(None, description="Whether to run what lies between `start_date` and now.")
-    opal_conn_id: Connection = Field(DEFAULT_CONN_ID, description="The connection of the lake.")
-    spark_conn_id: Connection | None = Field(
-        None, description="The connection of Spark; if not given, the one that the lake's connection names."
-    )
     lakechime_conn_id: Connection | None = Field(
         DEFAULT_LAKECHIME_CONN_ID, description="The connection of LakeChime, where commits are registered; null: nowhere."
     )
-    spark: SparkModel | None = Field(None, description="Arguments of spark-submit.")
     metadata: Literal["batch", "inline"] = Field(
         "batch", description="Whether a MetaGen after the ingest makes rows visible, or the ingest itself."
     )
@@ -334,26 +168,15 @@ class Options(Strict):
         None, description="The business snapshot of the rows, as `{{ partition_key }}`; it may not be an earlier one."
     )
     business_snapshot_column: Text | None = Field(None, description="The column with the business snapshot of each row.")
-    retries: Small | None = Field(None, description="How often a task tries again; twice if not given.")
-    retry_delay: Duration = Field(timedelta(minutes=1), description="Between two tries.")
-    pool: Text | None = Field(None, description="The pool of Airflow that limits the tasks.")
-    deadline: Duration | None = Field(None, description="How long a run may take before Airflow raises the alarm.")
     reconcile: Cron | None = Field("@hourly", description="When to look for events that consumers missed; null for never.")
     reconcile_grace: Duration | None = Field(
         None, description="How long to wait for a consumer's run before its event is emitted again; 30m if not given."
     )
     maintenance: Annotated[bool | None, Tag(TEXT)] | Annotated[MaintenanceModel, Tag(OTHER)] = Field(
         None,
-        discriminator=Discriminator(_is_text),
+        discriminator=Discriminator(is_text),
         description="Maintenance of the table: true, or its settings. It runs as a pipeline of its own, <pipeline>.maintenance.",
     )
-    description: Text | None = Field(None, description="What the pipeline is for.")
-    tags: list[Annotated[str, Field(min_length=1, max_length=100)]] | None = Field(None, description="For Airflow's list.")
-    max_active_runs: Number | None = Field(None, description="Runs at once.")
-    max_active_tasks: Number | None = Field(None, description="Tasks of a run at once.")
-    dagrun_timeout: Duration | None = Field(None, description="How long a run may take before it fails.")
-    is_paused_upon_creation: bool | None = Field(None, description="Whether the DAG starts paused, until somebody switches it on.")
-    default_args: DefaultArgs | None = Field(None, description="Arguments of every task.")
 
     @field_validator("maintenance")
     @classmethod
@@ -366,11 +189,11 @@ class DagModel(Options):
     """A pipeline: source, ingest, MetaGen, consumers."""
 
     table: Annotated[TableName, Tag(TEXT)] | Annotated[TableModel, Tag(OTHER)] = Field(
-        discriminator=Discriminator(_is_text), description="Its name, or `name` with what it is made with."
+        discriminator=Discriminator(is_text), description="Its name, or `name` with what it is made with."
     )
     source: SourceModel = Field(description="Where rows come from.")
     schedule: Annotated[Cron | None, Tag(TEXT)] | Annotated[TableSchedule, Tag(OTHER)] = Field(
-        discriminator=Discriminator(_is_text),
+        discriminator=Discriminator(is_text),
         description="Cron, a preset, null (by hand), or `{table: shop.raw}`: whenever that table got a partition key.",
     )
     wait_for: WaitForModel | None = Field(None, description="A table of others that a run waits for before it ingests.")
@@ -391,6 +214,15 @@ class FileModel(Strict):
     version: Literal[1] = Field(description="Of this format.")
     defaults: Options = Field(default_factory=_no_options, description="Defaults for all pipelines of this file.")
     dags: Annotated[dict[DagId, DagModel], Field(min_length=1)] = Field(description="Pipelines by their id.")
+    mutations: dict[DagId, MutationModel] = Field(default_factory=dict, description="Mutations of folders by their id.")
 
 
-MODELS: Mapping[int, type[FileModel]] = {VERSION: FileModel}
+class MutationsFile(Strict):
+    """A file without tables."""
+
+    version: Literal[1] = Field(description="Of this format.")
+    defaults: Options = Field(default_factory=_no_options, description="Defaults for all pipelines of this file.")
+    mutations: Annotated[dict[DagId, MutationModel], Field(min_length=1)] = Field(description="Mutations of folders by their id.")
+
+
+MODELS: Mapping[int, tuple[type[FileModel], type[MutationsFile]]] = {VERSION: (FileModel, MutationsFile)}

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from opal_lake.errors import InvalidInputError
 
 Keys = tuple[str | int, ...]
+KINDS = ("dags", "mutations")  # keys of a file that have DAGs below them
 LONGEST_PATH = 4096  # an editor has to find the file: its name is never cut
 
 
@@ -42,7 +43,7 @@ class Problem:
     @property
     def dag_id(self) -> str | None:
         """The pipeline that it concerns; None when it is the whole file."""
-        return str(self.at[1]) if len(self.at) > 1 and self.at[0] == "dags" else None
+        return str(self.at[1]) if len(self.at) > 1 and self.at[0] in KINDS else None
 
     def of(self, file: str) -> "Problem":
         """The same with the file's name."""

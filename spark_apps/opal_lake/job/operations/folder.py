@@ -7,9 +7,8 @@ from typing import Annotated, Any, ClassVar
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.declared import Operation, declaration
 from opal_lake.job.operations.values import ON_BAD_ROWS, Columns, Help, Kind, one_of
-from opal_lake.job.source import FILE_FORMATS
+from opal_lake.job.source import BY_POSITION, FILE_FORMATS
 
-BY_SUFFIX, BY_POSITION = "file_suffix", "file_position"
 ORDER_TYPES = ("numeric", "text", "timestamp")
 
 

@@ -39,6 +39,10 @@ def csv_options(source: Files) -> dict[str, str]:
 def read_header(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool = False) -> Header:
     """The header that all files should have; without one, the cells are the table's columns in their order."""
     cells, folders = _first_row(spark, source)
+    if not has_header(source) and source.columns:
+        if problems := _misfits((*source.columns, *folders), spec, ignore=ignore):
+            raise InvalidInputError(f"columns={list(source.columns)} must name the table's columns: {'; '.join(problems)}")
+        return Header(cells=source.columns, folders=folders)
     if not has_header(source):
         inside = {name.casefold() for name in folders}
         fields = [field for field in spec.schema.fields if field.name.casefold() not in inside]

@@ -97,6 +97,16 @@ def test_a_try_that_was_done_is_not_submitted_again_and_a_clear_is(lake: Path, c
     assert len(commands.notes()) == 1
 
 
+def test_xcom_has_some_of_many_files_and_the_path_of_the_report(lake: Path, commands: Commands) -> None:
+    commands.spark_submit()
+    fill(lake / "incr", {f"{number:03}.csv": f"{number},2\n" for number in range(60)})
+    task = made(master=str(lake / "m"), increments=str(lake / "incr"), ids=["0"], header=False)
+    run_mutation(open_place(str(lake / "m")), job(str(lake / "incr")), "d/r/t/-1/0", PlainMerge())
+    result = task.execute(context(task))
+    assert (result["counts"]["files"], len(result["examples"])) == (60, 50)
+    assert len(json.loads(Path(result["report"]).read_text())["examples"]) == 60
+
+
 def products() -> Any:
     spec = importlib.util.spec_from_file_location("products", ROOT / "dags" / "products.py")
     assert spec is not None

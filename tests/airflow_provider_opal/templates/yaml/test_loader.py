@@ -92,7 +92,7 @@ dags:
   by_hand:
     schedule: null
     table: shop.by_hand
-    source: {files: {paths: /in/x, format: json, options: {multiLine: true}}}
+    source: {files: {paths: /in/x, format: csv, header: false, columns: [id, at], deletes: "del*", order: at, options: {multiLine: true}}}
 """
 
 

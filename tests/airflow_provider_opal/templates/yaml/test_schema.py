@@ -1,15 +1,18 @@
 """The published JSON schema: made from the models, and of one mind with them."""
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 
+from airflow_provider_opal.templates.yaml.models.sources import FilesModel
 from airflow_provider_opal.templates.yaml.models.version_1 import DagModel, Options
 from airflow_provider_opal.templates.yaml.schema import PUBLISHED, schema_text
 from airflow_provider_opal.templates.yaml.starter import starter
+from opal_lake.job.source import Files
 from tests.airflow_provider_opal.templates.yaml.test_loader import ALL_SAID, GOOD, ROOT
 
 SCHEMA: dict[str, Any] = json.loads(PUBLISHED.read_text(encoding="utf-8"))
@@ -31,6 +34,10 @@ def read(text: str) -> Any:
 
 def test_the_published_schema_is_that_of_the_models() -> None:
     assert PUBLISHED.read_text(encoding="utf-8") == schema_text(), "write it again: opal dag schema > ..."
+
+
+def test_files_are_said_in_yaml_as_in_python() -> None:
+    assert [*FilesModel.model_fields] == [member.name for member in fields(Files)]
 
 
 def test_the_schema_is_a_schema() -> None:

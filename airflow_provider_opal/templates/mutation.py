@@ -1,0 +1,44 @@
+"""A mutation of a folder as a DAG."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from airflow.sdk import DAG
+
+from airflow_provider_opal.operators.folders.bulk_mutation import BulkMutationOperator
+from airflow_provider_opal.templates.pipeline import DEFAULTS, deadline_of
+from airflow_provider_opal.templates.schedule import keyed_schedule, run_bounds
+from opal_lake.job.operations.values import Span
+
+TASK_OPTIONS = ("opal_conn_id", "spark_conn_id", "retries", "retry_delay", "pool")
+
+
+def mutation_dag(
+    dag_id: str,
+    *,
+    arguments: Mapping[str, Any],
+    schedule: Any,
+    start_date: datetime,
+    end_date: datetime | None = None,
+    timezone: str = "UTC",
+    key_format: str | None = None,
+    deadline: Span | None = None,
+    count_first: bool = False,
+    spark: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> DAG:
+    """The task `merge`, a BulkMutationOperator with these arguments; with `count_first` the task `count` before it, which changes nothing.
+
+    As in `opal_dag`, a scheduled run works on the partition that just ended, and `start_date` is that of the first one.
+    """
+    task = {name: options.pop(name) for name in TASK_OPTIONS if name in options} | dict(spark or {})
+    defaults = {**DEFAULTS, **(options.pop("default_args", None) or {})}
+    common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, "default_args": defaults, **options}
+    first, last = run_bounds(schedule, start_date, end_date, timezone)
+    when: Any = {"schedule": keyed_schedule(schedule, timezone, key_format), "start_date": first, "end_date": last}
+    with DAG(dag_id, **when, deadline=deadline_of(dag_id, deadline), **common) as dag:
+        merge = BulkMutationOperator(task_id="merge", **arguments, **task)
+        if count_first:
+            BulkMutationOperator(task_id="count", **{**arguments, "dry_run": True}, **task) >> merge
+    return dag
