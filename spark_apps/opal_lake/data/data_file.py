@@ -25,7 +25,7 @@ from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic
 from opal_lake.spec.table_spec import TableSpec
 
 GROUP_ROWS, GROUP_BYTES = 1 << 18, 128 << 20  # of a row group, which is what Spark splits and prunes by; bytes in memory
-PAGE_BYTES = 64 << 10  # encoded: of smaller ones a scan in Spark takes longer, a look-up decodes more of larger ones
+PAGE_BYTES = 128 << 10  # encoded: of smaller ones a scan in Spark takes longer, a look-up decodes more of larger ones
 INDEXED_BYTES = 1 << 20  # in memory: fewer rows are read whole
 STRIPE_BYTES = 64 << 20
 ORC_BATCH_ROWS = 8192
