@@ -136,7 +136,7 @@ test-slow: $(VENV)/.classes  ## the longer suites: HISTORIES (2000) random histo
 
 slow-airflow slow-tables: $(VENV)/.classes
 	@$(TESTING) "$(PY)" -m pytest -m slow --durations=15 \
-		$(if $(filter slow-airflow,$@),tests/airflow_provider_opal,--ignore=tests/airflow_provider_opal) $(ARGS)
+		$(if $(filter slow-airflow,$@),tests/airflow_provider_opal,--ignore=tests/airflow_provider_opal --ignore=tests/docker) $(ARGS)
 
 test-all: test test-slow  ## every test
 
