@@ -28,11 +28,14 @@ shift 6
 mount --make-rprivate /
 mount --bind "$root" "$root"
 mkdir -p "$root/opt/dags"
+touch "$root/etc/hosts" "$root/etc/resolv.conf"
 mount -o remount,bind,ro "$root"
 mount --bind "$tmp" "$root/tmp"
 mount --bind "$state" "$root/var/lib/opal"
 mount --bind "$run" "$root/run"
 mount --bind "$dags" "$root/opt/dags"
+mount --bind /etc/hosts "$root/etc/hosts"
+mount --bind /etc/resolv.conf "$root/etc/resolv.conf"
 mount --rbind /dev "$root/dev"
 mount -t proc proc "$root/proc"
 cd /
