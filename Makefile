@@ -47,7 +47,7 @@ JOBS ?= 2
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-stream demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs bench bench-check bench-chime bench-churn bench-commits bench-memory bench-mutate bench-parse bench-peers bench-plan bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
+.PHONY: help venv demo demo-stream demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs images up down bench bench-check bench-chime bench-churn bench-commits bench-memory bench-mutate bench-parse bench-peers bench-plan bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -136,7 +136,7 @@ test-slow: $(VENV)/.classes  ## the longer suites: HISTORIES (2000) random histo
 
 slow-airflow slow-tables: $(VENV)/.classes
 	@$(TESTING) "$(PY)" -m pytest -m slow --durations=15 \
-		$(if $(filter slow-airflow,$@),tests/airflow_provider_opal,--ignore=tests/airflow_provider_opal) $(ARGS)
+		$(if $(filter slow-airflow,$@),tests/airflow_provider_opal,--ignore=tests/airflow_provider_opal --ignore=tests/docker) $(ARGS)
 
 test-all: test test-slow  ## every test
 
@@ -213,6 +213,27 @@ scale: venv  ## SCALE="commits partitions rows": 3,000 commits, 5,000 partitions
 lock: venv  ## renew .ci/requirements.lock from pyproject.toml; UPGRADE=1 takes the newest versions
 	$(VENV)/bin/uv pip compile pyproject.toml --quiet --no-config --all-extras --universal --python-version 3.11 --generate-hashes \
 		--annotation-style=line --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --output-file $(LOCK)
+
+# With an engine: ENGINE=podman works as well. BASE names another Debian, e.g. one of your own registry.
+ENGINE ?= docker
+BASE ?= debian:bookworm-slim
+IMAGES = spark airflow lakechime
+images:  ## the images opal-spark, opal-airflow and opal-lakechime; ENGINE=docker, podman or buildah, BASE=debian:bookworm-slim
+	@for image in $(IMAGES); do \
+		$(ENGINE) build --file docker/Dockerfile --build-arg BASE="$(BASE)" $(IMAGE_ARGS) --target "$$image" --tag "opal-$$image:local" . || exit; \
+	done
+
+COMPOSE = $(ENGINE) compose --file docker/compose.yaml
+# What has to be well before `make up` ends. What runs once is not among them: its end is no failure.
+STAYING = postgres s3 spark-master spark-worker-1 spark-worker-2 lakechime api-server scheduler dag-processor triggerer
+up:  ## the lake in containers, and wait until all is well; EXAMPLE=shop tells the demo's story in it, PROFILE=stream adds Kafka
+	@docker/compose/first-start
+	$(COMPOSE) $(if $(PROFILE),--profile $(PROFILE)) up --build --detach
+	$(COMPOSE) up --detach --no-deps --no-recreate --wait --wait-timeout 600 $(STAYING)
+	$(if $(EXAMPLE),$(COMPOSE) --profile $(EXAMPLE) run --rm $(EXAMPLE))
+
+down:  ## stop the containers; what they keep stays, in volumes and docker/secrets
+	$(COMPOSE) --profile '*' down
 
 clean:  ## remove .venv, caches and what builds and Spark leave behind
 	rm -rf $(VENV) .venv-3.* .venv-spark-* build dist site .hypothesis .*_cache artifacts derby.log metastore_db spark-warehouse

@@ -8,43 +8,33 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from airflow_provider_opal.demo.rest import USER, AirflowApi, request
+
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
-START_S, GRACE_S, TRIES = 240.0, 15.0, 4
-ANSWER_S = 180  # of the api-server to a request
+START_S, GRACE_S = 240.0, 15.0
 SQLITE_WAIT_S = 60  # how long a writer waits for another one; SQLite's own 5 s are soon over on a busy machine
-USER = "admin"
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Jobs of seconds on two cores: to compile them well costs more than it brings
 _SPARK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.shuffle.partitions=2"
 _SPARKS_OWN = ("SPARK_HOME", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
-_DATABASE_ERROR = "Database error"  # so Airflow calls what its database refused
 _PASSWORDS = "simple_auth_manager_passwords.json.generated"  # Airflow makes it at its first start
 
 
-class ApiError(RuntimeError):
-    """The REST API refused."""
-
-
 @dataclass(slots=True, kw_only=True)
-class LocalAirflow:
+class LocalAirflow(AirflowApi):
     """Where it lives, and how to speak to it: by its command line and its REST API, as a user would."""
 
     home: Path
     port: int
     environment: Mapping[str, str]
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    _token: str = ""
 
     @property
     def url(self) -> str:
@@ -63,37 +53,6 @@ class LocalAirflow:
         if done.returncode != 0:
             raise RuntimeError(f"airflow {' '.join(arguments)}: {(done.stdout + done.stderr)[-3000:]}")
         return done.stdout
-
-    def api(self, method: str, path: str, body: Any = None) -> Any:
-        """An answer of the REST API, below /api/v2. Asked again when the login has run out, or SQLite was busy."""
-        for attempt in range(1, TRIES + 1):
-            try:
-                if not self._token:
-                    login = {"username": USER, "password": self.password}
-                    self._token = _request("POST", f"{self.url}/auth/token", login, {})["access_token"]
-                return _request(method, f"{self.url}/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
-            except urllib.error.HTTPError as error:
-                answer = error.read().decode(errors="replace")[:2000]
-                rolled_back = error.code >= 500 and (method == "GET" or _DATABASE_ERROR in answer)
-                if attempt == TRIES or not (error.code == 401 or rolled_back):
-                    raise ApiError(f"{method} {path}: {error.code} {answer}") from error
-                if error.code == 401:
-                    self._token = ""
-                else:
-                    time.sleep(attempt)
-        raise AssertionError("unreachable")
-
-    def runs(self, dag_id: str) -> list[dict[str, Any]]:
-        """Runs of a DAG, oldest first."""
-        return list(self.api("GET", f"/dags/{dag_id}/dagRuns?limit=100&order_by=id")["dag_runs"])
-
-    def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
-        return list(self.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"])
-
-    def result(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
-        """What a task returned."""
-        value = self.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value")["value"]
-        return dict(json.loads(value) if isinstance(value, str) else value)
 
     def start(self, component: str) -> None:
         """Start one of its processes; what it says goes to a log in the home."""
@@ -115,32 +74,22 @@ class LocalAirflow:
 
     def wait_until(self, holds: Callable[[], bool], most_s: float = 600, pause_s: float = 1) -> None:
         """Look until it holds; TimeoutError, or RuntimeError as soon as a component has died."""
-        end = time.monotonic() + most_s
-        while not _holds(holds):
+
+        def holds_yet() -> bool:
             for name, process in self.processes.items():
                 if process.poll() is not None:
                     raise RuntimeError(f"Airflow's {name} has ended: {(self.home / f'{name}.log').read_text(errors='replace')[-2000:]}")
-            if time.monotonic() > end:
-                raise TimeoutError(
-                    f"the DAG runs did not end in {most_s:.0f} s; the logs are in {self.home}; still running: {self._pending()}"
-                )
-            time.sleep(pause_s)
+            return holds()
 
-    def _pending(self) -> str:
-        """Runs that have not ended, with the states of their tasks."""
-        with suppress(OSError, ApiError):
-            runs = self.api("GET", "/dags/~/dagRuns?state=queued&state=running&limit=100")["dag_runs"]
-            lines = []
-            for run in runs:
-                tasks = self.tasks(run["dag_id"], run["dag_run_id"])
-                states = ", ".join(f"{task['task_id']}={task['state']}" for task in tasks)
-                lines.append(f"{run['dag_id']} {run['dag_run_id']} ({run['state']}: {states})")
-            return "; ".join(lines) or "no run"
-        return "unknown, the API does not answer"
+        AirflowApi.wait_until(self, holds_yet, most_s, pause_s)
+
+    @property
+    def logs(self) -> str:
+        return str(self.home)
 
     def is_up(self) -> bool:
         """Whether the components that were started say that they are well."""
-        health = _request("GET", f"{self.url}/api/v2/monitor/health", None, {})
+        health = request("GET", f"{self.url}/api/v2/monitor/health", None, {})
         started = [name.replace("-", "_") for name in self.processes if name != "api-server"]
         return all(health[name]["status"] == "healthy" for name in ("metadatabase", *started))
 
@@ -239,22 +188,3 @@ def free_port(preferred: int | None = None) -> int:
 
 def _airflow() -> str:
     return str(Path(sys.executable).with_name("airflow"))
-
-
-def _request(method: str, url: str, body: Any, headers: Mapping[str, str]) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers}, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-            text = answer.read()
-    except TimeoutError as error:
-        raise TimeoutError(f"Airflow did not answer {method} {url} in {ANSWER_S} s; give the machine less to do, then try again") from error
-    return json.loads(text) if text else None
-
-
-def _holds(holds: Callable[[], bool]) -> bool:
-    """Not while Airflow is still coming up, or restarting."""
-    try:
-        return holds()
-    except (OSError, KeyError, ApiError):  # URLError is an OSError
-        return False

@@ -1,30 +1,27 @@
 """The demo's foreign table: pageviews, in Delta, as another system writes them; and its events in LakeChime."""
 
-from pathlib import Path
-
 import pyarrow as pa
 
 from lakechime import LakeChime
-from lakechime.location import EMBEDDED
 
 TABLE = "data.pageviews"
 VIEWS = {"2026-11-01": {"home": 5, "cart": 2}, "2026-11-02": {"home": 3, "cart": 4}}
 
 
-def write_pageviews(path: Path) -> None:
+def write_pageviews(path: str) -> None:
     """A commit a day."""
     from deltalake import write_deltalake
 
     for day, pages in VIEWS.items():
         seen = [page for page, views in pages.items() for _ in range(views)]
-        write_deltalake(str(path), pa.table({"day": [day] * len(seen), "page": seen}), mode="append", partition_by=["day"])
+        write_deltalake(path, pa.table({"day": [day] * len(seen), "page": seen}), mode="append", partition_by=["day"])
 
 
-def register_pageviews(path: Path, airflow_home: Path) -> int:
+def register_pageviews(path: str, events: str, token: str | None = None) -> int:
     """As `lakechime watch` does: the table's own log says what has changed. Returns how many events there were."""
     from lakechime.producers.delta import DeltaSource
     from lakechime.producers.outbox import Target, sync
 
-    with LakeChime.open(f"sqlite:///{airflow_home / EMBEDDED}") as client:
-        sync(client, DeltaSource(path=str(path), target=Target(table=TABLE)))
+    with LakeChime.open(events, token=token) as client:
+        sync(client, DeltaSource(path=path, target=Target(table=TABLE)))
         return len(client.events([TABLE]).events)

@@ -1,0 +1,126 @@
+"""The images, built and run without an engine: what each is, what it may not do, and the shop's story through all of them."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docker import jail
+from tests.docker.deployment import Deployment, deployed
+from tests.docker.jail import Container, Image
+
+pytestmark = pytest.mark.slow
+TARGETS = ("lakechime", "spark", "airflow")
+DAGS = jail.ROOT / "dags"
+
+
+class Built(dict[str, Image]):
+    """The images by their targets, each built when it is first asked for."""
+
+    def __missing__(self, target: str) -> Image:
+        took_s = jail.build(target)
+        image = self[target] = Image.unpack(target)
+        size = subprocess.run(["du", "-sm", "--one-file-system", str(image.root)], capture_output=True, text=True, check=True).stdout
+        print(f"{target}: built in {took_s:.0f} s, {size.split()[0]} MB")
+        return image
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Image]]:
+    if why := jail.missing():
+        pytest.skip(why)
+    if not jail.is_known(jail.BASE):
+        jail.make_base(tmp_path_factory.mktemp("base"))
+    for target in TARGETS:
+        print(f"{target}: built in {jail.build(target):.0f} s")
+    unpacked = {target: Image.unpack(target) for target in TARGETS}
+    for image in unpacked.values():
+        size = subprocess.run(
+            ["du", "-sm", "--one-file-system", str(image.root)], capture_output=True, text=True, check=True
+        ).stdout.split()[0]
+        print(f"{image.name}: {size} MB")
+    yield unpacked
+    for image in unpacked.values():
+        image.remove()
+
+
+@pytest.fixture
+def contained(images: dict[str, Image], tmp_path: Path) -> Any:
+    def contain(target: str, **more: Any) -> Container:
+        return Container(image=images[target], folder=tmp_path / target, state=tmp_path / "state", dags=DAGS, **more)
+
+    return contain
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_container_has_no_rights_and_a_root_that_it_cannot_write(contained: Any, target: str) -> None:
+    told = contained(target).run(
+        ["bash", "-c", "id -u; id -un; touch /opt/opal/x; touch /tmp/x /var/lib/opal/x && grep CapEff /proc/self/status"]
+    )
+    assert f"{jail.USER}\nopal{jail.USER}\n" in told.stdout
+    assert "Read-only file system" in told.stderr
+    assert "CapEff:\t0000000000000000" in told.stdout
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_image_says_what_is_in_it(images: dict[str, Image], contained: Any, target: str) -> None:
+    config = images[target].config
+    labels, health = config["Labels"], config["Healthcheck"]
+    assert isinstance(labels, dict)
+    assert isinstance(health, dict)
+    assert labels["org.opencontainers.image.title"] == f"opal-{target}"
+    assert health["Test"][-1].endswith("opal-health")
+    assert re.fullmatch(r"\d+:0", str(config["User"]))
+    bom = json.loads((images[target].root / "opt" / "opal" / "sbom.cdx.json").read_text())
+    names = {part["name"] for part in bom["components"]}
+    assert {"libc6", "pyarrow", "airflow-provider-opal"} <= names
+    assert not {"gcc", "hatchling", "pytest", "python3-pip", "uv"} & names
+    assert ("apache-airflow" in names) == (target == "airflow")
+
+
+def test_a_secret_that_cannot_be_read_is_named(contained: Any) -> None:
+    told = contained("lakechime", environment={"LAKECHIME_URL_FILE": "/run/secrets/url"}).run(["lakechime"])
+    assert told.returncode == 78
+    assert "/run/secrets/url" in told.stderr
+
+
+def test_a_service_ends_when_it_is_told_to(contained: Any) -> None:
+    container = contained("lakechime", environment={"LAKECHIME_URL": "sqlite:////var/lib/opal/events.db", "LAKECHIME_PORT": "18765"})
+    assert container.run(["lakechime", "token", "create", "test", "--role", "read"]).returncode == 0
+    container.start(["lakechime"])
+    container.wait_until_well()
+    began = time.monotonic()
+    container.kill(signal.SIGTERM)
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.s3
+@pytest.mark.postgres
+def test_the_shop_s_story_survives_the_loss_of_a_worker_and_of_the_scheduler(
+    images: dict[str, Image], tmp_path: Path, s3_options: dict[str, str], postgres: Any
+) -> None:
+    with deployed(images, tmp_path, s3_options, postgres) as deployment:
+        story = deployment.start("shop")
+        deployment.wait_for(story, r"2026-11-01 .*metagen .*done")
+        deployment.services["spark-worker-1"].kill()
+        deployment.services["scheduler"].kill()
+        deployment.start("scheduler")
+        deployment.wait_to_end(story, 900)
+        check(deployment, story.log.read_text())
+
+
+def check(deployment: Deployment, told: str) -> None:
+    """What `make demo` shows, row by row."""
+    print(told)
+    now = told[told.index("Read the table now") : told.index("Read it as of")]
+    assert re.findall(r"^ +(\d+)  \w\w  +(\w+)", now, re.MULTILINE) == [("1", "paid"), ("3", "paid"), ("4", "paid")]
+    assert re.findall(r"^ +(2026-11-0\d) +(\d) +(\d)$", told, re.MULTILINE) == [("2026-11-01", "5", "2"), ("2026-11-02", "3", "4")]
+    shown = told[told.index("All orders, as of the end of each day") :]
+    rows = re.findall(r"^ +(2026-11-0\d) +([\d,]+) +(\d+) +([\d.]+)$", shown, re.MULTILINE)
+    assert [(day, int(orders), int(paid), revenue) for day, orders, paid, revenue in rows] == deployment.expected()
