@@ -1,6 +1,6 @@
 """What `opal stream` keeps up with, and how fresh a table is: a real broker on this machine, which shares its cores with the stream.
 
-python -m tests.bench.stream_bench [--rows 1000000] [--rates 1000,10000] [--seconds 60]
+python -m tests.bench.stream_bench [--rows 1000000] [--rates 1000,10000] [--seconds 60] [--spark]
 
 Rows/s is of one process over a topic that is full, JSON with 5 columns through to the commits; beside it per second of its own CPU time.
 Freshness is from the produce timestamp of a message to the moment when a reader that polls the head finds its offset committed.
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from opal_lake.table import Table
 from tests.fixtures_kafka import Kafka, kafka_broker
 from tests.opal_stream.orders import new_table, order
 
-POLL_S, WARM_S = 0.01, 5.0
+POLL_S, WARM_S, WARM_SPARK_S = 0.01, 5.0, 40.0
 
 
 def stream(table: Table, broker: Kafka, topic: str, *more: str) -> "subprocess.Popen[bytes]":
@@ -51,20 +52,21 @@ def throughput(broker: Kafka, folder: Path, rows: int) -> None:
     print(f"  {cpu_s:.1f} s of CPU: {rows / cpu_s:,.0f} rows a second of one core; at most {after.ru_maxrss / 1024:,.0f} MB")
 
 
-def freshness(broker: Kafka, folder: Path, rate: int, seconds: int) -> None:
+def freshness(broker: Kafka, folder: Path, rate: int, seconds: int, more: Sequence[str]) -> None:
     topic, table = broker.create_topic(f"rate-{rate}"), new_table(folder)
-    process, over = stream(table, broker, topic), threading.Event()
+    process, over = stream(table, broker, topic, *more), threading.Event()
     stamps: list[float] = []
     producing = threading.Thread(target=_produce, args=(broker, topic, rate, over, stamps), daemon=True)
     producing.start()
-    seen, ages, commits, until = 0, list[float](), 0, time.monotonic() + seconds + WARM_S
+    warm_s = WARM_SPARK_S if "--spark" in more else WARM_S
+    seen, ages, commits, until = 0, list[float](), 0, time.monotonic() + seconds + warm_s
     head = table.log.head()
     while time.monotonic() < until:
         head = table.log.refresh(head)
         position, now = next(iter(head.positions.values()), 0), time.time()
         if position > seen:
-            commits += 1
             if time.monotonic() > until - seconds:  # the first seconds are the start of the process
+                commits += 1
                 ages += (now - np.array(stamps[seen:position])).tolist()
             seen = position
         time.sleep(POLL_S)
@@ -96,6 +98,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rates", default="1000,10000")
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--spark", action="store_true", help="freshness by opal stream --spark")
     args = parser.parse_args()
     print(f"{os.cpu_count()} cores, shared by broker, producer, stream and reader")
     with kafka_broker() as broker, tempfile.TemporaryDirectory() as folder:
@@ -104,7 +107,7 @@ def main() -> None:
             throughput(broker, Path(folder) / "full", args.rows)
         for rate in (int(text) for text in args.rates.split(",") if text):
             (Path(folder) / str(rate)).mkdir()
-            freshness(broker, Path(folder) / str(rate), rate, args.seconds)
+            freshness(broker, Path(folder) / str(rate), rate, args.seconds, ["--spark"] if args.spark else [])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import pyarrow as pa
 from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.table import Table
 from opal_stream.flush.buffer import FlushLimits
-from opal_stream.flush.stream import Stream, StreamOptions, Totals
+from opal_stream.flush.options import StreamOptions, Totals
+from opal_stream.flush.stream import Stream
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoded, Decoder, FormatOptions
 from opal_stream.kafka.connection import Connection

@@ -8,7 +8,7 @@ import signal
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from opal_lake.cli.command import Verb, Verbs, add_command, pairs, store_options, whole_number
 from opal_lake.cli.render import Style
@@ -19,7 +19,7 @@ from opal_stream.cli.plan import add_plan, plan
 from opal_stream.cli.status import add_alarms, status
 
 if TYPE_CHECKING:
-    from opal_stream.flush.stream import StreamOptions, Totals
+    from opal_stream.flush.options import Setup, StreamOptions, Totals
     from opal_stream.kafka.connection import Connection
     from opal_stream.kafka.ranges import Interval
     from opal_stream.tracking.events import Sink, Tracker
@@ -114,43 +114,69 @@ def _add_tracking(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metrics-port", type=whole_number, metavar="PORT", help="Prometheus metrics, served")
 
 
+class Running(Protocol):
+    """What reads into a table, in whatever way."""
+
+    def run(self) -> "Totals": ...
+    def stop(self) -> None: ...
+
+
 def stream(args: argparse.Namespace) -> int | None:
+    if not reads(args):
+        return _tell(args)
+    from opal_stream.flush.interval import IntervalRun
+    from opal_stream.flush.stream import Stream
+
+    given, interval = setup_of(args), _interval(args)
+    whole = given.table, given.connection, given.options
+    if interval is None:
+        finish(args, Stream(*whole, given.tracker))
+    else:
+        finish(args, IntervalRun(*whole, interval, partition_key=args.partition_key, tracker=given.tracker))
+    return None
+
+
+def reads(args: argparse.Namespace) -> bool:
+    """Whether a table is to be read into; another word in its place asks for something else."""
     if args.table in MONITORING and not args.paths and not args.topic:
-        print_monitoring(args.table)
-        return None
+        return False
     try:
         import confluent_kafka  # noqa: F401  # said before anything else is done
     except ImportError as error:
         raise InvalidInputError("opal stream needs the extra kafka: pip install 'airflow-provider-opal[kafka]'") from error
-    if args.table == STATUS and len(args.paths) == 1:
+    return not (args.table == STATUS and len(args.paths) == 1) and not (args.table == PLAN and not args.paths)
+
+
+def _tell(args: argparse.Namespace) -> int | None:
+    if args.table in MONITORING:
+        print_monitoring(args.table)
+        return None
+    if args.table == STATUS:
         args.table = args.paths[0]
         return status(args, _connection(args))
-    if args.table == PLAN and not args.paths:
-        plan(args, _connection(args))
-        return None
-    if args.paths:
-        raise InvalidInputError(f"opal stream reads into one table; {args.paths[0]!r} is one too many")
-    _run(args)
+    plan(args, _connection(args))
     return None
 
 
-def _run(args: argparse.Namespace) -> None:
+def setup_of(args: argparse.Namespace) -> "Setup":
+    """What the command line says, checked and open."""
     from opal_lake.table import Table
-    from opal_stream.cli.watched import stop_when_left_alone
-    from opal_stream.flush.interval import IntervalRun
-    from opal_stream.flush.stream import Stream
+    from opal_stream.flush.options import Setup
 
+    if args.paths:
+        raise InvalidInputError(f"opal stream reads into one table; {args.paths[0]!r} is one too many")
     logging.basicConfig(level=logging.WARNING, format="opal stream: %(message)s", stream=sys.stderr)
-    options = _options(args)
-    connection = _connection(args)
+    options, connection = _options(args), _connection(args)
     if connection is None:
         raise InvalidInputError("opal stream: where is Kafka? --bootstrap-servers localhost:9092")
-    table, tracker, interval = Table.open(args.table, store_options(args)), _tracker(args, connection), _interval(args)
-    running: Stream | IntervalRun
-    if interval is None:
-        running = Stream(table, connection, options, tracker)
-    else:
-        running = IntervalRun(table, connection, options, interval, partition_key=args.partition_key, tracker=tracker)
+    table = Table.open(args.table, store_options(args))
+    return Setup(table=table, connection=connection, options=options, tracker=_tracker(args, connection))
+
+
+def finish(args: argparse.Namespace, running: Running) -> None:
+    """Run until it ends, or a signal or the watcher's end says so; then say what it did."""
+    from opal_stream.cli.watched import stop_when_left_alone
+
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())
     if args.watched:
@@ -173,7 +199,7 @@ def _page(totals: "Totals", table: str) -> str:
 
 def _options(args: argparse.Namespace) -> "StreamOptions":
     from opal_stream.flush.buffer import FlushLimits
-    from opal_stream.flush.stream import StreamOptions
+    from opal_stream.flush.options import StreamOptions
     from opal_stream.formats.decoder import FormatOptions
     from opal_stream.kafka.offsets import Policies
 
@@ -196,6 +222,10 @@ def _options(args: argparse.Namespace) -> "StreamOptions":
         until_empty=args.until_empty,
         give_up_s=parse_duration(args.give_up_after, name="--give-up-after") / 1e6,
     )
+
+
+def is_of_interval(args: argparse.Namespace) -> bool:
+    return any((args.start_timestamp, args.end_timestamp, args.partition_key))
 
 
 def _interval(args: argparse.Namespace) -> "Interval | None":

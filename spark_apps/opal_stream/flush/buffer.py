@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from opal_lake.spec.schema import arrow_schema, arrow_type
+from opal_lake.spec.table_spec import TableSpec
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoded
 from opal_stream.kafka.taken import Taken
@@ -51,6 +53,14 @@ class Buffer:
             if taken is None:
                 taken = self.taken[partition] = Taken(low=position, high=offset)
             taken.high = offset
+
+    def rows_for(self, spec: TableSpec) -> pa.Table:
+        """With the columns that the table has by now: somebody may have added some after the rows were read."""
+        rows = pa.concat_tables(self.parts, promote_options="default") if self.parts else arrow_schema(spec.schema).empty_table()
+        for column in spec.schema.fields:
+            if spec.schema.is_added(column) and column.name not in rows.column_names:
+                rows = rows.append_column(column.name, pa.nulls(rows.num_rows, arrow_type(column.type)))
+        return rows
 
     def is_due(self, now_s: float) -> bool:
         return self.first_at_s is not None and (self.wait_s(now_s) <= 0 or self.is_full)

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
+import pyarrow as pa
+
 from opal_lake.errors import InvalidInputError
 from opal_lake.spec.added_columns import unknown_columns
 from opal_lake.spec.table_spec import TableSpec
@@ -12,7 +14,6 @@ from opal_lake.write.spec_change import with_new_columns
 from opal_stream.errors import BadMessageError, NewColumnsError
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoded, Decoder, FormatOptions, new_columns_text
-from opal_stream.formats.schemas.new_columns import NewColumns
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +46,7 @@ class Intake:
             if unseen is None:
                 return
             self._settle()
-            self.decoder.learn(batch.values[unseen])
-            self.follow(self._table.log.head().spec)
+            self.learn(batch.values[unseen] or b"")
             batch = batch.slice(unseen)
 
     def follow(self, spec: TableSpec | None) -> None:
@@ -57,7 +57,7 @@ class Intake:
     def _decoded(self, batch: MessageBatch) -> Decoded:
         decoded = self.decoder.decode(batch)
         while decoded.new is not None and self._formats.on_new_columns == "add":
-            self._add_columns(batch, decoded.new)
+            self.add_columns(batch.source(decoded.new.first), decoded.new.columns)
             decoded = self.decoder.decode(batch)
         refused = {bad.position: bad.reason for bad in decoded.bad if not bad.has_new_columns and self._on_bad_message == "fail"}
         new = {} if decoded.new is None else decoded.new.found
@@ -67,20 +67,25 @@ class Intake:
         self._settle_before(batch, first)
         if first in refused:
             _refuse(batch, first, refused[first])
-        _refuse_columns(batch, first, new[first])
+        raise refused_columns(batch.source(first), new[first])
 
-    def _add_columns(self, batch: MessageBatch, new: NewColumns) -> None:
-        """What was read before is settled first. Another process may add the same column this moment."""
+    def learn(self, value: bytes) -> None:
+        """Take the schema that a message names, for the table as it is by now."""
+        self.decoder.learn(value)
+        self.follow(self._table.log.head().spec)
+
+    def add_columns(self, source: str, columns: pa.Schema) -> None:
+        """What was read before the message is settled first. Another process may add the same column this moment."""
         self._settle()
         log = self._table.log
         try:
-            head = with_new_columns(log, log.head(), "add", lambda spec: unknown_columns(spec.schema, new.columns))
+            head = with_new_columns(log, log.head(), "add", lambda spec: unknown_columns(spec.schema, columns))
         except InvalidInputError as error:
             raise NewColumnsError(
-                f"{batch.source(new.first)}: {new_columns_text(new.columns.names)}, and cannot get them: {error}. Leave them out with "
+                f"{source}: {new_columns_text(columns.names)}, and cannot get them: {error}. Leave them out with "
                 "--on-new-columns ignore, or put such messages aside with --on-new-columns quarantine"
             ) from error
-        logger.warning("%s: columns that the table has now: %s", batch.source(new.first), ", ".join(new.columns.names))
+        logger.warning("%s: columns that the table has now: %s", source, ", ".join(columns.names))
         self.follow(head.spec)
 
 
@@ -90,9 +95,9 @@ def _refuse(batch: MessageBatch, position: int, reason: str) -> NoReturn:
     )
 
 
-def _refuse_columns(batch: MessageBatch, position: int, names: Sequence[str]) -> NoReturn:
+def refused_columns(source: str, names: Sequence[str]) -> NewColumnsError:
     """A table that has them by then takes the message."""
-    raise NewColumnsError(
-        f"{batch.source(position)}: {new_columns_text(names)}. Say what becomes of new columns: "
+    return NewColumnsError(
+        f"{source}: {new_columns_text(names)}. Say what becomes of new columns: "
         "--on-new-columns add, ignore, or quarantine to put such messages aside; or add them by opal add-columns"
     )

@@ -15,7 +15,7 @@ from opal_lake.table import Table
 from opal_stream.errors import KafkaError, StoppedError
 from opal_stream.flush.buffer import Buffer
 from opal_stream.flush.intake import Intake
-from opal_stream.flush.stream import StreamOptions, Totals
+from opal_stream.flush.options import StreamOptions, Totals
 from opal_stream.flush.writer import Writer
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.kafka.connection import Connection

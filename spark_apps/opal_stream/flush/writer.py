@@ -2,21 +2,20 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-import pyarrow as pa
-
+from opal_lake.engine.executor import Rows
+from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import ClockError, CommitUnknownError, ConflictError, FencedError, InvalidInputError, StorageError
 from opal_lake.job.job import JobResult
 from opal_lake.spec.positions import Advance
-from opal_lake.spec.schema import arrow_schema, arrow_type
 from opal_lake.spec.table_spec import TableSpec
-from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_stream.errors import BadMessageError, TakenOverError
-from opal_stream.flush.buffer import Buffer
 from opal_stream.kafka.applications import Application
+from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
@@ -24,21 +23,31 @@ _PASSING = (StorageError, CommitUnknownError, ConflictError, ClockError)
 logger = logging.getLogger(__name__)
 
 
+class Batch(Protocol):
+    """Messages for one commit: how far they take each partition, how many of them are known to be bad, and their rows."""
+
+    @property
+    def taken(self) -> Mapping[Partition, Taken]: ...
+    @property
+    def bad(self) -> int: ...
+    def rows_for(self, spec: TableSpec) -> Rows: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Writer:
     """Knows where the table stands; None for a partition of which it knows nothing."""
 
-    table: Table
+    table: OpenTable
     on_bad_message: str = "fail"
     give_up_s: float = 60.0
     applications: dict[Partition, Application] = field(default_factory=dict)
     positions: dict[Partition, int | None] = field(default_factory=dict)
     spec: TableSpec | None = None  # of the table, as the last commit met it
 
-    def flush(self, buffer: Buffer, before_commit: Callable[[], None], while_waiting: Callable[[], None]) -> JobResult | None:
-        """Commit what the buffer holds. `before_commit` looks whether it may still be committed; failures of the store are waited out."""
+    def flush(self, batch: Batch, before_commit: Callable[[], None], while_waiting: Callable[[], None]) -> JobResult | None:
+        """Commit what a batch holds. `before_commit` looks whether it may still be committed; failures of the store are waited out."""
         advances = {
-            str(self.applications[partition]): self._advance(partition, taken.low, taken.high) for partition, taken in buffer.taken.items()
+            str(self.applications[partition]): self._advance(partition, taken.low, taken.high) for partition, taken in batch.taken.items()
         }
         if not advances:
             return None
@@ -47,7 +56,7 @@ class Writer:
         while result is None:
             try:
                 before_commit()
-                result = self._ingest(buffer, IngestOptions(positions=advances))
+                result = self._ingest(batch, IngestOptions(positions=advances))
             except FencedError as error:
                 if is_first or not self._has_landed(advances):
                     raise self._taken_over(error) from error
@@ -63,17 +72,17 @@ class Writer:
                 while_waiting()
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        for partition, taken in buffer.taken.items():
+        for partition, taken in batch.taken.items():
             self.positions[partition] = taken.high
         return result
 
-    def flush_once(self, buffer: Buffer, token: str, partition_key: str | None, while_waiting: Callable[[], None]) -> JobResult:
-        """Commit what the buffer holds under a token, or find that it is there. No position is moved."""
+    def flush_once(self, batch: Batch, token: str, partition_key: str | None, while_waiting: Callable[[], None]) -> JobResult:
+        """Commit what a batch holds under a token, or find that it is there. No position is moved."""
         until_s, pause_s = time.monotonic() + self.give_up_s, _FIRST_PAUSE_S
         is_first = True
         while True:
             try:
-                result = self._ingest(buffer, IngestOptions(token=token, partition_key=partition_key))
+                result = self._ingest(batch, IngestOptions(token=token, partition_key=partition_key))
                 return result if is_first else replace(result, repeated=False)  # it may have landed when it was said to have failed
             except _PASSING as error:
                 if time.monotonic() + pause_s > until_s:
@@ -89,27 +98,22 @@ class Writer:
         position = self.positions[partition]
         return Advance(start=low, end=high, first=True) if position is None else Advance(start=position, end=high)
 
-    def _ingest(self, buffer: Buffer, options: IngestOptions) -> JobResult:
+    def _ingest(self, batch: Batch, options: IngestOptions) -> JobResult:
         everything = self.on_bad_message == "quarantine"
         options = replace(
             options,
             metadata="inline",
-            on_bad_rows="quarantine" if everything or buffer.bad else "fail",
-            reject_threshold=buffer.bad if buffer.bad and not everything else None,
+            on_bad_rows="quarantine" if everything or batch.bad else "fail",
+            reject_threshold=batch.bad if batch.bad and not everything else None,
         )
         try:
-            return ingest(self.table, lambda spec: self._rows(buffer, spec), options)
+            return ingest(self.table, lambda spec: self._rows(batch, spec), options)
         except InvalidInputError as error:
             raise BadMessageError(f"messages cannot go into the table, and nothing of them was committed: {error}") from error
 
-    def _rows(self, buffer: Buffer, spec: TableSpec) -> pa.Table:
-        """With the columns that the table has by now: somebody may have added some after the rows were read."""
+    def _rows(self, batch: Batch, spec: TableSpec) -> Rows:
         self.spec = spec
-        rows = pa.concat_tables(buffer.parts, promote_options="default") if buffer.parts else arrow_schema(spec.schema).empty_table()
-        for column in spec.schema.fields:
-            if spec.schema.is_added(column) and column.name not in rows.column_names:
-                rows = rows.append_column(column.name, pa.nulls(rows.num_rows, arrow_type(column.type)))
-        return rows
+        return batch.rows_for(spec)
 
     def _has_landed(self, advances: dict[str, Advance]) -> bool:
         """Whether the table stands at the ends: then the same messages are in it, whoever committed them."""
@@ -127,6 +131,6 @@ class Writer:
         )
 
 
-def _landed(table: Table) -> JobResult:
+def _landed(table: OpenTable) -> JobResult:
     """Of a commit that was made, although its writer was told that it failed."""
     return JobResult(operation="ingest", table=table.uri, repeated=True)

@@ -93,10 +93,9 @@ class Decoder:
         """Where a new schema begins."""
         return self.parser.unseen(batch.values)
 
-    def learn(self, value: bytes | None) -> None:
-        """Take the schema of a message, from which `unseen` said a new one begins."""
-        if value is not None:
-            self.parser.learn(value)
+    def learn(self, value: bytes) -> None:
+        """Take the schema of a message, from which `unseen` said a new one begins. The head of the message is enough."""
+        self.parser.learn(value)
 
     def renewed(self, spec: TableSpec) -> "Decoder":
         """For the table as it is now. What was learned of schemas stays."""
@@ -123,7 +122,7 @@ class Decoder:
             self._add(parts, bad, self._tombstones(batch.take(empty)), empty)
         if bad:
             parts.append(self._bad_rows(batch, bad))
-        rows = pa.concat_tables(parts) if parts else self._schema_with_notes().empty_table()
+        rows = pa.concat_tables(parts) if parts else self.row_schema.empty_table()
         put_aside = new.found if new is not None and self.options.on_new_columns == "quarantine" else {}
         messages = [_bad_message(batch, position, reason, has_new=position in put_aside) for position, reason in sorted(bad)]
         return Decoded(rows=rows, bad=messages, skipped=skipped, new=None if put_aside else new)
@@ -140,7 +139,7 @@ class Decoder:
         parsed = self.parser.parse([value for value in batch.values if value is not None])
         bad, rows = list(parsed.bad), parsed.rows
         if not parsed.kept:
-            return self._schema_with_notes().empty_table(), bad, None
+            return self.row_schema.empty_table(), bad, None
         if parsed.new is not None and self.options.on_new_columns == "quarantine":
             bad += [(position, new_columns_text(names)) for position, names in parsed.new.found.items()]
         kept = parsed.kept
@@ -179,7 +178,7 @@ class Decoder:
         """A null value deletes the key that the message has."""
         if self.spec.deletes is None:
             reason = "a tombstone deletes its key, but the table has no delete condition"
-            return self._schema_with_notes().empty_table(), [(position, reason) for position in range(len(batch))]
+            return self.row_schema.empty_table(), [(position, reason) for position in range(len(batch))]
         columns: dict[str, pa.Array | pa.ChunkedArray] = {name: pa.nulls(len(batch), self._type(name)) for name in self._schema.names}
         wrong: dict[int, str] = {}
         of_messages, without = self._of_messages(batch, pa.table({}))
@@ -228,7 +227,7 @@ class Decoder:
             table = table.append_column(name, pa.nulls(table.num_rows, pa.string()))
         if reasons:
             table = table.filter(pa.array([position not in reasons for position in kept], pa.bool_()))
-        return table.cast(self._schema_with_notes()), sorted(reasons.items())
+        return table.cast(self.row_schema), sorted(reasons.items())
 
     def _bad_rows(self, batch: MessageBatch, bad: Sequence[tuple[int, str]]) -> pa.Table:
         """Null but for what is wrong, where it stood, and what it held: the ingest puts them aside."""
@@ -238,10 +237,12 @@ class Decoder:
             BAD: pa.array([reason for _, reason in bad], pa.string()),
             ROW: pa.array([batch.shown(position) for position in positions], pa.string()),
         }
-        schema = self._schema_with_notes()
+        schema = self.row_schema
         return pa.table({column.name: notes.get(column.name, pa.nulls(len(bad), column.type)) for column in schema}, schema=schema)
 
-    def _schema_with_notes(self) -> pa.Schema:
+    @property
+    def row_schema(self) -> pa.Schema:
+        """Of the rows that `decode` makes."""
         deleted = [pa.field(DELETED, pa.bool_())] if self.spec.deletes is not None else []
         return pa.schema([*self._schema, *deleted, *((name, pa.string()) for name in (SOURCE, BAD, ROW))])
 

@@ -44,6 +44,10 @@ class SchemaRegistry:
         """Whether it was asked for before, also in vain."""
         return number in self._schemas or number in self._unknown
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, whose clock is another: there, what was unknown may be asked for at once."""
+        return {"url": self.url, "_schemas": dict(self._schemas), "_unknown": dict.fromkeys(self._unknown, float("-inf"))}
+
     def _fetch(self, number: int) -> Any:
         pause_s = _FIRST_PAUSE_S
         failure: Exception | None = None

@@ -12,7 +12,7 @@ from opal_lake.table import Table, table_on
 from opal_stream.errors import BadMessageError, StoppedError
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.interval import IntervalRun, IntervalTotals
-from opal_stream.flush.stream import StreamOptions
+from opal_stream.flush.options import StreamOptions
 from opal_stream.formats.decoder import FormatOptions
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.ranges import Interval

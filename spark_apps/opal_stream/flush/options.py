@@ -1,0 +1,61 @@
+"""What a stream is to read, and what it has done."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.table import Table
+from opal_stream.flush.buffer import FlushLimits
+from opal_stream.formats.decoder import FormatOptions
+from opal_stream.kafka.applications import check_stream
+from opal_stream.kafka.connection import Connection
+from opal_stream.kafka.offsets import Policies
+from opal_stream.tracking.events import Tracker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """What to read, and how. Without `partitions` all of the topics, also such as come to be."""
+
+    topics: Sequence[str]
+    name: str = "main"
+    partitions: Sequence[int] = ()
+    formats: FormatOptions = field(default_factory=FormatOptions)
+    limits: FlushLimits = field(default_factory=FlushLimits)
+    policies: Policies = field(default_factory=Policies)
+    on_bad_message: str = "fail"
+    start: str = "earliest"
+    until_empty: bool = False
+    give_up_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_stream(self.name)
+        if not self.topics:
+            raise InvalidInputError("a stream reads at least one topic: --topic orders")
+        known = {"on_bad_message": ("fail", "quarantine"), "start": ("earliest", "latest")}
+        values = {"on_bad_message": self.on_bad_message, "start": self.start}
+        values |= {"on_gap": self.policies.on_gap, "on_new_topic": self.policies.on_new_topic}
+        for option, value in values.items():
+            if value not in known.get(option, ("fail", "continue")):
+                raise InvalidInputError(f"{option}={value!r} is unknown; use one of {', '.join(known.get(option, ('fail', 'continue')))}")
+
+
+@dataclass(slots=True, kw_only=True)
+class Totals:
+    """What a run did."""
+
+    records: int = 0
+    bad: int = 0
+    flushes: int = 0
+    version: int | None = None
+    missing: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """From where, to where, and who is told."""
+
+    table: Table
+    connection: Connection
+    options: StreamOptions
+    tracker: Tracker

@@ -1,0 +1,67 @@
+"""Where the table stands in each partition, where reading goes on, and whether the topics are still those that were read."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from opal_lake.table import Table
+from opal_stream.flush.options import StreamOptions, Totals
+from opal_stream.flush.writer import Writer
+from opal_stream.kafka.applications import Application, known_positions
+from opal_stream.kafka.connection import Connection
+from opal_stream.kafka.offsets import changed_topic, check_topic_ids, plan_begin
+from opal_stream.kafka.topics import Partition, Reach, Topics, chosen_partitions
+from opal_stream.tracking.events import Tracker
+
+logger = logging.getLogger(__name__)
+
+
+class Places:
+    """Of one stream, whoever reads its messages."""
+
+    def __init__(self, table: Table, connection: Connection, options: StreamOptions, tracker: Tracker) -> None:
+        self.totals = Totals()
+        self.writer = Writer(table=table, on_bad_message=options.on_bad_message, give_up_s=options.give_up_s)
+        self.ids: dict[str, str] = {}
+        self._table = table
+        self._topics = Topics(connection)
+        self._options = options
+        self._tracker = tracker
+
+    def describe(self) -> list[Partition]:
+        """The partitions to read. Their topics must be those of which the table has positions."""
+        topics = self._topics.describe(self._options.topics)
+        self.ids = {name: topic.id for name, topic in topics.items()}
+        known = known_positions(self._table.log.head().positions, self._options.name)
+        check_topic_ids(known, self.ids, self._options.policies)
+        return chosen_partitions(topics.values(), self._options.partitions)
+
+    def begin(self, partitions: Sequence[Partition], reach: Mapping[Partition, Reach]) -> dict[Partition, int]:
+        """Read these, too: each from where the table stands."""
+        positions = self._table.log.head().positions
+        begins = {}
+        for partition in partitions:
+            application = Application(stream=self._options.name, partition=partition, topic_id=self.ids[partition.topic])
+            position = positions.get(str(application))
+            self.writer.applications[partition] = application
+            self.writer.positions[partition] = position
+            begins[partition] = self.begin_at(partition, position, reach[partition])
+        return begins
+
+    def begin_at(self, partition: Partition, position: int | None, reach: Reach) -> int:
+        """The next offset that Kafka still has; a gap before it is told of, or stops the stream."""
+        application, latest = self.writer.applications[partition], self._options.start == "latest"
+        begin = plan_begin(application, position, reach, self._options.policies, from_latest=latest)
+        if begin.missing:
+            self.totals.missing += begin.missing
+            self._tracker.gap(partition, position or 0, begin.offset, application.topic_id)
+            logger.warning("%s: %d offsets from %s on are lost", partition, begin.missing, position)
+        return begin.offset
+
+    def check_topics(self) -> list[Partition]:
+        """Before each commit: a topic that was made anew stops the stream. Returns partitions that there were not before."""
+        topics, known = self._topics.describe(self._options.topics), self.writer.applications
+        for name, topic in topics.items():
+            if topic.id != self.ids[name]:
+                partition = next(part for part in known if part.topic == name)
+                raise changed_topic(partition, self.writer.positions[partition] or 0, self.ids[name], topic.id)
+        return [] if self._options.partitions else sorted(set(chosen_partitions(topics.values(), ())) - set(known))
