@@ -7,9 +7,10 @@ answers for all tasks, and the micro-batch runs again.
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -88,9 +89,11 @@ def message_batch(batch: pa.RecordBatch) -> MessageBatch:
     """As the decoder takes messages."""
     columns = [column.to_pylist() for column in batch.columns]
     topics, partitions, offsets, moments, keys, values = columns[: len(_COLUMNS)]
-    headers: list[Headers] = (
-        [[(header["key"], header["value"]) for header in one or ()] for one in columns[-1]] if len(columns) > len(_COLUMNS) else []
-    )
+    headers: list[Headers] = [_headers(one) for one in columns[-1]] if len(columns) > len(_COLUMNS) else []
     return MessageBatch(
         topics=topics, partitions=partitions, offsets=offsets, timestamps_ms=moments, keys=keys, values=values, headers=headers
     )
+
+
+def _headers(found: Sequence[Mapping[str, Any]] | None) -> Headers:
+    return [(header["key"], header["value"]) for header in found or ()]
