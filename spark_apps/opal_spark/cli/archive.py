@@ -27,7 +27,7 @@ from pathlib import Path, PurePosixPath
 from opal_lake.cli.progress import Step
 from opal_lake.errors import InvalidInputError
 
-OURS = ("opal_lake", "opal_spark", "pyspark_opal")
+OURS = ("opal_lake", "opal_spark", "opal_stream", "pyspark_opal")
 NEEDED = ("numpy", "pandas", "pyarrow", "pyroaring", "sqlglot")
 FOR_S3 = "boto3"
 SPARKS = frozenset({"pyspark", "pyspark-client", "py4j"})

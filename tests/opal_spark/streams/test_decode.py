@@ -1,0 +1,82 @@
+"""Messages become the same rows in Spark's tasks as without Spark."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from opal_lake.spec.table_spec import TableLayout, plan_spec
+from opal_spark.engine.failures import as_opal_error
+from opal_spark.streams.decode import Met, decoded_rows, met_in
+from opal_stream.formats.decoder import Decoder, FormatOptions
+from tests.fixtures_kafka import Registry
+from tests.opal_spark.streams.messages import frame
+from tests.opal_stream.formats.test_registry import FIRST, avro, record
+from tests.opal_stream.orders import batch, new_spec, order
+
+pytestmark = pytest.mark.spark
+
+
+def met(spark: SparkSession, decoder: Decoder, values: list[Any]) -> Met:
+    with pytest.raises(Exception, match="a message has what the driver is to decide") as failure:
+        decoded_rows(frame(spark, batch(values)), decoder).collect()
+    found = met_in(str(as_opal_error(failure.value)))
+    assert found is not None
+    return found
+
+
+def test_rows_bad_messages_tombstones_and_columns_of_the_message_are_those_of_a_stream_without_spark(spark: SparkSession) -> None:
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("of.day", pa.date32()),
+            ("price", pa.decimal128(9, 2)),
+            ("op", pa.string()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("place", pa.int64()),
+            ("trace", pa.string()),
+            ("local", pa.timestamp("us")),
+            ("tags", pa.list_(pa.string())),
+        ]
+    )
+    spec = plan_spec(schema, TableLayout(keys=["id"], delta="at", deletes="op = 'D'"))
+    options = FormatOptions(columns={"place": "@offset", "trace": "@header.trace"}, on_new_columns="ignore")
+    values = [
+        {"id": 1, "of.day": "2026-11-25", "price": 1.25, "at": 1_700_000_000_123, "local": "2026-11-25 01:02:03", "tags": ["a", "b"]},
+        b"nope",
+        {"id": 2, "at": "2026-11-25T01:02:03Z", "op": "D", "other": 1},
+        None,
+        {"id": None, "at": 5},
+    ]
+    messages = batch(values, keys=[None, None, None, b"7", None], headers=[[("trace", b"x"), ("trace", b"y")], [], [], [], []])
+    expected = Decoder(spec, options).decode(messages).rows
+    rows = decoded_rows(frame(spark, messages).coalesce(1), Decoder(spec, options))
+    assert rows.columns == expected.column_names
+    assert rows.toArrow().cast(expected.schema).to_pylist() == expected.to_pylist()
+
+
+def test_a_task_names_columns_that_the_table_lacks_and_the_driver_is_to_decide(spark: SparkSession) -> None:
+    found = met(spark, Decoder(new_spec(), FormatOptions()), [order(1), order(2, colour="red", size=1)])
+    assert (found.source, found.names, found.columns) == (
+        "orders/3@101",
+        ("colour", "size"),
+        pa.schema([("colour", pa.string()), ("size", pa.int64())]),
+    )
+
+
+def test_a_task_names_the_head_of_a_message_with_a_new_schema_until_the_driver_has_learned_it(
+    spark: SparkSession, registry: Registry
+) -> None:
+    registry.register(1, FIRST)
+    decoder = Decoder(new_spec(), FormatOptions(format="avro", registry=registry.url))
+    values = [avro(1, FIRST, record(1))]
+    found = met(spark, decoder, values)
+    assert (found.source, found.head) == ("orders/3@100", values[0][:5])
+    decoder.learn(found.head or b"")
+    assert [row.id for row in decoded_rows(frame(spark, batch(values)), decoder).collect()] == [1]
+    assert registry.asked == [1], "tasks ask for no schema that the driver has"
+
+
+def test_other_errors_hold_nothing_to_decide() -> None:
+    assert met_in("a message cannot go into the table: {}") is None
