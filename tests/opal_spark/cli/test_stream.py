@@ -1,0 +1,32 @@
+"""`opal stream --spark`: what it refuses, before Spark starts."""
+
+from pathlib import Path
+
+import pytest
+
+from opal_lake.cli import main
+from opal_lake.job.exit_codes import INPUT, OK
+from tests.fixtures_cli import metadata, opal_commands
+from tests.opal_stream.orders import new_table
+
+__all__ = ["metadata", "opal_commands"]
+
+pytestmark = pytest.mark.usefixtures("opal_commands")
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--kafka", "fetch.wait.max.ms=9"], "Kafka's own client reads, which has no setting for librdkafka's 'fetch.wait.max.ms'"),
+        (["--start-timestamp", "2026-11-01"], "--spark reads no interval of time; leave out one of both"),
+    ],
+)
+def test_what_spark_cannot_do_is_said_at_once(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = new_table(tmp_path)
+    assert main(["stream", table.uri, "--spark", "--bootstrap-servers", "127.0.0.1:1", "--topic", "t", *words]) == INPUT
+    assert said in capsys.readouterr().err
+
+
+def test_what_only_tells_needs_no_spark(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stream", "alerts", "--spark"]) == OK
+    assert "groups:" in capsys.readouterr().out
