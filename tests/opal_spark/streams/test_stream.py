@@ -101,7 +101,8 @@ def test_what_kafka_has_deleted_is_a_gap(reader: SparkSession, kafka: Kafka, tab
     kafka.produce(topic, [order(n) for n in range(4)])
     read_by_spark(reader, table, kafka, topic)
     kafka.produce(topic, [order(n) for n in range(4, 8)])
-    [deleted] = kafka.admin.delete_records([TopicPartition(topic, 0, 6)]).values()
+    admin = kafka.admin  # its answers end with it
+    [deleted] = admin.delete_records([TopicPartition(topic, 0, 6)]).values()
     deleted.result(30)
     with pytest.raises(GapError, match=rf"{topic}/0: the table stands at offset 4, but Kafka has nothing before 6"):
         read_by_spark(reader, table, kafka, topic)

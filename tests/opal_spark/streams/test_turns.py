@@ -23,14 +23,14 @@ START_S = 60
 
 
 def start(table: Table, broker: Kafka, *more: str) -> "subprocess.Popen[bytes]":
-    words = ["stream", table.uri, "--bootstrap-servers", broker.servers, "--topic", "orders", "--flush-interval", "200ms", *more]
+    words = ["stream", table.uri, "--bootstrap-servers", broker.servers, "--topic", "orders", "--flush-interval", "1s", *more]
     return subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def wait_for_commits(table: Table, count: int, process: "subprocess.Popen[bytes]") -> None:
     reached, until = table.snapshot_at().version + count, time.monotonic() + START_S
     while table.snapshot_at().version < reached:
-        assert process.poll() is None, process.communicate()[1].decode()
+        assert process.poll() is None, process.stderr.read().decode() if process.stderr else ""
         assert time.monotonic() < until
         time.sleep(0.05)
 
@@ -49,7 +49,7 @@ def test_each_record_is_once_in_the_table_whoever_reads_and_is_killed(tmp_path: 
                     time.sleep(2 * dice.random())
                 finally:
                     process.kill()
-                    process.communicate()
+                    process.wait()
         finally:
             shop.close()
         last = [sys.executable, "-m", "opal_lake.cli", "stream", table.uri, "--bootstrap-servers", broker.servers, "--topic", "orders"]
