@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from lakechime.answers import (
+    SEEN_EVENTS,
     Consumer,
     EventsBetween,
     Filter,
@@ -67,7 +68,7 @@ class LakeChime:
         for event in events:
             if event.seq is not None or event.event_ts is not None:
                 raise InvalidEventError(
-                    f"event {event.seq} of {event.table} is registered already; register it where it is new, without seq and event_ts"
+                    f"the event of {event.table} has seq={event.seq} and event_ts={event.event_ts}; registering gives them, leave them out"
                 )
         return self._store.register(events, None if outbox is None else checked_outbox(outbox))
 
@@ -100,7 +101,9 @@ class LakeChime:
     ) -> EventsBetween:
         """Events with start_ts <= event_ts < end_ts, and how far that is final: as far as the range has passed, it stays as it was read."""
         if check_number("start_ts", start_ts) > check_number("end_ts", end_ts):
-            raise InvalidEventError(f"start_ts={start_ts} is after end_ts={end_ts}; turn them round")
+            raise InvalidEventError(
+                f"start_ts={start_ts} is after end_ts={end_ts}; begin before the end, which is now where none was given"
+            )
         return self._store.events_between(_filter([(cluster, table)], partition, tags), start_ts, end_ts)
 
     def find(self, interests: Sequence[Interest]) -> Found:
@@ -160,6 +163,8 @@ class LakeChime:
         """Set it, if its revision is still the one that was read (None: there is none yet); else ConflictError."""
         if expected is not None:
             check_number("expected", expected)
+        if key == SEEN_EVENTS:  # retention and triggers read it as a place
+            check_number("the value of a watermark 'events'", value)
         return self._store.put_watermark(check_name("consumer", consumer), checked_key(key), value, expected=expected)
 
     def delete_watermark(self, consumer: str, key: str, *, expected: int) -> None:

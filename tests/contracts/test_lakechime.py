@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lakechime import ConflictError, Interest, InvalidEventError, LakeChime, NotFoundError, OperationType, Outbox, Registered, TableFormat
+from lakechime.event import JsonValue
 from tests.lakechime.made import TABLE, hive, made
 
 HOSTILE = "o'rders\"; DROP TABLE lakechime_events; --"
@@ -79,7 +80,7 @@ def test_nothing_registers_nothing(chime: LakeChime) -> None:
 
 def test_what_is_registered_already_is_refused(chime: LakeChime) -> None:
     (given,) = chime.register([made(1)])
-    with pytest.raises(InvalidEventError, match="registered already"):
+    with pytest.raises(InvalidEventError, match="registering gives them, leave them out"):
         chime.register([given.event])
 
 
@@ -275,6 +276,13 @@ def test_watermarks_hold_json_by_key(chime: LakeChime) -> None:
         chime.put_watermark("report", "big", None, expected=None)
 
 
+@pytest.mark.parametrize("value", ["3", 2.5, True, -1, None, {}])
+def test_how_far_events_are_seen_is_a_place(chime: LakeChime, value: JsonValue) -> None:
+    with pytest.raises(InvalidEventError, match="the value of a watermark 'events'"):
+        chime.put_watermark("report", "events", value, expected=None)
+    assert chime.consumers() == []
+
+
 def test_a_deleted_watermark_never_has_an_old_revision_again(chime: LakeChime) -> None:
     first = chime.put_watermark("report", "events", 3, expected=None)
     with pytest.raises(ConflictError):
@@ -414,7 +422,6 @@ def test_consumers_are_told_from_the_furthest_behind_on(chime: LakeChime) -> Non
     for consumer, value in (("fast", 10), ("slow", 9), ("slower", 2)):
         chime.put_watermark(consumer, "events", value, expected=None)
     chime.put_watermark("slower", "version", 1, expected=None)
-    chime.put_watermark("other kind", "events", "none", expected=None)
     assert [(found.consumer, found.seq) for found in chime.consumers()] == [("slower", 2), ("slow", 9), ("fast", 10)]
     assert [found.consumer for found in chime.consumers(1)] == ["slower"]
     with pytest.raises(InvalidEventError, match="limit=0 is outside of 1 to"):

@@ -118,22 +118,24 @@ def _batches(stream: BinaryIO) -> Iterator[list[DataChangeEvent]]:
     read = getattr(stream, "read1", stream.read)
     while chunk := read(_CHUNK_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
-        if events := _parsed(lines, number):
-            yield events
+        yield from _parsed(lines, number)
         number += len(lines)
-    if events := _parsed([rest], number):
-        yield events
+    yield from _parsed([rest], number)
 
 
-def _parsed(lines: Sequence[bytes], before: int) -> list[DataChangeEvent]:
-    events = []
+def _parsed(lines: Sequence[bytes], before: int) -> Iterator[list[DataChangeEvent]]:
+    """The events of the lines, and before a bad line those that come before it."""
+    events: list[DataChangeEvent] = []
     for number, line in enumerate(lines, start=before + 1):
         if line.strip():
             try:
                 events.append(event_from_json(line))
             except InvalidEventError as error:
-                raise InvalidEventError(f"line {number:,} of standard input: {error}; the lines before it may be registered") from error
-    return events
+                if events:
+                    yield events
+                raise InvalidEventError(f"line {number:,} of standard input: {error}. The lines before it are registered") from error
+    if events:
+        yield events
 
 
 def _count(totals: list[int], answers: Sequence["Registered"]) -> None:

@@ -1,7 +1,8 @@
 """Hive-style tables: folders named `dt=2026-11-01/hour=03`, and no metadata. What is there and was not before is a new partition.
 
-A partition is told when it has a file, or, with a marker such as `_SUCCESS`, when it has that. Where its files, or the marker, have other
-names, sizes or times than at the last look, the partition was written again: that is an update.
+A partition is told when it has a file, or, with a marker such as `_SUCCESS`, when it has that. Where its files have other names,
+sizes or times than at the last look, the partition was written again: that is an update. With a marker only the marker counts: files
+may change until it is written.
 
 Times of files are as coarse as two seconds. A partition that was changed so lately could change again without another time, so it waits
 until it is older: a look waits that long once, and leaves what is still being written to the next look. What was seen of each partition

@@ -67,7 +67,15 @@ class IcebergPlace:
         from pyiceberg.catalog import load_catalog
 
         assert self.identifier is not None
-        return load_catalog(self.catalog, **self.properties).load_table(self.identifier)
+        try:
+            catalog = load_catalog(self.catalog, **self.properties)
+        except ValueError as error:
+            name = self.catalog or "default"
+            raise InvalidEventError(
+                f"the Iceberg catalog {name} cannot be opened ({error}); say where it is: in the file of tables under options, as "
+                f"{{type: rest, uri: ...}}, in .pyiceberg.yaml, or as PYICEBERG_CATALOG__{name.upper()}__URI"
+            ) from error
+        return catalog.load_table(self.identifier)
 
     def _from_folder(self, path: str) -> "Table":
         from pyiceberg.table import StaticTable

@@ -81,6 +81,7 @@ def test_json_lines_from_standard_input(capsys: pytest.CaptureFixture[str], monk
     feed(monkeypatch, line(11), '{"table": "t", "tabel_format": "DELTA"}')
     said = run(capsys, "register", "-", code=INPUT)
     assert re.fullmatch(r"lakechime: line 2 of standard input: an event has no field 'tabel_format'; its fields are .*\n", said)
+    assert json.loads(run(capsys, "events", "--json"))["events"][-1]["event"]["snapshot_id"] == "11"
 
 
 @pytest.mark.parametrize(
@@ -97,6 +98,7 @@ def test_json_lines_from_standard_input(capsys: pytest.CaptureFixture[str], monk
         ("expire --older-than soon", "is no span of time"),
         ("migrate --to 9999", "the revisions are base, 0001"),
         ("check --database mysql://host/db", "mysql is neither"),
+        ("sync t=iceberg:nowhere:x.y", "say where it is: in the file of tables under options"),
         ("migrate --database http://host", "is a service, which upgrades its own database"),
         ("serve --database http://host", "is a service itself"),
         ("serve --certificate c.pem", "both --certificate and --key"),

@@ -46,7 +46,7 @@ def event(number: int, **more: Any) -> dict[str, Any]:
             "events[0]: an event has no field 'tabel'; its fields are table",
         ),
         ("/v1/events", {"events": [], "outobx": None}, "there is no field 'outobx'; did you mean 'outbox'?"),
-        ("/v1/events", {"events": [event(1, seq=4)]}, "registered already"),
+        ("/v1/events", {"events": [event(1, seq=4)]}, "registering gives them, leave them out"),
         ("/v1/events", {"events": [event(1, tags={"a": "x" * 1_000_000})]}, "tag 'a' has 1,000,000 characters, and at most 1,024 are kept"),
         ("/v1/events", {"events": [{"table": "t", "table_format": "ICEBERG"}]}, "has no snapshot_id; only HIVE may leave it out"),
         ("/v1/events/query", {"tabels": ["t"]}, "did you mean 'tables'?"),

@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, text
 from lakechime import AccessError, InvalidEventError, LakeChime, LakeChimeError, SchemaError, UnavailableError
 from lakechime.store import sequencer
 from lakechime.store.database import engine as engine_module
+from lakechime.store.database.engine import open_database
 from tests.fixtures_postgres import Postgres, postgres_folder, postgres_server
 from tests.lakechime.made import made
 
@@ -43,6 +44,14 @@ def file(tmp_path: Path) -> Path:
 def test_an_address_of_something_else_is_refused(url: str, said: str) -> None:
     with pytest.raises(InvalidEventError, match=said):
         LakeChime.open(url)
+
+
+def test_an_address_may_be_a_path_and_need_not_name_the_driver(file: Path) -> None:
+    with LakeChime.open(str(file)) as chime:
+        assert len(chime.events().events) == 1
+    assert (
+        open_database("postgresql://127.0.0.1:1/x").engine.driver == open_database("postgres://127.0.0.1:1/x").engine.driver == "psycopg2"
+    )
 
 
 def test_a_file_that_another_writer_holds_is_waited_for_and_then_said(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

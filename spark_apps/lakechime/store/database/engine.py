@@ -133,8 +133,12 @@ def _postgres_arguments(url: URL) -> dict[str, Any]:
 
 
 def _parsed(url: str) -> URL:
+    if url.startswith("/"):
+        url = f"sqlite:///{url}"
     try:
         parsed = make_url(url)
+        if parsed.drivername in ("postgres", "postgresql"):
+            parsed = parsed.set(drivername="postgresql+psycopg2")
         name = parsed.get_backend_name()
         parsed.get_dialect()
     except (exc.ArgumentError, exc.NoSuchModuleError, ValueError) as error:
