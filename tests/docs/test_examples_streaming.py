@@ -6,21 +6,30 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from opal_lake.cli import main
 from opal_lake.job.exit_codes import OK
 from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
+from opal_spark.streams.source import EXCLUDES, package
 from tests.docs.examples import examples, with_places
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
+from tests.opal_spark.conftest import spark
 
-__all__ = ["metadata", "opal_commands"]
+__all__ = ["metadata", "opal_commands", "spark"]
 
 PAGE = "docs/streaming.md"
 
 
-@pytest.mark.usefixtures("opal_commands")
+@pytest.fixture
+def reader(spark: SparkSession) -> None:
+    """`--spark` takes the session that is there, and this one has no source of Kafka."""
+    spark.sql(f"ADD JAR 'ivy://{package()}?transitive=true&exclude={EXCLUDES}'").collect()
+
+
+@pytest.mark.usefixtures("opal_commands", "reader")
 def test_the_page_s_examples_run_in_their_order(
     kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -116,7 +116,7 @@ def test_a_query_is_read_in_parts_by_any_numeric_column(table: OpalTable, orders
     source = Jdbc(
         url=orders.url, query="SELECT * FROM orders WHERE id > 10", user_env="SHOP_USER", password_env="SHOP_PASSWORD", options=split
     )
-    parts = read_source(spark, source, table.table.snapshot_at().spec).groupBy(F.spark_partition_id()).count().collect()
+    parts = read_source(spark, source, table.table.snapshot_at().spec, 1).groupBy(F.spark_partition_id()).count().collect()
     assert len(parts) == 4
     assert table.ingest(source).counts["rows"] == 90
 
@@ -124,7 +124,7 @@ def test_a_query_is_read_in_parts_by_any_numeric_column(table: OpalTable, orders
 def test_the_password_is_in_no_plan_and_no_message(
     table: OpalTable, orders: Jdbc, postgres: Postgres, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    read_source(spark, orders, table.table.snapshot_at().spec).explain("extended")
+    read_source(spark, orders, table.table.snapshot_at().spec, 1).explain("extended")
     assert "orders" in (plan := capsys.readouterr().out)
     assert postgres.password not in plan
     assert postgres.password not in refused(table, Jdbc(url=orders.url, query="SELEC", user_env="SHOP_USER", password_env="SHOP_PASSWORD"))
