@@ -101,9 +101,7 @@ class LakeChime:
     ) -> EventsBetween:
         """Events with start_ts <= event_ts < end_ts, and how far that is final: as far as the range has passed, it stays as it was read."""
         if check_number("start_ts", start_ts) > check_number("end_ts", end_ts):
-            raise InvalidEventError(
-                f"start_ts={start_ts} is after end_ts={end_ts}; begin before the end, which is now where none was given"
-            )
+            raise InvalidEventError(f"start_ts={start_ts} is after end_ts={end_ts}; begin earlier, or end later")
         return self._store.events_between(_filter([(cluster, table)], partition, tags), start_ts, end_ts)
 
     def find(self, interests: Sequence[Interest]) -> Found:

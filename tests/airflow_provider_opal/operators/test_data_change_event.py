@@ -87,7 +87,7 @@ def test_a_span_must_have_ended_and_be_the_right_way_round(chime: LakeChime) -> 
     soon = datetime.now(UTC) + timedelta(seconds=0.5)
     assert len(fetch(end_time=soon).execute(Run(fetch()).context)) == 1
     assert datetime.now(UTC) >= soon, "it waited for the end"
-    with pytest.raises(AirflowFailException, match="turn them round"):
+    with pytest.raises(AirflowFailException, match="begin earlier, or end later"):
         fetch(start_time=5, end_time=4).execute(Run(fetch()).context)
     with pytest.raises(AirflowFailException, match=r"'\{\{ x \}\}' is no moment"):
         fetch(start_time="{{ x }}").execute(Run(fetch()).context)
