@@ -13,6 +13,7 @@ from airflow.sdk import Asset, PartitionedAssetTimetable
 from airflow_provider_opal.templated import is_templated
 
 DEFAULT_CONN_ID = "opal_default"
+DEFAULT_LAKECHIME_CONN_ID = "lakechime_default"
 DEFAULT_CLUSTER = "default"
 SCHEME, FOREIGN_SCHEME = "opal", "lakechime"
 _PART = re.compile(r"[\w.=-]+\Z", re.ASCII)

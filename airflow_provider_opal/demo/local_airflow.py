@@ -78,7 +78,11 @@ class LocalAirflow(AirflowApi):
         def holds_yet() -> bool:
             for name, process in self.processes.items():
                 if process.poll() is not None:
-                    raise RuntimeError(f"Airflow's {name} has ended: {(self.home / f'{name}.log').read_text(errors='replace')[-2000:]}")
+                    log = self.home / f"{name}.log"
+                    raise RuntimeError(
+                        f"Airflow's {name} has ended; {log} says why: mend that and start again. It ends with:\n"
+                        + log.read_text(errors="replace")[-2000:]
+                    )
             return holds()
 
         AirflowApi.wait_until(self, holds_yet, most_s, pause_s)

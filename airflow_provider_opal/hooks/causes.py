@@ -1,4 +1,7 @@
-"""Causes of a failed spark-submit that its last lines do not name: each with its remedy, for the last line of a task's error."""
+"""Causes of a failed spark-submit that its last lines do not name: each with its remedy, for the last line of a task's error.
+
+Exit codes of the apps themselves: `opal_lake.job.exit_codes`.
+"""
 
 import re
 import signal

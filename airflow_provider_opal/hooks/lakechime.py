@@ -10,12 +10,12 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
+from airflow_provider_opal.assets import DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.secrets import redacted
 
 if TYPE_CHECKING:
     from lakechime import LakeChime
 
-DEFAULT_LAKECHIME_CONN_ID = "lakechime_default"
 _POSTGRES = "postgresql+psycopg2"
 _DIALECTS = {"postgres": _POSTGRES, "postgresql": _POSTGRES}
 _SERVICES = ("http", "https")

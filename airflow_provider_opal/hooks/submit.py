@@ -18,7 +18,6 @@ from typing import Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_opal.hooks.causes import cause_in, cause_of_end, cause_of_start
 from airflow_provider_opal.secrets import mask, redacted
 
 _UI = re.compile(r"^Spark UI: (\S+)")
@@ -79,6 +78,8 @@ class OpalSubmitHook(SparkSubmitHook):
 
     def cause(self, failure: Exception | None) -> str | None:
         """Why it failed, and what to do about it, where that is known."""
+        from airflow_provider_opal.hooks.causes import cause_of_end, cause_of_start
+
         return cause_of_start(failure) or self._cause or cause_of_end(self.app_status(failure))
 
     @property
@@ -195,6 +196,8 @@ class OpalSubmitHook(SparkSubmitHook):
         super()._process_spark_submit_log(self._watched(itr))
 
     def _watched(self, lines: Iterable[str]) -> Iterator[str]:
+        from airflow_provider_opal.hooks.causes import cause_in
+
         for line in lines:
             if match := _UI.match(line):
                 self.on_ui(match[1])

@@ -17,11 +17,12 @@ from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.spark import KEY_HINT, OpalSparkOperator
 from airflow_provider_opal.templated import is_templated
 from airflow_provider_opal.watermark import Watermark, first_version
-from opal_lake.job.job import JobResult, JobSpec
 from opal_lake.job.operations.values import CONSUMER_ROWS, function_name
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
+
+    from opal_lake.job.job import JobSpec
 
 BY = ("partition", "version")
 NAME_HINT = (
@@ -110,7 +111,7 @@ class ConsumeOperator(OpalSparkOperator):
         watermark = Watermark.of(context, self.table, self.opal_conn_id, self.consumer, self.lakechime_conn_id)
         return self._by_version(context, watermark) if self.by == "version" else self._by_partition(context, watermark, str(key))
 
-    def job(self, context: "Context") -> JobSpec[Any]:
+    def job(self, context: "Context") -> "JobSpec[Any]":
         """By version a run may have two ranges, and each is a job of its own."""
         spec = super().job(context)
         return spec if spec.operation.after is None else replace(spec, token=f"{spec.token}/{spec.operation.version}")
@@ -183,6 +184,8 @@ class ConsumeOperator(OpalSparkOperator):
         return watermark.give({"from": seen, "to": newest})
 
     def _nothing(self, context: "Context", note: str, version: int | None = None) -> dict[str, Any]:
+        from opal_lake.job.job import JobResult
+
         return self.finish(context, JobResult(operation="consume", table=self.opal.lake.uri(self.table), version=version, notes=(note,)))
 
     def _run(self, context: "Context", **what: Any) -> dict[str, Any]:

@@ -17,18 +17,18 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import CronPartitionTimetable, PartitionedAssetTimetable
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
-from airflow_provider_opal.assets import DEFAULT_CONN_ID, distinct
+from airflow_provider_opal.assets import DEFAULT_CONN_ID, DEFAULT_LAKECHIME_CONN_ID, distinct
 from airflow_provider_opal.generation import end_generation, generation_of
-from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.hooks.submit import OpalSubmitHook, end_left_over
 from airflow_provider_opal.links import SparkUILink
 from airflow_provider_opal.secrets import mask, secret_arguments, without_secrets
 from opal_lake.job.exit_codes import FINAL, INPUT, MEANINGS
-from opal_lake.job.job import JobResult, JobSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from opal_lake.job.job import JobResult, JobSpec
 
 PROCESS_KEY = "opal_driver"
 KEY_HINT = (
@@ -140,8 +140,10 @@ class OpalSparkOperator(SparkSubmitOperator):
         """Whether it means nothing without a partition key, though no argument asks for one."""
         return self.keyed or is_keyed(getattr(context.get("dag"), "timetable", None))
 
-    def job(self, context: "Context") -> JobSpec[Any]:
+    def job(self, context: "Context") -> "JobSpec[Any]":
         """The job to run: rendered, and without secrets."""
+        from opal_lake.job.job import JobSpec  # a DAG file has no job yet
+
         try:
             table = self.opal.lake.uri(self.table)
             return JobSpec.of(self.operation, table, self.job_arguments(context), token_of(context))
@@ -181,7 +183,7 @@ class OpalSparkOperator(SparkSubmitOperator):
             self.log.warning("version %s was committed, but Spark reported a failure afterwards: %s", result.version, message)
         return self.finish(context, result)
 
-    def finish(self, context: "Context", result: JobResult) -> dict[str, Any]:
+    def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
         """Log the result, and return it for XCom."""
         for note in result.notes:
             self.log.log(self.note_level, "%s", note)
@@ -268,7 +270,7 @@ class OpalSparkOperator(SparkSubmitOperator):
             )
         return conn_id
 
-    def _result(self, opal: OpalHook, spec: JobSpec[Any]) -> JobResult | None:
+    def _result(self, opal: OpalHook, spec: "JobSpec[Any]") -> "JobResult | None":
         return None if spec.token is None else opal.find_result(spec.table, self.operation, spec.token)
 
     def _verdict(self, failure: Exception | None) -> Exception:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_opal.assets import DEFAULT_CLUSTER
+from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.events.handover import hand_over
 from airflow_provider_opal.events.interest import checked_partition, checked_tags
 from airflow_provider_opal.events.moments import moment_ms
-from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
+from airflow_provider_opal.hooks.lakechime import LakeChimeHook
 from airflow_provider_opal.sensors.waiting import defer_within
 from airflow_provider_opal.templated import is_templated
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_CONN_ID, distinct, known_assets, opal_asset
+from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_CONN_ID, DEFAULT_LAKECHIME_CONN_ID, distinct, known_assets, opal_asset
 from airflow_provider_opal.events.handover import EVENTS_KEY, hand_over
 from airflow_provider_opal.events.interest import checked_mode, checked_tables, checked_tags, foreign_assets, table_pairs
 from airflow_provider_opal.events.runs import Start, checked_start, default_consumer
-from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.sensors.waiting import defer_within
 from airflow_provider_opal.templated import is_templated
@@ -167,6 +166,8 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         context["ti"].xcom_push(key=EVENTS_KEY, value=hand_over(context, events, tags=self.tags))
 
     def _client(self) -> "LakeChime":
+        from airflow_provider_opal.hooks.lakechime import LakeChimeHook
+
         return LakeChimeHook(self.lakechime_conn_id or DEFAULT_LAKECHIME_CONN_ID).get_conn()
 
     @property

@@ -10,8 +10,7 @@ from airflow.sdk import DAG, TaskGroup
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-from airflow_provider_opal.assets import DEFAULT_CONN_ID, consumer_schedule
-from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID
+from airflow_provider_opal.assets import DEFAULT_CONN_ID, DEFAULT_LAKECHIME_CONN_ID, consumer_schedule
 from airflow_provider_opal.operators.consume import BY, ConsumeOperator, check_rows
 from airflow_provider_opal.operators.ingest import IngestOperator, Table
 from airflow_provider_opal.operators.metagen import MetaGenOperator
@@ -145,7 +144,8 @@ def pipeline_of(
     """
     if not isinstance(consumers, list | tuple) or not all(isinstance(member, Consumer) for member in consumers):
         raise ValueError(
-            f"consumers={consumers!r}; give a list of them: consumers=[Consumer(name='revenue', function='shop_jobs:revenue')]"
+            f"consumers={consumers!r} is no list of Consumer objects; write "
+            "consumers=[Consumer(name='revenue', function='shop_jobs:revenue')]"
         )
     names = [consumer.name for consumer in consumers]
     if twice := sorted({name for name in names if names.count(name) > 1}):

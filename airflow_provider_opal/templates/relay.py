@@ -6,9 +6,8 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from airflow_provider_opal.assets import DEFAULT_CLUSTER
+from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.events.runs import Start
-from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.operators.lakechime.relay import RelayOperator
 
 RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}

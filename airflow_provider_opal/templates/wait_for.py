@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_opal.assets import DEFAULT_CLUSTER
+from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.events.interest import checked_partition, checked_tags
-from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID
 from opal_lake.job.operations.values import Span, span_of
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import SharedStreamProducer
 
-from airflow_provider_opal.assets import DEFAULT_CLUSTER
+from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.events.consumer import check_expired, check_interest, first_seq, seq_of
 from airflow_provider_opal.events.interest import checked_tables, checked_tags, interests_of, table_pairs
 from airflow_provider_opal.events.poller import wait_for_all
 from airflow_provider_opal.events.runs import Start, checked_start
-from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
+from airflow_provider_opal.hooks.lakechime import LakeChimeHook
 from lakechime.answers import SEEN_EVENTS
 
 if TYPE_CHECKING:

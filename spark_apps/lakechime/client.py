@@ -208,10 +208,10 @@ def checked_outbox(outbox: Outbox) -> Outbox:
     for name, value in (("position", outbox.position), ("expected", outbox.expected)):
         if (length := _json_length(name, value)) > MAX_POSITION_BYTES:
             raise InvalidEventError(
-                f"{name} takes {length:,} bytes, and at most {MAX_POSITION_BYTES:,} are kept; keep what grows with the table in `seen`"
+                f"{name} takes {length:,} bytes, and may take {MAX_POSITION_BYTES:,}; put what grows with the table into `seen`"
             )
     if len(outbox.seen) > MAX_SEEN:
-        raise InvalidEventError(f"seen has {len(outbox.seen):,} items, and one registration takes {MAX_SEEN:,}; register in portions")
+        raise InvalidEventError(f"seen has {len(outbox.seen):,} items, and a registration may have {MAX_SEEN:,}; make several")
     for item, value in outbox.seen.items():
         if not 1 <= len(item) <= MAX_ITEM_CHARS or not item.isprintable():
             raise InvalidEventError(f"an item of seen is a text of 1 to {MAX_ITEM_CHARS:,} printable characters; shorten or quote it")

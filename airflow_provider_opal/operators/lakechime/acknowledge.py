@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_opal.assets import DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.events.runs import give_to, given_to
-from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
+from airflow_provider_opal.hooks.lakechime import LakeChimeHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_opal.assets import DEFAULT_CLUSTER, distinct, lakechime_asset
+from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID, distinct, lakechime_asset
 from airflow_provider_opal.events.interest import asset_keys, checked_tables, checked_tags, table_pairs
 from airflow_provider_opal.events.runs import Start, checked_start, default_consumer
-from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID, LakeChimeHook
+from airflow_provider_opal.hooks.lakechime import LakeChimeHook
 from opal_lake.job.operations.values import Span, span_of
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from airflow.sdk import BaseOperator, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_opal.asset_events import AssetEvents
-from airflow_provider_opal.assets import DEFAULT_CONN_ID, distinct
+from airflow_provider_opal.assets import DEFAULT_CONN_ID, DEFAULT_LAKECHIME_CONN_ID, distinct
 from airflow_provider_opal.events.commits import register_commits
 from airflow_provider_opal.hooks.kafka import DEFAULT_KAFKA_CONN_ID
-from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.operators.ingest import Table
 from airflow_provider_opal.partition_keys import KeyedInterval

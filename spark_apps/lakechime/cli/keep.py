@@ -91,7 +91,8 @@ def migrate(args: argparse.Namespace) -> None:
             upgrade(database) if args.to is None else upgrade(database, args.to)
         elif not args.yes:
             raise InvalidEventError(
-                f"going back from {before} to {args.to} loses what older tables cannot hold; add --yes if that is meant"
+                f"going back from {before} to {args.to} deletes what revision {args.to} has no columns for; back up the "
+                "database, then add --yes"
             )
         else:
             downgrade(database, args.to)

@@ -132,7 +132,7 @@ class IcebergSource:
         reference = table.metadata.refs.get(self.branch)
         if reference is None:
             raise NotFoundError(
-                f"the Iceberg table {self.place.text} has no branch {self.branch!r}; it has {', '.join(table.metadata.refs)}"
+                f"the Iceberg table {self.place.text} has no branch {self.branch!r}; use one of {', '.join(table.metadata.refs)}"
             )
         return table.snapshot_by_id(reference.snapshot_id)
 

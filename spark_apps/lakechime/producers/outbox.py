@@ -101,7 +101,10 @@ def sync(client: LakeChime, source: Source, *, stop: Callable[[], bool] = lambda
             return register.all_of(source.steps(position))
         except ConflictError:
             synced = register.synced  # another one was faster: go on from where it is
-    raise ConflictError(f"{target.table}: lost {_LOST_RACES} races for its position; run fewer watchers of one table at once")
+    raise ConflictError(
+        f"{target.table}: other watchers were first to register its events, {_LOST_RACES} times in a row. Nothing is lost: run it again, "
+        "with fewer watchers of one table"
+    )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,7 +23,8 @@ def value_text(value: JsonValue) -> str:
         raise InvalidEventError(f"the value of a watermark is JSON, and this is none: {error}") from error
     if len(text) > MAX_VALUE_BYTES:
         raise InvalidEventError(
-            f"the value takes {len(text):,} bytes, and at most {MAX_VALUE_BYTES:,} are kept; keep the rest with the data"
+            f"the value of a watermark takes {len(text):,} bytes, and may take {MAX_VALUE_BYTES:,}; store a short value here, and what is "
+            "long beside the data"
         )
     return text
 

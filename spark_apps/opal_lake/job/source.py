@@ -6,7 +6,6 @@ How Spark reads each format: `opal_spark.sources.read`.
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from opal_lake.errors import InvalidInputError
@@ -249,6 +248,8 @@ def format_of(path: str) -> str | None:
 
 
 def _advice(name: str, known: Collection[str]) -> str:
+    from difflib import get_close_matches  # not in what every DAG file imports
+
     close = get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known are {_listed(known)}"
 

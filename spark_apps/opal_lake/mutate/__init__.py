@@ -13,4 +13,7 @@ Beside the master lies its folder `<master>.mutate`:
 
 Each document is created once and never overwritten, so that of two runs one decides. A run without an outcome is abandoned by the next one,
 and its files go back to where they came from; a run with one is completed.
+
+`mutation` is the run, and `recover` in it finishes or undoes one that was killed, as `journal` decides. `local_place` and `s3_place` move
+files and swap the master; `exchange` is the one system call for that.
 """

@@ -66,7 +66,7 @@ class LocalPlace:
                 continue
             if source.exists():
                 raise InvalidInputError(
-                    f"{taken} cannot go back to {source}, where another file lies by now: rename that one, then run it again"
+                    f"{taken} cannot go back to {source}, where another file lies by now: rename {source}, then run the mutation again"
                 )
             source.parent.mkdir(parents=True, exist_ok=True)
             _move(taken, source)

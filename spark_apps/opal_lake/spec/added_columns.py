@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.spec.schema import (
+    ATOMIC_TYPES,
     Atomic,
     DataType,
     Schema,
@@ -20,7 +21,6 @@ from opal_lake.spec.schema import (
 
 NewColumns = Mapping[str, str | pa.DataType]
 _SQL_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
-_ATOMIC = ("boolean", "byte", "short", "integer", "long", "float", "double", "string", "binary", "date", "timestamp", "timestamp_ntz")
 
 
 def arrow_of_columns(columns: NewColumns) -> pa.Schema:
@@ -59,9 +59,9 @@ def _arrow_of(name: str, kind: str | pa.DataType) -> pa.DataType:
     text = re.sub(r"\s+", "", kind).lower() if isinstance(kind, str) else ""
     text = _SQL_NAMES.get(text, text)
     parts = decimal_parts(text)
-    if text not in _ATOMIC and not (parts and 0 < parts[0] <= 38 and parts[1] <= parts[0]):
+    if text not in ATOMIC_TYPES and not (parts and 0 < parts[0] <= 38 and parts[1] <= parts[0]):
         raise InvalidInputError(
-            f"column {name!r}: {kind!r} is no type; write one of {', '.join(_ATOMIC)}, decimal(p,s), or give an Arrow type for a nested one"
+            f"column {name!r}: {kind!r} is no type; write one of {', '.join(ATOMIC_TYPES)}, decimal(p,s), or an Arrow type for a nested one"
         )
     return arrow_type(type_from_json(text))
 

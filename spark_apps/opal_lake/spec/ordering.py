@@ -25,6 +25,7 @@ _EPOCH_UTC, _EPOCH_NAIVE = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1
 _MICROSECOND = timedelta(microseconds=1)
 _WHOLE = re.compile(r"[+-]?[0-9]+\Z")
 _PLAIN_DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?\Z")
+_DATE = re.compile(r"\d{4}-?\d\d-?\d\d")
 _BELOW_MICROSECOND = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
 _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
 
@@ -52,7 +53,7 @@ def _logical_integers(array: pa.Array, kind: Atomic) -> pa.Array:
         return array.cast(pa.date32()).cast(pa.int32())
     if pa.types.is_timestamp(array.type) and kind.name == ("timestamp" if array.type.tz else "timestamp_ntz"):
         return _microseconds(array)
-    raise InvalidInputError(f"values of Arrow type {array.type} do not fit a column of type {kind.name}; cast them first")
+    raise InvalidInputError(f"values of Arrow type {array.type} do not fit a column of type {kind.name}; cast them before writing")
 
 
 def _microseconds(array: pa.Array) -> pa.Array:
@@ -66,7 +67,7 @@ def _unscaled(array: pa.Array, kind: Atomic) -> npt.NDArray[np.int64]:
     parts = decimal_parts(kind.name)
     assert parts is not None
     if not pa.types.is_decimal(array.type):
-        raise InvalidInputError(f"values of Arrow type {array.type} do not fit a column of type {kind.name}; cast them first")
+        raise InvalidInputError(f"values of Arrow type {array.type} do not fit a column of type {kind.name}; cast them before writing")
     if array.type != pa.decimal128(*parts):
         array = array.cast(pa.decimal128(*parts))
     if not len(array):
@@ -198,7 +199,7 @@ def _datetime_of(value: Any, kind: str, name: str) -> datetime:
         )
     if not isinstance(value, str):
         raise InvalidInputError(f"{name}: {value!r} is no timestamp; give {_WANTED[kind]}")
-    if len(value) <= len("YYYY-MM-DD"):
+    if _DATE.fullmatch(value):
         raise InvalidInputError(f"{name}: {value!r} has no time of day; write {_WANTED[kind]}")
     if _BELOW_MICROSECOND.search(value):
         raise InvalidInputError(f"{name}: {value!r} is finer than a microsecond; round it")

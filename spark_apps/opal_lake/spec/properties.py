@@ -57,7 +57,7 @@ def _check_span(text: str, _: Schema | None) -> None:
 
 def _check_bound(text: str, _: Schema | None) -> None:
     if parse_duration(text, name="span") < 60_000_000:
-        raise InvalidInputError("use at least 1m, as some stores tell seconds only")
+        raise InvalidInputError("use at least 1m: some stores keep times in whole seconds")
 
 
 def _check_look_back(text: str, _: Schema | None) -> None:

@@ -35,6 +35,7 @@ _ARROW_OF: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+ATOMIC_TYPES = tuple(_ARROW_OF)
 _NAME_OF = {arrow: name for name, arrow in _ARROW_OF.items()}
 
 
@@ -197,7 +198,7 @@ def atomic_name(column: str, arrow: pa.DataType) -> str:
         return "binary"
     if arrow in _NAME_OF:
         return _NAME_OF[arrow]
-    known = ", ".join(_ARROW_OF)
+    known = ", ".join(ATOMIC_TYPES)
     raise InvalidInputError(f"column {column!r}: type {arrow} is not supported in a table; cast it to one of {known}, decimal(p,s)")
 
 

@@ -101,7 +101,7 @@ def _plan(state: Snapshot, side: SideFile) -> Restored:
 
 def _check_possible(head: Snapshot, state: Snapshot) -> None:
     if not is_readable(head.root, state.version):  # retention was faster
-        raise NotFoundError(f"{head.storage.uri}: version {state.version} has expired meanwhile; readable are {readable_text(head.root)}")
+        raise NotFoundError(f"{head.storage.uri}: version {state.version} has expired meanwhile; restore one of {readable_text(head.root)}")
     limit, members = head.spec.integer("group_rows"), Counter(segment.group for segment in state.segments.values())
     fullest = max((rows for group, rows in state.root.groups.items() if members[group] > 1), default=0)
     if fullest > limit:

@@ -111,7 +111,10 @@ def _arrow_type(path: str, kind: T.DataType) -> pa.DataType:
         case T.StringType() if kind.isUTF8BinaryCollation():
             return pa.string()
         case T.StringType():
-            raise InvalidInputError(f"column {path!r} compares by collation {kind.collation}; cast it to STRING COLLATE UTF8_BINARY")
+            raise InvalidInputError(
+                f"column {path!r} has the collation {kind.collation}, and tables compare texts byte by byte; cast it to "
+                "STRING COLLATE UTF8_BINARY"
+            )
     if type(kind) in _ARROW_OF:
         return _ARROW_OF[type(kind)]
     advice = next((text for refused, text in _ADVICE.items() if isinstance(kind, refused)), "cast it to STRING or BINARY")

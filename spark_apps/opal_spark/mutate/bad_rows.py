@@ -29,7 +29,8 @@ def refuse_unclosed(rows: DataFrame, number: int, files: Sequence[Readable], opt
 
 def _refuse(rows: DataFrame, number: int, files: Sequence[Readable], options: Mapping[str, str], advice: str) -> None:
     bad = rows.where(F.col(BAD).isNotNull()).orderBy(FILE, BLOCK, RANK).select(FILE, BAD, RAW).limit(_SHOWN).collect()
-    lines = [f"{_place(row, files, options)}: {row[BAD]}: {row[RAW]:.200}" for row in bad]
+    copies = [sum((other[FILE], other[RAW]) == (row[FILE], row[RAW]) for other in bad[:at]) + 1 for at, row in enumerate(bad)]
+    lines = [f"{_place(row, copy, files, options)}: {row[BAD]}: {row[RAW]:.200}" for row, copy in zip(bad, copies, strict=True)]
     more = f"; and {count_text(number - len(bad), 'more row')}" if number > len(bad) else ""
     raise InvalidInputError(f"{'; '.join(lines)}{more}. Nothing was changed: correct the files, {advice}")
 
@@ -50,9 +51,10 @@ def put_aside(rows: DataFrame, work: Work, files: Sequence[Readable], options: M
     return folder
 
 
-def _place(row: Row, files: Sequence[Readable], options: Mapping[str, str]) -> str:
+def _place(row: Row, copy: int, files: Sequence[Readable], options: Mapping[str, str]) -> str:
     file = next(file for file in files if file.number == row[FILE])
-    number = line_number(file.storage, file.path, options.get("encoding", "utf-8"), row[RAW]) if _has_lines(file) else None
+    encoding = options.get("encoding", "utf-8")
+    number = line_number(file.storage, file.path, encoding, row[RAW], copy) if _has_lines(file) else None
     return file.increment.source + (f", line {number}" if number is not None else "")
 
 

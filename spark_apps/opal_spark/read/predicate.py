@@ -5,7 +5,9 @@ quotes), and literals that Spark would convert before it compares.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
@@ -43,12 +45,18 @@ def check_columns(sql: str, spec: TableSpec) -> None:
     except RecursionError:  # as in _parse
         return
     except SqlglotError as error:
-        raise InvalidInputError(f"the filter {sql!r} cannot be read: {str(error).splitlines()[0]}") from error
+        raise InvalidInputError(f"the filter {sql!r} is no condition in SQL{_where(error)}; write one as amount > 5") from error
     known = {name.casefold() for name in spec.schema.names} | _NO_COLUMNS
     for column in node.find_all(exp.Column) if node else ():
         name = column.parts[0].name
         if name.casefold() not in known and column.find_ancestor(exp.Query) is None:
             spec.schema.field(name)  # says that there is none
+
+
+def _where(error: SqlglotError) -> str:
+    """The place that the parser names, without its own names for what it misses."""
+    found: Mapping[str, Any] = next(iter(getattr(error, "errors", ())), {})
+    return f": line {found['line']}, column {found['col']}" if found.get("line") and found.get("col") else ""
 
 
 def may_list_null(sql: str) -> bool:

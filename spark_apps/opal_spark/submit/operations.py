@@ -54,8 +54,10 @@ def create(spark: SparkSession, spec: JobSpec[Create]) -> JobResult:
 
 
 def _schema(spark: SparkSession, schema: str | None, like: Mapping[str, Any] | None, delta: str | None = None) -> StructType:
-    if (schema is None) == (like is None):
-        raise InvalidInputError("create needs the columns once: as schema='id BIGINT, at TIMESTAMP', or as like={'files': ...}")
+    if schema is None and like is None:
+        raise InvalidInputError("create is given no columns; give schema='id BIGINT, at TIMESTAMP', or like={'files': ...}")
+    if schema is not None and like is not None:
+        raise InvalidInputError("create is given its columns twice, as schema= and as like=; leave out one of them")
     if like is not None:
         return source_schema(spark, source_from_json(like), delta)
     return spark.createDataFrame([], schema).schema

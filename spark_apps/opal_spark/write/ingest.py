@@ -64,7 +64,7 @@ class Sink:
 
     def __post_init__(self) -> None:
         if not self.application:
-            raise InvalidInputError("a sink needs the name of its query: sink(application='orders-to-daily'), another for each query")
+            raise InvalidInputError("application is empty; name each streaming query differently, as sink(application='orders-to-daily')")
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """The session is the query's own: over Connect this runs on the server."""

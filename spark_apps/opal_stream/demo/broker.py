@@ -76,7 +76,11 @@ class Broker:
                     return
             except KafkaException:
                 time.sleep(0.2)
-        raise StorageError("Kafka does not answer: " + (self.home / "log").read_text()[-3000:])
+        log_end = (self.home / "log").read_text(errors="replace")[-3000:]
+        raise StorageError(
+            f"Kafka has ended, or did not answer within {START_S} s; {self.home}/log says why: mend that and start again. It ends "
+            f"with:\n{log_end}"
+        )
 
     def stop(self, *, kill: bool = False) -> None:
         if self.process is not None:

@@ -25,8 +25,8 @@ class DeleteCondition:
         column = names.get(match["column"].strip("`").casefold()) if match else None
         if match is None or column is None:
             raise InvalidInputError(
-                f"a stream cannot evaluate the table's delete condition {condition!r}: it knows column = literal, column IN (literals), "
-                "column IS NULL and a boolean column; write such a column at the source"
+                f"a stream cannot evaluate the table's delete condition {condition!r}, only column = literal, column IN (literals), "
+                "column IS NULL, or a boolean column; stream into a table with such a condition, on a column that the source computes"
             )
         self.column = column
         self.is_null = match.re is _NULL
@@ -37,8 +37,8 @@ class DeleteCondition:
             self.values = pa.array([_value(text) for text in texts], kind)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise InvalidInputError(
-                f"the table's delete condition {condition!r} compares column {column!r} with a value that is no {kind}, and a "
-                f"stream does not convert it; write it as {kind}"
+                f"the table's delete condition {condition!r} compares column {column!r}, of type {kind}, with a value of another type, and "
+                "a stream converts none; stream into a table whose condition has a literal of the column's type"
             ) from error
 
     def of(self, rows: pa.Table) -> pa.Array:

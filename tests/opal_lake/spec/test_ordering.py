@@ -156,6 +156,7 @@ def test_event_times_that_users_give(value: Any, name: str, expected: int) -> No
         ("2026-01-31T12:00", "date", "YYYY-MM-DD"),
         (5, "date", "YYYY-MM-DD"),
         (date(2026, 1, 1), "timestamp", "2026-01-31T12:00:00\\+00:00"),
+        ("yesterday", "timestamp", "is no timestamp"),
         ("2026-01-01", "timestamp", "no time of day"),
         ("2026-01-01", "timestamp_ntz", "no time of day"),
         (NOON, "timestamp", "has no zone"),

@@ -200,7 +200,7 @@ def test_retention_keeps_what_came_back(table: Table, late: bool) -> None:
 def test_what_expires_while_a_restore_runs_cannot_come_back(table: Table) -> None:
     state = table.snapshot_at(1)
     table.retain(window="0s", grace="0s")
-    with pytest.raises(NotFoundError, match="version 1 has expired meanwhile; readable are 4 to"):
+    with pytest.raises(NotFoundError, match="version 1 has expired meanwhile; restore one of 4 to"):
         restore(table.log, state)
 
 

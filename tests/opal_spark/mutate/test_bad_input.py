@@ -32,6 +32,7 @@ def folder(tmp_path: Path) -> Path:
         ("empty.csv", "", r"empty\.csv is empty"),
         ("names.csv", "id,nam,at\n1,x,6\n", r"names\.csv, line 1: unknown field 'nam' \(did you mean 'name'\?\); field 'name' is missing"),
         ("bare.csv", "1,x,6\n", r"bare\.csv, line 1: .*--no-header"),
+        ("same.csv", f"{GOOD}2,y\n3,c,7\n2,y\n", r"same\.csv, line 3: .*: 2,y; \S+same\.csv, line 5: .*: 2,y"),
         ("del.csv", "1\n2\n", r"del\.csv, line 1: unknown field '1'"),
     ],
 )

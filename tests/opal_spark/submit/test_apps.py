@@ -243,7 +243,7 @@ def test_create_takes_its_columns_from_a_file(spark: SparkSession, tmp_path: Pat
     layout = {"keys": ["id"], "delta": "at"}
     operations.create(spark, spec_of("create", tmp_path / "t", {**layout, "like": {"files": [str(file)]}}))
     assert spark.read.option("header", "true").csv(str(file)).columns == ["id", "name", "op", "at"]
-    with pytest.raises(InvalidInputError, match="needs the columns once"):
+    with pytest.raises(InvalidInputError, match="is given no columns"):
         operations.create(spark, spec_of("create", tmp_path / "t", layout))
 
 

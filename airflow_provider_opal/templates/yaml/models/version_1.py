@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from airflow_provider_opal.assets import DEFAULT_CLUSTER
-from airflow_provider_opal.hooks.lakechime import DEFAULT_LAKECHIME_CONN_ID
+from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.templates.yaml.models.base import (
     OTHER,
     TEXT,

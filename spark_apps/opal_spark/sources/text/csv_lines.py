@@ -4,6 +4,7 @@ import bz2
 import csv
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from opal_lake.errors import InvalidInputError
@@ -58,9 +59,10 @@ def lines(storage: Storage, path: str, encoding: str, most_bytes: int | None = N
         yield rest.rstrip(b"\r").decode(encoding, errors="replace")
 
 
-def line_number(storage: Storage, path: str, encoding: str, text: str) -> int | None:
-    """Where the line stands, from 1."""
-    return next((number for number, line in enumerate(lines(storage, path, encoding), start=1) if line == text), None)
+def line_number(storage: Storage, path: str, encoding: str, text: str, copy: int = 1) -> int | None:
+    """Where the line stands, from 1; of equal lines, that one of them."""
+    same = (number for number, line in enumerate(lines(storage, path, encoding), start=1) if line == text)
+    return next(islice(same, copy - 1, None), None)
 
 
 def _unpacked(storage: Storage, path: str, most_bytes: int | None) -> Iterator[bytes]:
