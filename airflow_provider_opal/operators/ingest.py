@@ -11,7 +11,6 @@ from airflow_provider_opal.operators.spark import OpalSparkOperator
 from airflow_provider_opal.secrets import secret_arguments
 from airflow_provider_opal.templated import is_templated
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.job import check_visible
 from opal_lake.job.operations.declared import declaration
 from opal_lake.job.operations.table import Ingest, NewTable
 from opal_lake.job.source import Files, Jdbc, source_from_json, source_to_json
@@ -103,6 +102,8 @@ class IngestOperator(OpalSparkOperator):
         """Emits the asset events of an inline ingest: its rows are visible now."""
         xcom = super().finish(context, result)
         if self.arguments["metadata"] == "inline":
+            from opal_lake.job.job import check_visible
+
             try:
                 check_visible(result)
             except InvalidInputError as error:  # an earlier try of this run was in batch mode
