@@ -1,4 +1,7 @@
-"""The partition keys of a schedule: how a moment is written as one, and which interval one names."""
+"""The partition keys of a schedule: how a moment is written as one, and which interval one names.
+
+A run that needs one and has none is refused in `operators.spark`.
+"""
 
 import re
 from dataclasses import dataclass
@@ -38,7 +41,7 @@ def format_of(cron: str, timezone: str = "UTC") -> str:
     return "%Y-%m-%d" if _NUMBER.match(hour) else f"%Y-%m-%dT%H{offset}"
 
 
-def check_keys(cron: str, key_format: str) -> None:
+def check_keys(cron: str, key_format: str, timezone: str = "UTC") -> None:
     """That runs which follow on each other have keys of their own."""
     from croniter import croniter
 
@@ -47,7 +50,7 @@ def check_keys(cron: str, key_format: str) -> None:
     if first.strftime(key_format) == second.strftime(key_format):
         raise ValueError(
             f"key_format={key_format!r} gives the runs of {first} and {second} one key, {first.strftime(key_format)!r}; "
-            f"include more of the time, as {format_of(cron)!r}"
+            f"include more of the time, as {format_of(cron, timezone)!r}"
         )
 
 
@@ -63,7 +66,7 @@ class KeyedInterval:
     def of(cls, schedule: str, timezone: str = "UTC", key_format: str | None = None) -> Self:
         cron = cron_of(schedule)
         if key_format is not None:
-            check_keys(cron, key_format)
+            check_keys(cron, key_format, timezone)
         return cls(cron=cron, timezone=timezone, key_format=key_format or format_of(cron, timezone))
 
     def bounds(self, key: str) -> tuple[datetime, datetime]:

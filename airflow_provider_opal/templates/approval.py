@@ -35,7 +35,7 @@ class RetentionApproval(ApprovalOperator):
         """Ask; Airflow resumes at the answer."""
         result = context["ti"].xcom_pull(task_ids=self.listed_by)
         if not isinstance(result, dict) or not any(result["counts"].values()):
-            raise AirflowSkipException(f"nothing of {self.table} can be deleted")
+            raise AirflowSkipException(f"retention has nothing to delete in {self.table}, so nobody is asked")
         self.body = "\n".join(listing(result))
         return super().execute(context)
 

@@ -24,7 +24,7 @@ def keyed_schedule(schedule: Any, timezone: str = "UTC", key_format: str | None 
         except ValueError as error:
             raise ValueError(f"there is no time zone {timezone!r}; write a name of the IANA database, as 'Europe/Berlin'") from error
         if key_format is not None:
-            check_keys(cron, key_format)
+            check_keys(cron, key_format, timezone)
         return CronPartitionTimetable(cron, timezone=timezone, run_offset=-1, key_format=key_format or format_of(cron, timezone))
     if key_format is not None:
         raise ValueError(f"key_format={key_format!r} needs a cron schedule, but schedule is {schedule!r}; leave it out")

@@ -13,6 +13,7 @@ from airflow_provider_opal.events.commits import register_commits
 from airflow_provider_opal.hooks.kafka import DEFAULT_KAFKA_CONN_ID
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.operators.ingest import Table
+from airflow_provider_opal.operators.spark import KEY_HINT
 from airflow_provider_opal.partition_keys import KeyedInterval
 from airflow_provider_opal.streaming.job import StreamJob, checked
 from airflow_provider_opal.streaming.process import RESTARTS, Outcome, StreamProcess
@@ -137,9 +138,7 @@ class StreamingIngestOperator(BaseOperator):
         if self.interval is None:
             return {"start_timestamp": self.start_timestamp, "end_timestamp": self.end_timestamp, "partition_key": key}
         if key is None:
-            raise ValueError(
-                f"task {self.task_id!r} reads the interval of a partition key, and this run has none: trigger the DAG with one"
-            )
+            raise ValueError(f"task {self.task_id!r} reads the interval of a partition key, and this run has none. {KEY_HINT}")
         start, end = self.interval.bounds(key)
         return {"start_timestamp": start.isoformat(), "end_timestamp": end.isoformat(), "partition_key": key}
 

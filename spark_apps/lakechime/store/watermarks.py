@@ -1,4 +1,7 @@
-"""How far consumers are. Every change names the revision that it was decided on."""
+"""How far consumers are. Every change names the revision that it was decided on.
+
+That they move after success only is up to who moves them: in Airflow `events.consumer` and `AcknowledgeOperator`.
+"""
 
 import json
 from typing import Any

@@ -66,8 +66,10 @@ def add_columns(args: argparse.Namespace) -> None:
     columns: dict[str, str] = {}
     for text in args.paths:
         name, _, kind = text.rpartition(":")
-        if not name or name in columns:
-            raise InvalidInputError(f"opal add-columns: {text!r} is no new column with its type; write each once, as discount:double")
+        if not name:
+            raise InvalidInputError(f"opal add-columns: {text!r} has no type; write discount:double")
+        if name in columns:
+            raise InvalidInputError(f"opal add-columns: column {name!r} is named twice; write it once")
         columns[name] = kind
     _show(args, _table(args).add_columns(columns, token=args.token), "added")
 

@@ -35,7 +35,7 @@ def z_fields(spec: TableSpec, names: Sequence[str]) -> tuple[Field, ...]:
         if not isinstance(field.type, Atomic):
             raise InvalidInputError(f"column {field.name!r} is nested and has no order; choose a column without parts")
     if len({field.id for field in fields}) < len(fields):
-        raise InvalidInputError(f"columns {', '.join(map(repr, names))} name one of them twice; give each once")
+        raise InvalidInputError(f"columns {', '.join(map(repr, names))}: one of them is named twice; give each once")
     return fields
 
 

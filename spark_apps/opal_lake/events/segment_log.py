@@ -119,5 +119,5 @@ def write_events(storage: Storage, path: str, events: Events, groups: tuple[int,
 def read_events(storage: Storage, log: LogFile) -> Events:
     events = decode_events(read_verified(storage, log), log.path)
     if len(events) != log.events:
-        raise FormatError(f"{storage.uri}/{log.path} holds {len(events)} events, the table says {log.events}; run `opal check`")
+        raise FormatError(f"{storage.uri}/{log.path} holds {len(events)} events, the table says {log.events}; restore it from a backup")
     return events

@@ -374,7 +374,8 @@ class CommitLog:
             except (StorageError, NotFoundError) as error:
                 failure = error
         raise CommitUnknownError(
-            f"{self.storage.uri}: version {version} was written, but not confirmed ({failure}); run again with the same token"
+            f"{self.storage.uri}: version {version} was written, but whether it counts could not be read ({failure}); run again with the "
+            "same token, or, without one, look first whether `opal history` shows it"
         )
 
 

@@ -57,10 +57,7 @@ class ArrowRows:
         unknown = {*rows.column_names} - {DELETED, *names}
         missing = [field for field in spec.schema.fields if field.name not in rows.column_names]
         if unknown or any(not spec.schema.is_added(field) for field in missing):
-            raise InvalidInputError(
-                f"the rows have the columns {rows.column_names}, the table has {names}; give it exactly these, or say what becomes of new "
-                "ones with on_new_columns='add' or 'ignore'"
-            )
+            raise InvalidInputError(_misfit(sorted(unknown), [field.name for field in missing if not spec.schema.is_added(field)]))
         for field in missing:
             rows = rows.append_column(field.name, pa.nulls(rows.num_rows, arrow_type(field.type)))
         return rows
@@ -107,3 +104,11 @@ def ingest_arrow(table: OpenTable, rows: ArrowRows, options: IngestOptions, colu
         return ArrowSplit(rows=rows.marked(spec, options.on_new_columns), column=column)
 
     return ingest_by_column(table, split, options, column, rows.new_columns)
+
+
+def _misfit(unknown: Sequence[str], missing: Sequence[str]) -> str:
+    faults = [f"no column {', '.join(map(repr, missing))}"] if missing else []
+    faults += [f"{', '.join(map(repr, unknown))}, which the table does not have"] if unknown else []
+    steps = ["add what is missing"] if missing else []
+    steps += ["leave out what the table lacks, or say what becomes of it with on_new_columns='add' or 'ignore'"] if unknown else []
+    return f"the rows have {' and '.join(faults)}; {', and '.join(steps)}"

@@ -18,12 +18,12 @@ _MOST_BYTES = 1 << 30  # of a file that is looked through for a line
 
 def refuse(rows: DataFrame, number: int, files: Sequence[Readable], options: Mapping[str, str]) -> None:
     """The first of them."""
-    _refuse(rows, number, files, options, "or put bad rows aside with on_bad_rows='quarantine' (--quarantine)")
+    _refuse(rows, number, files, options, "Correct the files, or put bad rows aside with on_bad_rows='quarantine' (--quarantine)")
 
 
 def refuse_unclosed(rows: DataFrame, number: int, files: Sequence[Readable], options: Mapping[str, str]) -> None:
     """Also of a run that puts bad rows aside: what follows an open quote may be the rest of a field, and look like a row."""
-    advice = "for where an open quote ends, and the next row begins, cannot be told"
+    advice = "Close the quotes in the files: such rows are never put aside, as those behind an open quote cannot be told apart"
     _refuse(rows.where(F.col(BAD) == UNCLOSED), number, files, options, advice)
 
 
@@ -32,7 +32,7 @@ def _refuse(rows: DataFrame, number: int, files: Sequence[Readable], options: Ma
     copies = [sum((other[FILE], other[RAW]) == (row[FILE], row[RAW]) for other in bad[:at]) + 1 for at, row in enumerate(bad)]
     lines = [f"{_place(row, copy, files, options)}: {row[BAD]}: {row[RAW]:.200}" for row, copy in zip(bad, copies, strict=True)]
     more = f"; and {count_text(number - len(bad), 'more row')}" if number > len(bad) else ""
-    raise InvalidInputError(f"{'; '.join(lines)}{more}. Nothing was changed: correct the files, {advice}")
+    raise InvalidInputError(f"{'; '.join(lines)}{more}. Nothing was changed. {advice}")
 
 
 def put_aside(rows: DataFrame, work: Work, files: Sequence[Readable], options: Mapping[str, str]) -> str:

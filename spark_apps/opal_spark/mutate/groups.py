@@ -48,7 +48,10 @@ def increment_format(job: Mutate, work: Work) -> str:
         return job.increment_format
     formats = {format_of(increment.name) or "csv" for increment in work.increments}
     if len(formats) > 1:
-        raise InvalidInputError(f"the increments are files of the formats {', '.join(sorted(formats))}; merge one format at a time")
+        raise InvalidInputError(
+            f"the names of the increments say {' and '.join(sorted(formats))}; merge one format at a time, or, if all of them are of one, "
+            "name it with increment_format='csv' (--increment-format)"
+        )
     return formats.pop()
 
 

@@ -39,6 +39,7 @@ def delete_marker(rows: DataFrame, spec: TableSpec, condition: str) -> Column:
         rows.select("*", marker)
     except AnalysisException as error:
         raise InvalidInputError(
-            f"the delete condition {condition!r} does not fit the columns {rows.columns}: {first_words(error)}"
+            f"the delete condition {condition!r} does not fit the columns {rows.columns}: {first_words(error)}; give the source the "
+            "columns and types that the condition uses"
         ) from error
     return marker

@@ -31,7 +31,8 @@ def read_source(spark: SparkSession, source: Source, spec: TableSpec, number: in
         except InvalidInputError as error:
             if source.makes_delta and f"unknown column {spec.delta.name!r}" in str(error):
                 raise InvalidInputError(
-                    f"{error}. With order={source.order!r} the files themselves may not have the delta column"
+                    f"{error}. order={source.order!r} fills the delta column {spec.delta.name!r}: the files must not have it; if they do, "
+                    f"write order={spec.delta.name!r}"
                 ) from error
             raise
     return with_names(spark, source, spec, number, read)
@@ -40,7 +41,7 @@ def read_source(spark: SparkSession, source: Source, spec: TableSpec, number: in
 def _read_files(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool) -> DataFrame:
     if source.columns and source.file_format != "csv":
         raise InvalidInputError(
-            f"columns={list(source.columns)} name the cells of CSV, and these files are {source.file_format}; leave them out"
+            f"columns={list(source.columns)} name the cells of CSV files, and these are {source.file_format}; leave columns= out"
         )
     return _READERS[source.file_format](spark, source, spec, ignore=ignore)
 

@@ -307,7 +307,7 @@ def approval(found: JobResult | None) -> Any:
 @pytest.mark.parametrize("found", [None, JobResult(operation="retain", table="/lake/t", notes=("readable are the versions 0 to 3",))])
 def test_nobody_is_asked_when_nothing_can_be_deleted(found: JobResult | None) -> None:
     task, given = approval(found)
-    with pytest.raises(AirflowSkipException, match="can be deleted"):
+    with pytest.raises(AirflowSkipException, match="nothing to delete"):
         task.execute(given)
 
 

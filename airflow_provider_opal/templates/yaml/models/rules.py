@@ -76,7 +76,7 @@ def _of_runs(dag: RunOptions, schedule: Any) -> Iterator[Finding]:
         yield ("end_date",), "is before 'start_date'; write a later day, or take it out"
     if isinstance(schedule, str) and dag.key_format is not None:
         try:
-            check_keys(cron_of(schedule), dag.key_format)
+            check_keys(cron_of(schedule), dag.key_format, dag.timezone)
         except ValueError as error:
             yield ("key_format",), str(error)
 

@@ -52,7 +52,7 @@ def read_header(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: 
     if cells is None:
         raise InvalidInputError(f"the CSV files {list(source.paths)} are empty, without even a header; deliver them again")
     if _misfits((*cells, *folders), spec, ignore=ignore):
-        raise InvalidInputError(f"{_RULE}: {'; '.join(header_problems(spark, source, spec))}")
+        raise InvalidInputError(f"{_RULE}: {'; '.join(header_problems(spark, source, spec, ignore=ignore))}")
     return Header(cells=cells, folders=folders)
 
 
@@ -66,7 +66,7 @@ def has_header(source: Files) -> bool:
     return csv_options(source)["header"].lower() == "true"
 
 
-def header_problems(spark: SparkSession, source: Files, spec: TableSpec) -> list[str]:
+def header_problems(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool = False) -> list[str]:
     """What is wrong with which file; empty files have no header and no rows."""
     first, folders = _first_row(spark, source)
     problems = []
@@ -74,7 +74,7 @@ def header_problems(spark: SparkSession, source: Files, spec: TableSpec) -> list
         cells, _ = _first_row(spark, one_file(source, path))
         if cells is None:
             continue
-        if misfits := _misfits((*cells, *folders), spec):
+        if misfits := _misfits((*cells, *folders), spec, ignore=ignore):
             problems.append(f"{path}: {', '.join(misfits)}")
         elif [name.casefold() for name in cells] != [name.casefold() for name in first or ()]:
             problems.append(f"{path}: the columns {list(cells)} come in another order than in other files; ingest it on its own")
