@@ -129,9 +129,8 @@ def encode_order(value: Any, kind: Atomic, *, name: str) -> int:
     else:
         raise InvalidInputError(f"{name}: type {kind.name} has no order of 64 bits; choose an integer, decimal, date or timestamp column")
     if not -(1 << 63) <= encoded < 1 << 63:
-        raise InvalidInputError(
-            f"{name}: {value!r} does not fit into 64 bits; as {kind.name} it is at most {from_order((1 << 63) - 1, kind)}"
-        )
+        most = from_order((1 << 63) - 1, kind)
+        raise InvalidInputError(f"{name}: {value!r} is outside 64 bits; give a value between -{most} and {most}")
     return encoded
 
 
