@@ -1,6 +1,7 @@
 """What `opal stream` keeps up with, and how fresh a table is: a real broker on this machine, which shares its cores with the stream.
 
 python -m tests.bench.stream_bench [--rows 1000000] [--rates 1000,10000] [--seconds 60] [--spark]
+    [--commit direct,gathered] [--processes 4]
 
 Rows/s is of one process over a topic that is full, JSON with 5 columns through to the commits; beside it per second of its own CPU time.
 Freshness is from the produce timestamp of a message to the moment when a reader that polls the head finds its offset committed.
@@ -16,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -52,41 +54,68 @@ def throughput(broker: Kafka, folder: Path, rows: int) -> None:
     print(f"  {cpu_s:.1f} s of CPU: {rows / cpu_s:,.0f} rows a second of one core; at most {after.ru_maxrss / 1024:,.0f} MB")
 
 
-def freshness(broker: Kafka, folder: Path, rate: int, seconds: int, more: Sequence[str]) -> None:
-    topic, table = broker.create_topic(f"rate-{rate}"), new_table(folder)
-    process, over = stream(table, broker, topic, *more), threading.Event()
-    stamps: list[float] = []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How rows become visible: so many processes with a partition each, which commit themselves, or leave it to a committer."""
+
+    commit: str = "direct"
+    processes: int = 1
+    more: Sequence[str] = ()
+
+    def start(self, table: Table, broker: Kafka, topic: str) -> "list[subprocess.Popen[bytes]]":
+        own = [["--partitions", str(number), "--commit", self.commit, *self.more] for number in range(self.processes)]
+        found = [stream(table, broker, topic, *words) for words in own]
+        if self.commit == "gathered":
+            words = ["stream", "gather", table.uri, "--flush-interval", "1s"]
+            found.append(subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdout=subprocess.PIPE))
+        return found
+
+
+def freshness(broker: Kafka, folder: Path, rate: int, seconds: int, way: Way) -> None:
+    """Of all partitions together; each row by the first head that has its offset."""
+    folder.mkdir()
+    topic, table = broker.create_topic(f"rate-{way.commit}-{rate}", way.processes), new_table(folder)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    running, over = way.start(table, broker, topic), threading.Event()
+    stamps: list[list[float]] = [[] for _ in range(way.processes)]
     producing = threading.Thread(target=_produce, args=(broker, topic, rate, over, stamps), daemon=True)
     producing.start()
-    warm_s = WARM_SPARK_S if "--spark" in more else WARM_S
-    seen, ages, commits, until = 0, list[float](), 0, time.monotonic() + seconds + warm_s
+    warm_s = WARM_SPARK_S if "--spark" in way.more else WARM_S + way.processes
+    seen, ages, commits, until = [0] * way.processes, list[float](), 0, time.monotonic() + seconds + warm_s
     head = table.log.head()
     while time.monotonic() < until:
-        head = table.log.refresh(head)
-        position, now = next(iter(head.positions.values()), 0), time.time()
-        if position > seen:
-            if time.monotonic() > until - seconds:  # the first seconds are the start of the process
-                commits += 1
-                ages += (now - np.array(stamps[seen:position])).tolist()
-            seen = position
+        known, head = head.version, table.log.refresh(head)
+        now, is_warm = time.time(), time.monotonic() > until - seconds  # the first seconds are the start of the processes
+        for name, position in head.positions.items():
+            number = int(name.rpartition("/")[2])
+            if is_warm:
+                ages += (now - np.array(stamps[number][seen[number] : position])).tolist()
+            seen[number] = position
+        commits += head.version - known if is_warm else 0
         time.sleep(POLL_S)
     over.set()
     producing.join()
-    process.terminate()
-    process.communicate()
+    for process in running:
+        process.terminate()
+    for process in running:
+        process.communicate()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     p50, p95, p99 = np.percentile(ages, [50, 95, 99])
-    print(f"{rate:,} rows/s for {seconds} s: {commits} commits, {len(ages):,} rows")
-    print(f"  freshness p50 {p50:.2f} s, p95 {p95:.2f} s, p99 {p99:.2f} s")
+    print(f"{way.commit}, {way.processes} processes, {rate:,} rows/s for {seconds} s: {len(ages):,} rows")
+    print(f"  {60 * commits / seconds:.0f} commits a minute; freshness p50 {p50:.2f} s, p95 {p95:.2f} s, p99 {p99:.2f} s")
+    print(f"  {cpu_s:.1f} s of CPU, start and end included", flush=True)
 
 
-def _produce(broker: Kafka, topic: str, rate: int, over: threading.Event, stamps: list[float]) -> None:
-    """In steps of 20 ms; `stamps` has the moment of each offset."""
+def _produce(broker: Kafka, topic: str, rate: int, over: threading.Event, stamps: list[list[float]]) -> None:
+    """In steps of 20 ms; `stamps` has the moment of each offset of each partition."""
     producer, began, number = broker.producer(linger_ms=1), time.monotonic(), 0
     while not over.is_set():
         due = int((time.monotonic() - began) * rate)
         while number < due:
-            stamps.append(time.time())
-            producer.produce(topic, json.dumps(order(number % 100_000, number)).encode(), partition=0)
+            partition = number % len(stamps)
+            stamps[partition].append(time.time())
+            producer.produce(topic, json.dumps(order(number % 100_000, number)).encode(), partition=partition)
             number += 1
         producer.poll(0)
         time.sleep(0.02)
@@ -99,6 +128,8 @@ def main() -> None:
     parser.add_argument("--rates", default="1000,10000")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--spark", action="store_true", help="freshness by opal stream --spark")
+    parser.add_argument("--commit", default="direct", help="freshness in each of these ways, after each other")
+    parser.add_argument("--processes", type=int, default=1, help="that share the rate, with a partition each")
     args = parser.parse_args()
     print(f"{os.cpu_count()} cores, shared by broker, producer, stream and reader")
     with kafka_broker() as broker, tempfile.TemporaryDirectory() as folder:
@@ -106,8 +137,9 @@ def main() -> None:
             (Path(folder) / "full").mkdir()
             throughput(broker, Path(folder) / "full", args.rows)
         for rate in (int(text) for text in args.rates.split(",") if text):
-            (Path(folder) / str(rate)).mkdir()
-            freshness(broker, Path(folder) / str(rate), rate, args.seconds, ["--spark"] if args.spark else [])
+            for commit in args.commit.split(","):
+                way = Way(commit=commit, processes=args.processes, more=["--spark"] if args.spark else [])
+                freshness(broker, Path(folder) / f"{commit}-{rate}", rate, args.seconds, way)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,271 @@
+"""Flushes that one committer registers: the same rows and positions as by commits of their own, whoever dies or comes twice."""
+
+import json
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import TopicPartition
+
+from opal_lake import layout
+from opal_lake.errors import FormatError, StorageError
+from opal_lake.inspect.check import check_table
+from opal_lake.log.commit import seal
+from opal_lake.spec.table_spec import TableLayout
+from opal_lake.storage.forwarding import ForwardingStore
+from opal_lake.storage.open import open_storage
+from opal_lake.table import Table, table_on
+from opal_stream.errors import BadMessageError, TakenOverError
+from opal_stream.flush.buffer import FlushLimits
+from opal_stream.flush.committer import Committer, CommitterOptions
+from opal_stream.formats.decoder import FormatOptions
+from opal_stream.gathered.folder import GatheredFolder
+from opal_stream.kafka.offsets import Policies
+from tests.fixtures_kafka import Kafka
+from tests.opal_stream.orders import ends, gather, gathered, ids, new_stream, new_table, new_topic, order, read
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return new_table(tmp_path)
+
+
+def publish(table: Table, kafka: Kafka, topic: str, **options: Any) -> int:
+    return read(table, kafka, topic, commit="gathered", **options).records
+
+
+def test_many_flushes_are_one_commit_with_the_rows_and_positions_of_direct_ones(kafka: Kafka, table: Table) -> None:
+    topic, before = new_topic(kafka, 2), table.log.head().version
+    for turn in range(3):
+        for partition in (0, 1):
+            kafka.produce(topic, [order(10 * partition + n, turn, name=f"t{turn}") for n in range(3)], partition=partition)
+        assert publish(table, kafka, topic, partitions=[0]) + publish(table, kafka, topic, partitions=[1]) == 6
+    kafka.produce(topic, [order(0, 9, op="D")])
+    assert (publish(table, kafka, topic), publish(table, kafka, topic)) == (1, 0)
+    assert (table.log.head().version, ids(table), len(gathered(table)), ends(table)) == (before, [], 7, [])
+    totals = gather(table)
+    assert (totals.records, totals.flushes, totals.version, ends(table)) == (19, 1, before + 1, [10, 9])
+    assert (ids(table), gathered(table), check_table(table)) == ([1, 2, 10, 11, 12], [], [])
+    assert {row["name"] for row in table.read(columns=["name"]).to_pylist()} == {"t2"}
+    assert (gather(table).flushes, read(table, kafka, topic).records, table.log.head().version) == (0, 0, before + 1)
+
+
+def test_a_start_goes_on_behind_what_is_gathered_and_both_ways_take_turns(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1)])
+    publish(table, kafka, topic)
+    kafka.produce(topic, [order(2)])
+    assert (publish(table, kafka, topic), gather(table).records) == (1, 2)
+    kafka.produce(topic, [order(3)])
+    publish(table, kafka, topic)
+    assert read(table, kafka, topic).records == 1  # the direct way asks the table alone
+    assert (ids(table), len(gathered(table))) == ([1, 2, 3], 1)
+    kafka.produce(topic, [order(4)])
+    assert (publish(table, kafka, topic), gather(table).records) == (1, 1)
+    assert (ids(table), ends(table), gathered(table)) == ([1, 2, 3, 4], [4], [])
+
+
+def test_of_two_processes_for_one_partition_one_goes_on_before_a_commit_and_after(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    for commits in (False, True):
+        kafka.produce(topic, [order(1)])
+        first, second = (new_stream(table, kafka, topic, commit="gathered", until_empty=False) for _ in range(2))
+        for stream in (first, second):
+            stream._begin()
+        while not (first._buffer.rows and second._buffer.rows):
+            for stream in (first, second):
+                stream._take(stream._source.fetch(0.1))
+        first._flush()
+        if commits:
+            gather(table)
+        kafka.produce(topic, [order(2)])
+        while second._buffer.rows < 2:
+            second._take(second._source.fetch(0.1))
+        with pytest.raises(TakenOverError, match=rf"{topic}/0: another process reads it for this table"):
+            second._flush()
+        for stream in (first, second):
+            stream._source.close()
+        publish(table, kafka, topic)
+        gather(table)
+    assert (ends(table), table.snapshot_at().root.rows, gathered(table)) == ([4], 4, [])
+
+
+def test_two_committers_by_mistake_commit_each_file_once(kafka: Kafka, table: Table) -> None:
+    topic, batches = new_topic(kafka, 3), 6
+    committers = [Committer(Table.open(table.uri), CommitterOptions(interval_s=0.01)) for _ in range(2)]
+    threads = [threading.Thread(target=committer.run) for committer in committers]
+    for thread in threads:
+        thread.start()
+    for batch in range(batches):
+        for partition in range(3):
+            kafka.produce(topic, [order(100 * partition + n, batch) for n in range(20)], partition=partition)
+        publish(table, kafka, topic, limits=FlushLimits(interval_s=60, rows=15))
+    for committer in committers:
+        committer.stop()
+    for thread in threads:
+        thread.join(60)
+    gather(table)
+    assert ends(table) == [20 * batches] * 3
+    assert (table.snapshot_at().root.rows, len(ids(table)), gathered(table)) == (60 * batches, 60, [])
+
+
+def test_a_commit_has_no_more_than_its_bytes_and_the_rest_comes_at_once(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 2)
+    for turn in range(4):
+        for partition in (0, 1):
+            kafka.produce(topic, [order(n, turn, name="x" * 2000) for n in range(20)], partition=partition)
+        publish(table, kafka, topic)
+    totals = gather(table, bytes=100_000)
+    assert (totals.flushes, totals.records, ends(table)) == (4, 160, [80, 80])
+
+
+class Failing(ForwardingStore):
+    """Says of puts into the folder that they failed, every other time truly, and lists it wrongly after a commit."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(open_storage(uri))
+        self.puts = 0
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+        if not path.startswith(layout.GATHERED):
+            return super().put_if_absent(path, data)
+        self.puts += 1
+        if self.puts % 2:
+            raise StorageError("the store is away")
+        super().put_if_absent(path, data)
+        if self.puts < 5:
+            raise StorageError("no answer")
+        return False  # the echo of the put before
+
+
+def test_a_store_that_fails_or_does_not_answer_is_tried_again_and_a_file_of_ones_own_is_known(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(n) for n in range(5)])
+    store = Failing(table.uri)
+    publish(table_on(store), kafka, topic)
+    assert (store.puts, gather(table).records, ids(table)) == (6, 5, [0, 1, 2, 3, 4])
+
+
+def test_bad_messages_stop_the_process_or_are_put_aside_by_the_committer(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1), order(2), b"nope", order(3)])
+    with pytest.raises(BadMessageError, match=rf"{topic}/0@2: the message is no JSON object"):
+        publish(table, kafka, topic)
+    assert (gather(table).records, ids(table), ends(table)) == (2, [1, 2], [2])
+    stream = new_stream(table, kafka, topic, on_bad_message="quarantine", commit="gathered")
+    assert stream.run().bad == gather(table).bad == 1
+    assert (ids(table), ends(table)) == ([1, 2, 3], [4])
+    [rejected] = [row for path in Path(table.uri).rglob("_opal/rejected/*") for row in pq.read_table(path).to_pylist()]
+    assert rejected == {"reason": "the message is no JSON object", "source": f"{topic}/0@2", "row": "nope"}
+
+
+def test_what_an_ingest_would_refuse_stops_the_process_that_reads_it(kafka: Kafka, tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+    table, topic = Table.create(str(tmp_path / "t"), schema, TableLayout(keys=["id"], delta="at")), new_topic(kafka)
+    kafka.produce(topic, [{"id": "x" * (1 << 20), "at": 1}])
+    with pytest.raises(BadMessageError, match="key is longer than"):
+        publish(table, kafka, topic)
+    assert gathered(table) == []
+    assert publish(table, kafka, topic, on_bad_message="quarantine") == 1
+    assert (gather(table).bad, ends(table)) == (1, [1])
+
+
+def test_columns_that_messages_bring_are_there_for_older_files_too(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1), order(2, gift="ribbon")])
+    publish(table, kafka, topic, formats=FormatOptions(on_new_columns="add"))
+    assert (len(gathered(table)), gather(table).records) == (2, 2)
+    assert table.read(columns=["id", "gift"]).sort_by("id").to_pylist() == [{"id": 1, "gift": None}, {"id": 2, "gift": "ribbon"}]
+
+
+def test_marks_of_transactions_move_the_position_and_a_gap_is_passed_over(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    producer = kafka.producer(transactional_id=topic)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, json.dumps(order(1)).encode(), partition=0)
+    producer.commit_transaction(30)
+    publish(table, kafka, topic)
+    kafka.produce(topic, [order(n) for n in range(2, 8)])
+    [deleted] = kafka.admin.delete_records([TopicPartition(topic, 0, 5)]).values()
+    deleted.result(30)
+    stream = new_stream(table, kafka, topic, policies=Policies(on_gap="continue"), commit="gathered")
+    assert (stream.run().missing, gather(table).records) == (3, 4)
+    assert (ids(table), ends(table)) == ([1, 5, 6, 7], [8])
+
+
+@pytest.fixture
+def damaged(kafka: Kafka, table: Table) -> tuple[str, list[Path]]:
+    """A topic of two partitions with three files each."""
+    topic = new_topic(kafka, 2)
+    for turn in range(3):
+        for partition in (0, 1):
+            kafka.produce(topic, [order(10 * partition + turn)], partition=partition)
+        publish(table, kafka, topic)
+    return topic, sorted(Path(table.uri).rglob("_opal/gathered/*/*.rows"))
+
+
+def _resealed(data: bytes, old: bytes, new: bytes) -> bytes:
+    line, _, rows = data.partition(b"\n")
+    return seal(line.partition(b'"commit":')[2][:-1].replace(old, new)) + rows
+
+
+@pytest.mark.parametrize("how", ["garbage", "cut", "flipped", "empty", "moved", "of another table"])
+def test_a_damaged_file_is_named_and_holds_back_its_own_partition(
+    kafka: Kafka, table: Table, tmp_path: Path, damaged: tuple[str, list[Path]], how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, files = damaged
+    data = files[1].read_bytes()
+    (tmp_path / "other").mkdir()
+    own_id, other_id = (one.log.head().root.table_id.encode() for one in (table, new_table(tmp_path / "other")))
+    bodies = {"garbage": b"\x00" * 300, "cut": data[:-1], "flipped": data[:-9] + bytes([data[-9] ^ 1]) + data[-8:], "empty": b""}
+    bodies |= {"moved": files[2].read_bytes(), "of another table": _resealed(data, own_id, other_id)}
+    files[1].write_bytes(bodies[how])
+    (files[0].parent / "stranger").write_bytes(b"?")
+    with caplog.at_level(logging.WARNING), pytest.raises(FormatError, match=f"{files[1].name}.*delete it") as failure:
+        gather(table)
+    assert "stranger has a name that no file of gathered rows has" in str(failure.value)
+    assert f"{files[2].name} begins at offset 2" in str(failure.value)
+    assert (ends(table), ids(table)) == ([1, 3], [0, 10, 11, 12])
+    assert len(caplog.records) == 3
+    for path in (files[1], files[0].parent / "stranger"):
+        path.unlink()
+    assert (publish(table, kafka, topic), gather(table).records) == (2, 2)
+    assert (ids(table), ends(table), gathered(table)) == ([0, 1, 2, 10, 11, 12], [3, 3], [])
+
+
+def test_rows_that_do_not_fit_the_table_are_refused(kafka: Kafka, table: Table, damaged: tuple[str, list[Path]]) -> None:
+    head = table.log.head()
+    folder = GatheredFolder(table.storage, head.root.table_id)
+    path = damaged[1][0].relative_to(table.uri).as_posix()
+    header = folder.read_header(path)
+    [(_, rows)] = folder.read_each([header], head.spec)
+    assert rows is not None
+    for wrong, reason in (
+        (rows.drop_columns(["name"]), "it lacks column 'name'"),
+        (rows.append_column("more", pa.array([1])), "the table has no column 'more'"),
+        (rows.set_column(0, "id", pa.array(["1"])), "its column 'id' is a string, that of the table a int64"),
+    ):
+        damaged[1][0].unlink()
+        assert folder.put(header, wrong)
+        with pytest.raises(FormatError, match=reason):
+            gather(table)
+
+
+def test_retention_keeps_what_is_not_committed_and_deletes_what_is(kafka: Kafka, table: Table, damaged: tuple[str, list[Path]]) -> None:
+    files = damaged[1]
+    kept = {path: path.read_bytes() for path in files}
+
+    def retain() -> int:
+        return table.retain(window="0s", grace="0s").counts.get("gathered_files", 0)
+
+    assert (retain(), len(gathered(table)), check_table(table)) == (0, 6, [])
+    gather(table)
+    for path, data in kept.items():  # as of a committer that died before it deleted them
+        path.write_bytes(data)
+    (files[0].parent / "stranger").write_bytes(b"?")
+    assert (retain(), gathered(table)) == (6, ["stranger"])
