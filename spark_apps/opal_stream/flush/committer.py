@@ -12,7 +12,7 @@ from itertools import zip_longest
 
 import pyarrow as pa
 
-from opal_lake.errors import FencedError, FormatError
+from opal_lake.errors import FencedError, FormatError, InvalidInputError
 from opal_lake.spec.positions import Advance
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
@@ -88,7 +88,7 @@ class Committer:
         self._folder = GatheredFolder(table.storage, self._head.root.table_id)
         self._loose: set[str] = set()
         self._problems: dict[str, str] = {}
-        self._has_more = False
+        self._has_more = self._one_by_one = False
         self._stopping = False
 
     def stop(self) -> None:
@@ -151,17 +151,17 @@ class Committer:
                     self._has_more = True
                     continue
                 gathered.add(header, rows)
-                if gathered.bytes >= self.options.bytes:
+                if gathered.bytes >= self.options.bytes or self._one_by_one:
                     self._has_more = len(gathered.files) < len(files)
                     break
         return gathered
 
     def _tell(self, listing: Listing) -> None:
         """Once of each. A listing takes time: a file is behind a gap only if the next listing says so, too."""
-        loose = {header.path: (header, chain) for chain in self._chains(listing).values() for header in chain.loose}
+        loose = {chain.loose[0].path: chain for chain in self._chains(listing).values() if chain.loose}
         self._has_more |= not loose.keys() <= self._loose
         problems = dict(listing.damaged)
-        problems |= {path: _loose_text(header, chain) for path, (header, chain) in loose.items() if path in self._loose}
+        problems |= {path: _loose_text(chain) for path, chain in loose.items() if path in self._loose}
         for path in sorted(problems.keys() - self._problems.keys()):
             logger.warning("%s", problems[path])
         self._loose, self._problems = set(loose), problems
@@ -173,6 +173,11 @@ class Committer:
             result = ingest(self.table, lambda spec, _: gathered.rows_for(spec), options)
         except FencedError as error:
             logger.warning("another committer was faster, and this one looks again: %s", error)
+            return
+        except InvalidInputError as error:  # of one file, which is looked for
+            self._has_more, self._one_by_one = True, len(gathered.files) > 1
+            if not self._one_by_one:
+                self._folder.refuse(gathered.files[0], f"its rows cannot go into the table: {error}")
             return
         self._folder.delete([header.path for header in gathered.files])
         bad = result.counts.get("rejected", 0)
@@ -186,6 +191,9 @@ class Committer:
         self._tracker.flushed(events)
 
 
-def _loose_text(header: Header, chain: Chain) -> str:
-    ends = f"the gathered files end at {chain.files[-1].high}" if chain.files else "the table does not stand there"
-    return f"{header.path} begins at offset {header.low}, but {ends}: a file between is missing or damaged; {MEND}"
+def _loose_text(chain: Chain) -> str:
+    header, reached = chain.loose[0], chain.bounds[-1] if chain.bounds else 0
+    return (
+        f"{header.path} begins at offset {header.low}, but the table, with the files before it, reaches {reached}: a file between is "
+        f"missing or damaged; {MEND}"
+    )

@@ -15,7 +15,7 @@ from opal_lake.data.rejects import SOURCE, Rejects, split_bad_rows
 from opal_lake.job.job import JobResult
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.spec.table_spec import TableSpec
-from opal_stream.errors import BadMessageError
+from opal_stream.errors import BadMessageError, TakenOverError
 from opal_stream.flush.writer import PASSING, Batch, Patience, Writer, taken_over
 from opal_stream.formats.batch import from_partition
 from opal_stream.formats.rows import fitted
@@ -42,8 +42,8 @@ class Publisher(Writer):
         positions = self._look().positions
         ends = listing.ends(positions)
         for application in known_positions(ends):
-            position = positions.get(str(application))
-            self._bounds.setdefault(application, set()).update(listing.chain(application, position).bounds(position))
+            chain = listing.chain(application, positions.get(str(application)))
+            self._bounds.setdefault(application, set()).update(chain.bounds)
         return ends
 
     def flush(self, batch: Batch, before_commit: Callable[[], None], while_waiting: Callable[[], None]) -> JobResult | None:
@@ -61,6 +61,8 @@ class Publisher(Writer):
                 for partition in sorted(left):
                     self._publish(partition, left[partition], rows, head)
                     self.positions[partition] = left.pop(partition).high
+            except TakenOverError:
+                raise
             except PASSING as error:
                 patience.wait(error, while_waiting)
         return JobResult(operation="ingest", table=self.table.uri)

@@ -21,12 +21,14 @@ from opal_stream.kafka.applications import Application
 class Chain:
     """Files in the order in which they are to be committed, and those behind them that nothing leads to."""
 
+    position: int | None
     files: Sequence[Header]
     loose: Sequence[Header]
 
-    def bounds(self, position: int | None) -> list[int]:
+    @property
+    def bounds(self) -> list[int]:
         """Where the table stands before, between and after the files."""
-        return [*([] if position is None else [position]), *(header.high for header in self.files)]
+        return [*([] if self.position is None else [self.position]), *(header.high for header in self.files)]
 
 
 def follow(headers: Sequence[Header], position: int | None) -> Chain:
@@ -40,7 +42,7 @@ def follow(headers: Sequence[Header], position: int | None) -> Chain:
             at = header.high
         elif at is None or header.low > at:
             loose.append(header)
-    return Chain(files=files, loose=loose)
+    return Chain(position=position, files=files, loose=loose)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class Listing:
         found = dict(positions)
         for application in self.headers:
             name = str(application)
-            if bounds := self.chain(application, positions.get(name)).bounds(positions.get(name)):
+            if bounds := self.chain(application, positions.get(name)).bounds:
                 found[name] = bounds[-1]
         return found
 
@@ -118,6 +120,10 @@ class GatheredFolder:
             for start in range(0, len(headers), READERS):
                 portion = headers[start : start + READERS]
                 yield from zip(portion, pool.map(lambda header: self._read_rows(header, spec), portion), strict=True)
+
+    def refuse(self, header: Header, why: str) -> None:
+        """From now on `look` says that it is damaged."""
+        self._known[header.path] = f"{header.path}: {why}"
 
     def delete(self, paths: Sequence[str]) -> None:
         self._storage.delete(paths)

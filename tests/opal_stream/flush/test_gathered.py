@@ -19,14 +19,17 @@ from opal_lake.spec.table_spec import TableLayout
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
+from opal_lake.write import ingest_task
 from opal_stream.errors import BadMessageError, TakenOverError
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.committer import Committer, CommitterOptions
 from opal_stream.formats.decoder import FormatOptions
 from opal_stream.gathered.folder import GatheredFolder
+from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import Policies
+from opal_stream.tracking.status import read_status
 from tests.fixtures_kafka import Kafka
-from tests.opal_stream.orders import ends, gather, gathered, ids, new_stream, new_table, new_topic, order, read
+from tests.opal_stream.orders import LAYOUT, SCHEMA, ends, gather, gathered, ids, new_stream, new_table, new_topic, order, read
 
 
 @pytest.fixture
@@ -120,34 +123,32 @@ def test_a_commit_has_no_more_than_its_bytes_and_the_rest_comes_at_once(kafka: K
             kafka.produce(topic, [order(n, turn, name="x" * 2000) for n in range(20)], partition=partition)
         publish(table, kafka, topic)
     totals = gather(table, bytes=100_000)
-    assert (totals.flushes, totals.records, ends(table)) == (4, 160, [80, 80])
+    assert (totals.flushes, totals.records, ends(table)) == (3, 160, [80, 80])  # 40 kB each, so three files a commit
 
 
 class Failing(ForwardingStore):
-    """Says of puts into the folder that they failed, every other time truly, and lists it wrongly after a commit."""
+    """Of puts into the folder the first fails, and the second says so although it did not."""
 
     def __init__(self, uri: str) -> None:
-        super().__init__(open_storage(uri))
+        self.inner = open_storage(uri)
         self.puts = 0
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
-        if not path.startswith(layout.GATHERED):
-            return super().put_if_absent(path, data)
-        self.puts += 1
-        if self.puts % 2:
+        self.puts += path.startswith(layout.GATHERED)
+        if path.startswith(layout.GATHERED) and self.puts == 1:
             raise StorageError("the store is away")
-        super().put_if_absent(path, data)
-        if self.puts < 5:
+        is_new = super().put_if_absent(path, data)
+        if path.startswith(layout.GATHERED) and self.puts == 2:
             raise StorageError("no answer")
-        return False  # the echo of the put before
+        return is_new
 
 
 def test_a_store_that_fails_or_does_not_answer_is_tried_again_and_a_file_of_ones_own_is_known(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(n) for n in range(5)])
     store = Failing(table.uri)
-    publish(table_on(store), kafka, topic)
-    assert (store.puts, gather(table).records, ids(table)) == (6, 5, [0, 1, 2, 3, 4])
+    publish(table_on(store), kafka, topic, limits=FlushLimits(interval_s=60))
+    assert (store.puts, gather(table).records, ids(table)) == (3, 5, [0, 1, 2, 3, 4])
 
 
 def test_bad_messages_stop_the_process_or_are_put_aside_by_the_committer(kafka: Kafka, table: Table) -> None:
@@ -176,7 +177,9 @@ def test_what_an_ingest_would_refuse_stops_the_process_that_reads_it(kafka: Kafk
 
 def test_columns_that_messages_bring_are_there_for_older_files_too(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
-    kafka.produce(topic, [order(1), order(2, gift="ribbon")])
+    kafka.produce(topic, [order(1)])
+    publish(table, kafka, topic)
+    kafka.produce(topic, [order(2, gift="ribbon")])
     publish(table, kafka, topic, formats=FormatOptions(on_new_columns="add"))
     assert (len(gathered(table)), gather(table).records) == (2, 2)
     assert table.read(columns=["id", "gift"]).sort_by("id").to_pylist() == [{"id": 1, "gift": None}, {"id": 2, "gift": "ribbon"}]
@@ -191,7 +194,8 @@ def test_marks_of_transactions_move_the_position_and_a_gap_is_passed_over(kafka:
     producer.commit_transaction(30)
     publish(table, kafka, topic)
     kafka.produce(topic, [order(n) for n in range(2, 8)])
-    [deleted] = kafka.admin.delete_records([TopicPartition(topic, 0, 5)]).values()
+    admin = kafka.admin  # its answers end with it
+    [deleted] = admin.delete_records([TopicPartition(topic, 0, 5)]).values()
     deleted.result(30)
     stream = new_stream(table, kafka, topic, policies=Policies(on_gap="continue"), commit="gathered")
     assert (stream.run().missing, gather(table).records) == (3, 4)
@@ -229,7 +233,7 @@ def test_a_damaged_file_is_named_and_holds_back_its_own_partition(
     with caplog.at_level(logging.WARNING), pytest.raises(FormatError, match=f"{files[1].name}.*delete it") as failure:
         gather(table)
     assert "stranger has a name that no file of gathered rows has" in str(failure.value)
-    assert f"{files[2].name} begins at offset 2" in str(failure.value)
+    assert f"{files[2].name} begins at offset 2, but the table, with the files before it, reaches 1" in str(failure.value)
     assert (ends(table), ids(table)) == ([1, 3], [0, 10, 11, 12])
     assert len(caplog.records) == 3
     for path in (files[1], files[0].parent / "stranger"):
@@ -269,3 +273,39 @@ def test_retention_keeps_what_is_not_committed_and_deletes_what_is(kafka: Kafka,
         path.write_bytes(data)
     (files[0].parent / "stranger").write_bytes(b"?")
     assert (retain(), gathered(table)) == (6, ["stranger"])
+
+
+def test_a_table_on_s3(kafka: Kafka, s3_options: dict[str, str]) -> None:
+    table, topic = Table.create("s3://lake/gathered", SCHEMA, LAYOUT, options=s3_options), new_topic(kafka, 2)
+    for partition in (0, 1):
+        kafka.produce(topic, [order(10 * partition + n) for n in range(3)], partition=partition)
+    assert publish(table, kafka, topic, partitions=[1]) + publish(table, kafka, topic) == 6
+    assert [row.gathered for row in read_status(table, None)] == [3, 3]
+    assert (gather(table).records, ids(table), ends(table)) == (6, [0, 1, 2, 10, 11, 12], [3, 3])
+    assert ([*table.storage.list(layout.GATHERED)], read(table, kafka, topic).flushes) == ([], 0)
+
+
+def test_the_status_counts_what_is_gathered_as_lag(kafka: Kafka, table: Table, damaged: tuple[str, list[Path]]) -> None:
+    topic, files = damaged
+    connection = Connection(bootstrap_servers=kafka.servers)
+
+    def status() -> list[tuple[int, int | None, int, str]]:
+        return [(row.position, row.lag, row.gathered, row.note) for row in read_status(table, connection) if row.topic == topic]
+
+    assert status() == [(0, 3, 3, ""), (0, 3, 3, "")]
+    files[4].write_bytes(b"")
+    with pytest.raises(FormatError):
+        gather(table)
+    assert status() == [(3, 0, 0, ""), (1, 2, 0, "2 gathered files cannot be committed")]
+
+
+def test_a_file_that_an_ingest_refuses_is_found_among_the_others(kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout_by_name = TableLayout(keys=["id"], delta="at", deletes="op = 'D'", partition_by=["name"])
+    table, topic = Table.create(str(tmp_path / "t"), SCHEMA, layout_by_name), new_topic(kafka, 3)
+    for partition, names in ((0, 2), (1, 6), (2, 3)):
+        kafka.produce(topic, [order(10 * partition + n, name=f"n{n}") for n in range(names)], partition=partition)
+    publish(table, kafka, topic)
+    monkeypatch.setattr(ingest_task, "FILES_A_TASK", 4)
+    with pytest.raises(FormatError, match=f"{topic}.*1/0+.rows: its rows cannot go into the table: one task would write more than 4 files"):
+        gather(table)
+    assert ids(table) == [0, 1, 20, 21, 22]
