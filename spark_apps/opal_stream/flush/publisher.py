@@ -6,15 +6,18 @@ the committer has registered and deleted the file of the other: so each flush lo
 
 import secrets
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import pyarrow as pa
 
 from opal_lake.data.rejects import SOURCE, Rejects, split_bad_rows
+from opal_lake.errors import ConflictError, NotFoundError
 from opal_lake.job.job import JobResult
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.spec.table_spec import TableSpec
+from opal_lake.storage.protocol import READERS
 from opal_stream.errors import BadMessageError, TakenOverError
 from opal_stream.flush.writer import PASSING, Batch, Patience, Writer, taken_over
 from opal_stream.formats.batch import from_partition
@@ -58,8 +61,10 @@ class Publisher(Writer):
                 before_commit()
                 head = self._look()
                 rows = self._checked(batch, head.spec)
-                for partition in sorted(left):
-                    self._publish(partition, left[partition], rows, head)
+                with ThreadPoolExecutor(READERS) as pool:
+                    published = {part: pool.submit(self._publish, part, taken, rows, head) for part, taken in left.items()}
+                for partition, outcome in published.items():
+                    outcome.result()
                     self.positions[partition] = left.pop(partition).high
             except TakenOverError:
                 raise
@@ -101,5 +106,11 @@ class Publisher(Writer):
         own = taken if begin is None else replace(taken, low=begin)
         header = Header(table_id=head.root.table_id, application=application, writer=self.name, taken=own, first=begin is None)
         part = rows if len(self.applications) == 1 else rows.filter(from_partition(rows[SOURCE], partition.topic, partition.number))
-        if not self.folder.put(header, part) and self.folder.read_header(header.path).writer != self.name:
+        if not self.folder.put(header, part) and self._writer_of(header.path) != self.name:
             raise taken_over(partition, f"there are gathered rows from offset {own.low} on already")
+
+    def _writer_of(self, path: str) -> str:
+        try:
+            return self.folder.read_header(path).writer
+        except NotFoundError as error:
+            raise ConflictError(f"{path} was committed and deleted meanwhile") from error
