@@ -8,6 +8,7 @@ Freshness is from the produce timestamp of a message to the moment when a reader
 """
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -16,9 +17,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from tests.fixtures_kafka import Kafka, kafka_broker
 from tests.opal_stream.orders import new_table, order
 
 POLL_S, WARM_S, WARM_SPARK_S = 0.01, 5.0, 40.0
+END = ("--until-empty", "--json")
 
 
 def stream(table: Table, broker: Kafka, topic: str, *more: str) -> "subprocess.Popen[bytes]":
@@ -34,7 +37,7 @@ def stream(table: Table, broker: Kafka, topic: str, *more: str) -> "subprocess.P
     return subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdout=subprocess.PIPE)
 
 
-def throughput(broker: Kafka, folder: Path, rows: int) -> None:
+def throughput(broker: Kafka, folder: Path, rows: int, commits: Sequence[str]) -> None:
     topic = broker.create_topic("full", 3)
     producer = broker.producer(linger_ms=50)
     for number in range(rows):
@@ -42,16 +45,39 @@ def throughput(broker: Kafka, folder: Path, rows: int) -> None:
         if number % 1000 == 0:
             producer.poll(0)
     assert producer.flush(60) == 0
-    table = new_table(folder)
+    for commit in commits:
+        (folder / commit).mkdir(parents=True)
+        table = new_table(folder / commit)
+        told = _timed(f"{commit} commits", rows, lambda table=table, commit=commit: stream(table, broker, topic, *END, "--commit", commit))
+        if commit == "gathered":
+            told = _timed("  the committer", rows, lambda table=table: committer(table, *END))
+        assert table.snapshot_at().root.rows == told["records"] == rows
+
+
+def _timed(what: str, rows: int, start: Callable[[], "subprocess.Popen[bytes]"]) -> dict[str, Any]:
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    process = stream(table, broker, topic, "--until-empty", "--json")
-    output, _ = process.communicate()
+    process = start()
+    rss, output = 0, b""
+    while process.returncode is None:
+        rss = max(rss, _rss_mb(process.pid))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            output, _ = process.communicate(timeout=POLL_S)
     took_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    told = json.loads(output)
-    assert table.snapshot_at().root.rows == told["records"] == rows
-    print(f"{rows:,} rows in {took_s:.1f} s and {told['flushes']} commits, start and end included: {rows / took_s:,.0f} rows/s")
-    print(f"  {cpu_s:.1f} s of CPU: {rows / cpu_s:,.0f} rows a second of one core; at most {after.ru_maxrss / 1024:,.0f} MB")
+    cpu_s, told = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, json.loads(output)
+    print(f"{what}: {rows:,} rows in {took_s:.1f} s and {told['flushes']} flushes, start and end included: {rows / took_s:,.0f} rows/s")
+    print(f"  {cpu_s:.1f} s of CPU: {rows / cpu_s:,.0f} rows a second of one core; at most {rss:,} MB", flush=True)
+    return told
+
+
+def _rss_mb(pid: int) -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+    return 0
+
+
+def committer(table: Table, *more: str) -> "subprocess.Popen[bytes]":
+    words = ["stream", "gather", table.uri, "--flush-interval", "1s", *more]
+    return subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdout=subprocess.PIPE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +92,7 @@ class Way:
         own = [["--partitions", str(number), "--commit", self.commit, *self.more] for number in range(self.processes)]
         found = [stream(table, broker, topic, *words) for words in own]
         if self.commit == "gathered":
-            words = ["stream", "gather", table.uri, "--flush-interval", "1s"]
-            found.append(subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdout=subprocess.PIPE))
+            found.append(committer(table))
         return found
 
 
@@ -128,14 +153,13 @@ def main() -> None:
     parser.add_argument("--rates", default="1000,10000")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--spark", action="store_true", help="freshness by opal stream --spark")
-    parser.add_argument("--commit", default="direct", help="freshness in each of these ways, after each other")
+    parser.add_argument("--commit", default="direct", help="in each of these ways, after each other: direct,gathered")
     parser.add_argument("--processes", type=int, default=1, help="that share the rate, with a partition each")
     args = parser.parse_args()
     print(f"{os.cpu_count()} cores, shared by broker, producer, stream and reader")
     with kafka_broker() as broker, tempfile.TemporaryDirectory() as folder:
         if args.rows:
-            (Path(folder) / "full").mkdir()
-            throughput(broker, Path(folder) / "full", args.rows)
+            throughput(broker, Path(folder) / "full", args.rows, args.commit.split(","))
         for rate in (int(text) for text in args.rates.split(",") if text):
             for commit in args.commit.split(","):
                 way = Way(commit=commit, processes=args.processes, more=["--spark"] if args.spark else [])
