@@ -6,13 +6,13 @@ mistake one is fenced off, looks again, and finds the files of the other committ
 
 import logging
 import time
-from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 
 import pyarrow as pa
 
 from opal_lake.errors import FencedError, FormatError, InvalidInputError
+from opal_lake.job.job import JobResult
 from opal_lake.spec.positions import Advance
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
@@ -54,7 +54,6 @@ class Gathered:
     taken: dict[Partition, Taken] = field(default_factory=dict)
     advances: dict[str, Advance] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
-    bytes: int = 0
 
     def fits(self, header: Header) -> bool:
         name, partition = str(header.application), header.application.partition
@@ -66,7 +65,6 @@ class Gathered:
         name, partition, new = str(header.application), header.application.partition, header.taken
         self.files.append(header)
         self.parts.append(rows)
-        self.bytes += header.plain_size
         self.ids[partition.topic] = header.application.topic_id
         advance = self.advances.get(name, Advance(start=header.low, end=header.low, first=header.first))
         self.advances[name] = replace(advance, end=header.high)
@@ -88,7 +86,9 @@ class Committer:
         self._folder = GatheredFolder(table.storage, self._head.root.table_id)
         self._loose: set[str] = set()
         self._problems: dict[str, str] = {}
-        self._has_more = self._one_by_one = False
+        self._unsure: Gathered | None = None
+        self._one_by_one = 0
+        self._has_more = False
         self._stopping = False
 
     def stop(self) -> None:
@@ -127,7 +127,11 @@ class Committer:
         """One look, and at most one commit; how many files it has."""
         listing = self._folder.look()
         self._head = self.table.log.refresh(self._head)
-        self._folder.delete(listing.passed(self._head.positions))
+        positions = self._head.positions
+        if self._unsure is not None and all(positions.get(name) == advance.end for name, advance in self._unsure.advances.items()):
+            self._count(self._unsure, JobResult(operation="ingest", table=self.table.uri), 0.0)
+        self._unsure = None
+        self._folder.delete(listing.passed(positions))
         gathered = self._read(listing)
         self._tell(listing)
         if gathered.files:
@@ -140,20 +144,18 @@ class Committer:
 
     def _read(self, listing: Listing) -> Gathered:
         """The first files of each partition, then the second ones, until they are enough for a commit."""
-        gathered, blocked = Gathered(), set[Application]()
         ranks = zip_longest(*(chain.files for chain in self._chains(listing).values()))
         files = [header for rank in ranks for header in rank if header is not None]
-        self._has_more = False
-        with closing(self._folder.read_each(files, self._head.spec)) as each:
-            for header, rows in each:
-                if header.application in blocked or rows is None or not gathered.fits(header):
-                    blocked.add(header.application)
-                    self._has_more = True
-                    continue
+        sizes = accumulate((header.plain_size for header in files), initial=0)
+        enough = 1 if self._one_by_one else max(1, sum(size < self.options.bytes for size in sizes))
+        self._has_more = enough < len(files)
+        gathered, blocked = Gathered(), set[Application]()
+        for header, rows in self._folder.read_rows(files[:enough], self._head.spec):
+            if header.application in blocked or rows is None or not gathered.fits(header):
+                blocked.add(header.application)
+                self._has_more = True
+            else:
                 gathered.add(header, rows)
-                if gathered.bytes >= self.options.bytes or self._one_by_one:
-                    self._has_more = len(gathered.files) < len(files)
-                    break
         return gathered
 
     def _tell(self, listing: Listing) -> None:
@@ -167,27 +169,32 @@ class Committer:
         self._loose, self._problems = set(loose), problems
 
     def _commit(self, gathered: Gathered) -> None:
-        began_s = time.monotonic()
+        began_s, files = time.monotonic(), gathered.files
         options = IngestOptions(positions=gathered.advances, metadata="inline", on_bad_rows="quarantine")
+        self._one_by_one = max(0, self._one_by_one - 1)
         try:
             result = ingest(self.table, lambda spec, _: gathered.rows_for(spec), options)
         except FencedError as error:
             logger.warning("another committer was faster, and this one looks again: %s", error)
             return
+        except PASSING:  # it may have landed
+            self._unsure = gathered
+            raise
         except InvalidInputError as error:  # of one file, which is looked for
-            self._has_more, self._one_by_one = True, len(gathered.files) > 1
+            self._has_more, self._one_by_one = True, len(files) if len(files) > 1 else 0
             if not self._one_by_one:
-                self._folder.refuse(gathered.files[0], f"its rows cannot go into the table: {error}")
+                self._folder.refuse(files[0], f"its rows cannot go into the table: {error}")
             return
-        self._folder.delete([header.path for header in gathered.files])
-        bad = result.counts.get("rejected", 0)
+        self._folder.delete([header.path for header in files])
+        self._count(gathered, result, time.monotonic() - began_s)
+
+    def _count(self, gathered: Gathered, result: JobResult, took_s: float) -> None:
+        bad = result.counts.get("rejected", sum(header.bad for header in gathered.files))
         self.totals.flushes += 1
         self.totals.records += sum(taken.records for taken in gathered.taken.values())
         self.totals.bad += bad
         self.totals.version = result.version if result.version is not None else self.totals.version
-        events = FlushEvents(
-            taken=gathered.taken, version=result.version, took_s=time.monotonic() - began_s, bad=bad, topic_ids=gathered.ids
-        )
+        events = FlushEvents(taken=gathered.taken, version=result.version, took_s=took_s, bad=bad, topic_ids=gathered.ids)
         self._tracker.flushed(events)
 
 

@@ -3,7 +3,7 @@
 It begins where the table stands, and each of its files begins where the one before it ends.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -114,12 +114,10 @@ class GatheredFolder:
     def read_header(self, path: str) -> Header:
         return decode_header(self._storage.get(path, 0, HEADER_BYTES), path, self._table_id)
 
-    def read_each(self, headers: Sequence[Header], spec: TableSpec) -> Generator[tuple[Header, pa.Table | None]]:
-        """Rows of files, a few read ahead; None for one that is gone, or is damaged, which `look` then says of it."""
+    def read_rows(self, headers: Sequence[Header], spec: TableSpec) -> list[tuple[Header, pa.Table | None]]:
+        """Of each file; None for one that is gone, or is damaged, which `look` then says of it."""
         with ThreadPoolExecutor(READERS) as pool:
-            for start in range(0, len(headers), READERS):
-                portion = headers[start : start + READERS]
-                yield from zip(portion, pool.map(lambda header: self._read_rows(header, spec), portion), strict=True)
+            return list(zip(headers, pool.map(lambda header: self._read_rows(header, spec), headers), strict=True))
 
     def refuse(self, header: Header, why: str) -> None:
         """From now on `look` says that it is damaged."""

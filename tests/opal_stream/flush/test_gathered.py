@@ -12,11 +12,10 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from opal_lake import layout
-from opal_lake.errors import FormatError, StorageError
+from opal_lake.errors import CommitUnknownError, FormatError, StorageError
 from opal_lake.inspect.check import check_table
 from opal_lake.log.commit import seal
 from opal_lake.spec.table_spec import TableLayout
-from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
 from opal_lake.write import ingest_task
@@ -30,6 +29,7 @@ from opal_stream.kafka.offsets import Policies
 from opal_stream.tracking.status import read_status
 from tests.fixtures_kafka import Kafka
 from tests.opal_stream.orders import LAYOUT, SCHEMA, ends, gather, gathered, ids, new_stream, new_table, new_topic, order, read
+from tests.opal_stream.shaky import Shaky
 
 
 @pytest.fixture
@@ -126,29 +126,23 @@ def test_a_commit_has_no_more_than_its_bytes_and_the_rest_comes_at_once(kafka: K
     assert (totals.flushes, totals.records, ends(table)) == (3, 160, [80, 80])  # 40 kB each, so three files a commit
 
 
-class Failing(ForwardingStore):
-    """Of puts into the folder the first fails, and the second says so although it did not."""
-
-    def __init__(self, uri: str) -> None:
-        self.inner = open_storage(uri)
-        self.puts = 0
-
-    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
-        self.puts += path.startswith(layout.GATHERED)
-        if path.startswith(layout.GATHERED) and self.puts == 1:
-            raise StorageError("the store is away")
-        is_new = super().put_if_absent(path, data)
-        if path.startswith(layout.GATHERED) and self.puts == 2:
-            raise StorageError("no answer")
-        return is_new
-
-
-def test_a_store_that_fails_or_does_not_answer_is_tried_again_and_a_file_of_ones_own_is_known(kafka: Kafka, table: Table) -> None:
+def test_a_store_that_fails_or_does_not_answer_is_tried_again_and_what_has_landed_is_known(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(n) for n in range(5)])
-    store = Failing(table.uri)
+    store = Shaky(open_storage(table.uri), layout.GATHERED)
+    store.failures = ["after", "before"]
     publish(table_on(store), kafka, topic, limits=FlushLimits(interval_s=60))
-    assert (store.puts, gather(table).records, ids(table)) == (3, 5, [0, 1, 2, 3, 4])
+    assert (store.failures, len(gathered(table))) == ([], 1)
+    store = Shaky(open_storage(table.uri))
+    store.failures = ["after", "before"]
+    totals = gather(table_on(store))
+    assert (store.failures, totals.records, totals.flushes, ids(table), gathered(table)) == ([], 5, 1, [0, 1, 2, 3, 4], [])
+    kafka.produce(topic, [order(7)])
+    publish(table, kafka, topic)
+    store.failures = ["before"] * 100
+    with pytest.raises((StorageError, CommitUnknownError)):
+        gather(table_on(store), give_up_s=0.5)
+    assert (ends(table), len(gathered(table))) == ([5], 1)
 
 
 def test_bad_messages_stop_the_process_or_are_put_aside_by_the_committer(kafka: Kafka, table: Table) -> None:
@@ -247,7 +241,7 @@ def test_rows_that_do_not_fit_the_table_are_refused(kafka: Kafka, table: Table, 
     folder = GatheredFolder(table.storage, head.root.table_id)
     path = damaged[1][0].relative_to(table.uri).as_posix()
     header = folder.read_header(path)
-    [(_, rows)] = folder.read_each([header], head.spec)
+    [(_, rows)] = folder.read_rows([header], head.spec)
     assert rows is not None
     for wrong, reason in (
         (rows.drop_columns(["name"]), "it lacks column 'name'"),
