@@ -23,6 +23,7 @@ SIDE = META + "side/"
 REBUILD = META + "rebuild/"
 BOOTSTRAP = META + "bootstrap/"
 DIGESTS = META + "digests/"
+GATHERED = META + "gathered/"
 
 _VERSION_DIGITS = 20
 _TURNS = (4096, 16)
@@ -32,6 +33,7 @@ _GREATEST = 10**_VERSION_DIGITS - 1
 _MAX_FOLDER_VALUE = 80
 _REBUILD_RECORD = re.compile(r"/([0-9]{10,})-([0-9a-f]{8})-([0-9a-f]{8})\.json\Z")
 _DIGEST = re.compile(re.escape(DIGESTS) + r"[0-9]{20}-([0-9a-f]{8})\.jsonl\.zst")
+_GATHERED = re.compile(rf"({re.escape(GATHERED)}[^/]+/)([0-9]{{20}})\.rows")
 _PART_OF_ESCAPE = re.compile(r"%[0-9A-F]?\Z")
 _MAX_TOKEN_NAME = 200
 _MAX_PATH = 1024  # bytes, which is what S3 takes for a key
@@ -214,6 +216,22 @@ def _token_name(token: str) -> str:
     """The token itself where it is short enough for a file name; else its beginning and a checksum."""
     name = quote(token, safe="")
     return name if len(name) <= _MAX_TOKEN_NAME else f"{name[:_MAX_FOLDER_VALUE]}-{sha256(token.encode()).hexdigest()}"
+
+
+def gathered_folder(application: str) -> str:
+    """Rows of an application that no commit holds yet."""
+    return f"{GATHERED}{_token_name(application)}/"
+
+
+def gathered_path(application: str, position: int) -> str:
+    """Named by where they begin alone, so that no two files begin there."""
+    return f"{gathered_folder(application)}{position:0{_VERSION_DIGITS}d}.rows"
+
+
+def gathered_place(path: str) -> tuple[str, int] | None:
+    """Folder and position, None for a stranger's file."""
+    match = _GATHERED.fullmatch(path)
+    return (match[1], int(match[2])) if match else None
 
 
 def rejected_path(stem: str) -> str:

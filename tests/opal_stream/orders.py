@@ -11,6 +11,7 @@ import pyarrow as pa
 from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.table import Table
 from opal_stream.flush.buffer import FlushLimits
+from opal_stream.flush.committer import Committer, CommitterOptions
 from opal_stream.flush.options import StreamOptions, Totals
 from opal_stream.flush.stream import Stream
 from opal_stream.formats.batch import MessageBatch
@@ -80,3 +81,13 @@ def ids(table: Table) -> list[int]:
 def ends(table: Table) -> list[int]:
     """The positions, by name."""
     return [position for _, position in sorted(table.snapshot_at().positions.items())]
+
+
+def gather(table: Table, **options: Any) -> Totals:
+    """Commit what lies there."""
+    return Committer(table, CommitterOptions(until_empty=True, **options)).run()
+
+
+def gathered(table: Table) -> list[str]:
+    """The files that no commit holds yet, by name."""
+    return sorted(path.name for path in (Path(table.uri) / "_opal/gathered").rglob("*") if path.is_file())

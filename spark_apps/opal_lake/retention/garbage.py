@@ -79,6 +79,13 @@ def _rebuild_record(entry: StoredObject, needed: Needed, cutoff_us: int) -> str:
     return f"the rebuild of job {number} has ended" if number is not None and needed.numbers.has_ended(number) else ""
 
 
+def _gathered(entry: StoredObject, needed: Needed, _: int) -> str:
+    """No version names gathered rows: they are kept until the position of their application has passed them."""
+    folder, begin = layout.gathered_place(entry.path) or ("", 0)
+    position = needed.gathered.get(folder, 0)
+    return f"its rows are committed: the position is {position}" if begin < position else ""
+
+
 def _claim(entry: StoredObject, needed: Needed, _: int) -> str:
     """A number above the greatest one in use stays claimed: otherwise it would be claimed again."""
     number, numbers = layout.claim_number(entry.path), needed.numbers
@@ -127,6 +134,7 @@ _KINDS: tuple[tuple[str, str, _Judge], ...] = (
     (layout.SIDE, "side_files", _of_job),
     (layout.REJECTED, "rejected_files", _rejected),
     (layout.REBUILD, "rebuild_records", _rebuild_record),
+    (layout.GATHERED, "gathered_files", _gathered),
     (layout.RESULTS, "results", _result),
     (layout.JOB_RESULTS, "results", _kept_apart),
     (layout.CLAIMS, "claims", _claim),

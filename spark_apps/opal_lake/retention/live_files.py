@@ -36,7 +36,8 @@ class Needed:
     """As of a head: everything that versions from `oldest` on and savepoints name.
 
     The log and the checkpoints are kept from `begin` on, which is the checkpoint that serves the oldest version. `results` are the copies
-    for the tokens that are remembered, by path, with their versions; `roots` says what each checkpoint names.
+    for the tokens that are remembered, by path, with their versions; `roots` says what each checkpoint names, `gathered` how far each
+    folder of gathered rows is committed.
     """
 
     head: int
@@ -47,6 +48,7 @@ class Needed:
     numbers: Numbers
     results: Mapping[str, int]
     roots: Mapping[str, tuple[str, ...]]
+    gathered: Mapping[str, int]
 
     def grown(self, storage: Storage, commits: Iterable[Commit]) -> "Needed":
         """With what came since."""
@@ -104,6 +106,7 @@ def find_needed(view: LogView, claims: Iterable[int], given_up: frozenset[int]) 
         numbers=numbers,
         results={layout.result_path(token): version for token, version in head.tokens.items()},
         roots=roots,
+        gathered={layout.gathered_folder(name): position for name, position in head.positions.items()},
     )
 
 

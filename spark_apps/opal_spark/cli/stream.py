@@ -29,6 +29,8 @@ def run(args: argparse.Namespace) -> int | None:
         raise InvalidInputError("opal stream --spark needs Spark, which is not installed: pip install 'airflow-provider-opal[spark]'")
     if is_of_interval(args):
         raise InvalidInputError("--spark reads no interval of time; leave out one of both")
+    if args.commit != "direct":
+        raise InvalidInputError("--spark commits each micro-batch itself; leave out --commit gathered")
     setup = setup_of(args)
     from opal_spark.cli.launch import launched
     from opal_spark.streams.source import EXCLUDES, client_settings, package

@@ -14,6 +14,7 @@ from opal_lake.cli.command import Verb, Verbs, add_command, pairs, store_options
 from opal_lake.cli.render import Style
 from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError, count_text
+from opal_stream.cli.gather import add_commit, gather
 from opal_stream.cli.monitoring import MONITORING, print_monitoring
 from opal_stream.cli.plan import add_plan, plan
 from opal_stream.cli.status import add_alarms, status
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 GROUP = "Streams from Kafka (no Spark)"
 EXAMPLE = "opal stream lake/orders --bootstrap-servers localhost:9092 --topic orders --until-empty"
-STATUS, PLAN = "status", "plan"
+STATUS, PLAN, GATHER = "status", "plan", "gather"
 SETTINGS = "OPAL_KAFKA_SETTINGS"
 FORMATS = ("json", "json-registry", "avro", "debezium-json", "debezium-json-registry", "debezium-avro")
 _MIB = 1 << 20
@@ -36,12 +37,13 @@ def commands(verbs: Verbs) -> None:
     """Register the verb (an `opal.commands` entry point)."""
     summary = "read topics of Kafka into a table, or say where it stands: opal stream status TABLE"
     parser = add_command(verbs, Verb(name="stream", group=GROUP, summary=summary, example=EXAMPLE, run=stream, operands=""))
-    parser.add_argument("paths", nargs="*", metavar="TABLE", help="after `status`: which table")
+    parser.add_argument("paths", nargs="*", metavar="TABLE", help="after `status` and `gather`: which table")
     add_alarms(parser)
     add_plan(parser)
     _add_source(parser)
     _add_formats(parser)
     _add_flush(parser)
+    add_commit(parser)
     _add_policies(parser)
     _add_tracking(parser)
 
@@ -144,7 +146,7 @@ def reads(args: argparse.Namespace) -> bool:
         import confluent_kafka  # noqa: F401  # said before anything else is done
     except ImportError as error:
         raise InvalidInputError("opal stream needs the extra kafka: pip install 'airflow-provider-opal[kafka]'") from error
-    return not (args.table == STATUS and len(args.paths) == 1) and not (args.table == PLAN and not args.paths)
+    return not (args.table in (STATUS, GATHER) and len(args.paths) == 1) and not (args.table == PLAN and not args.paths)
 
 
 def _tell(args: argparse.Namespace) -> int | None:
@@ -154,6 +156,10 @@ def _tell(args: argparse.Namespace) -> int | None:
     if args.table == STATUS:
         args.table = args.paths[0]
         return status(args, _connection(args))
+    if args.table == GATHER:
+        args.table = args.paths[0]
+        gather(args, finish, _tracker(args, _connection(args)))
+        return None
     plan(args, _connection(args))
     return None
 
@@ -182,15 +188,17 @@ def finish(args: argparse.Namespace, running: Running) -> None:
     if args.watched:
         stop_when_left_alone(running.stop, parse_duration(args.watched, name="--watched") / 1e6)
     totals = running.run()
-    print(json.dumps({"table": args.table, **asdict(totals)}) if args.json else _page(totals, args.table))
+    print(json.dumps({"table": args.table, **asdict(totals)}) if args.json else _page(totals, args.table, args.commit))
 
 
-def _page(totals: "Totals", table: str) -> str:
+def _page(totals: "Totals", table: str, commit: str) -> str:
     style = Style.of(sys.stdout)
     bad = f", {count_text(totals.bad, 'message')} put aside" if totals.bad else ""
     lost = f", {count_text(totals.missing, 'offset')} lost" if totals.missing else ""
     if not totals.flushes:
         return f"{style.good('nothing new')} for {table}{lost}"
+    if commit == "gathered":
+        return f"{style.good('gathered ' + count_text(totals.records, 'message'))}{bad}{lost}; opal stream gather {table} commits them"
     at = "" if totals.version is None else f", version {totals.version:,} of {table}"
     if open_ := getattr(totals, "open", []):
         lost += f"; no message after the interval yet in {', '.join(open_)}: late ones need another run"
@@ -221,6 +229,7 @@ def _options(args: argparse.Namespace) -> "StreamOptions":
         start=args.start,
         until_empty=args.until_empty,
         give_up_s=parse_duration(args.give_up_after, name="--give-up-after") / 1e6,
+        commit=args.commit,
     )
 
 
@@ -232,6 +241,8 @@ def _interval(args: argparse.Namespace) -> "Interval | None":
     from opal_stream.kafka.ranges import Interval
 
     given = {"--start-timestamp": args.start_timestamp, "--end-timestamp": args.end_timestamp}
+    if args.commit != "direct" and is_of_interval(args):
+        raise InvalidInputError("an interval of time is committed by the process that reads it: leave out --commit gathered")
     if not any(given.values()):
         if args.partition_key is not None:
             raise InvalidInputError("--partition-key is for the rows of an interval: give --start-timestamp and --end-timestamp, too")
@@ -269,7 +280,7 @@ def _connection(args: argparse.Namespace) -> "Connection | None":
     return Connection(bootstrap_servers=args.bootstrap_servers, settings=settings | pairs(args.kafka, "--kafka"))
 
 
-def _tracker(args: argparse.Namespace, connection: "Connection") -> "Tracker":
+def _tracker(args: argparse.Namespace, connection: "Connection | None") -> "Tracker":
     from opal_stream.tracking.events import FolderSink, TopicSink, Tracker
     from opal_stream.tracking.metrics import Metrics
 
@@ -277,6 +288,8 @@ def _tracker(args: argparse.Namespace, connection: "Connection") -> "Tracker":
     if args.tracking:
         sinks.append(FolderSink(args.tracking))
     if args.tracking_topic:
+        if connection is None:
+            raise InvalidInputError("--tracking-topic is a topic of Kafka: give --bootstrap-servers, too")
         sinks.append(TopicSink(connection, args.tracking_topic))
     has_metrics = args.metrics_file is not None or args.metrics_port is not None
     metrics = Metrics(path=args.metrics_file, port=args.metrics_port) if has_metrics else None

@@ -61,6 +61,7 @@ def _lines(entries: list[dict[str, Any]], style: Style) -> Iterator[str]:
         Column(key="position", title="position", right=True),
         Column(key="end", title="end", right=True),
         Column(key="lag", title="lag", right=True),
+        Column(key="gathered", title="gathered", right=True, optional=True),
         Column(key="rate", title="messages/s", right=True, show=lambda value: f"{value:,.1f}"),
         Column(key="committed", title="last commit", optional=True),
         Column(key="note", title="note", shrinks=True),

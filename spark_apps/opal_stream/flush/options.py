@@ -12,10 +12,15 @@ from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import Policies
 from opal_stream.tracking.events import Tracker
 
+COMMITS = ("direct", "gathered")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """What to read, and how. Without `partitions` all of the topics, also such as come to be."""
+    """What to read, and how. Without `partitions` all of the topics, also such as come to be.
+
+    A flush makes a commit itself (`commit="direct"`), or leaves that to the committer of many processes ("gathered").
+    """
 
     topics: Sequence[str]
     name: str = "main"
@@ -27,13 +32,14 @@ class StreamOptions:
     start: str = "earliest"
     until_empty: bool = False
     give_up_s: float = 60.0
+    commit: str = "direct"
 
     def __post_init__(self) -> None:
         check_stream(self.name)
         if not self.topics:
             raise InvalidInputError("a stream reads at least one topic: --topic orders")
-        known = {"on_bad_message": ("fail", "quarantine"), "start": ("earliest", "latest")}
-        values = {"on_bad_message": self.on_bad_message, "start": self.start}
+        known = {"on_bad_message": ("fail", "quarantine"), "start": ("earliest", "latest"), "commit": COMMITS}
+        values = {"on_bad_message": self.on_bad_message, "start": self.start, "commit": self.commit}
         values |= {"on_gap": self.policies.on_gap, "on_new_topic": self.policies.on_new_topic}
         for option, value in values.items():
             if value not in known.get(option, ("fail", "continue")):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from opal_lake.table import Table
 from opal_stream.flush.options import StreamOptions, Totals
+from opal_stream.flush.publisher import Publisher
 from opal_stream.flush.writer import Writer
 from opal_stream.kafka.applications import Application, known_positions
 from opal_stream.kafka.connection import Connection
@@ -20,9 +21,9 @@ class Places:
 
     def __init__(self, table: Table, connection: Connection, options: StreamOptions, tracker: Tracker) -> None:
         self.totals = Totals()
-        self.writer = Writer(table=table, on_bad_message=options.on_bad_message, give_up_s=options.give_up_s)
+        way = Publisher if options.commit == "gathered" else Writer
+        self.writer = way(table=table, on_bad_message=options.on_bad_message, give_up_s=options.give_up_s)
         self.ids: dict[str, str] = {}
-        self._table = table
         self._topics = Topics(connection)
         self._options = options
         self._tracker = tracker
@@ -31,13 +32,13 @@ class Places:
         """The partitions to read. Their topics must be those of which the table has positions."""
         topics = self._topics.describe(self._options.topics)
         self.ids = {name: topic.id for name, topic in topics.items()}
-        known = known_positions(self._table.log.head().positions, self._options.name)
+        known = known_positions(self.writer.stands(), self._options.name)
         check_topic_ids(known, self.ids, self._options.policies)
         return chosen_partitions(topics.values(), self._options.partitions)
 
     def begin(self, partitions: Sequence[Partition], reach: Mapping[Partition, Reach]) -> dict[Partition, int]:
-        """Read these, too: each from where the table stands."""
-        positions = self._table.log.head().positions
+        """Read these, too: each from where the table stands, or will when all is committed that was gathered."""
+        positions = self.writer.stands()
         begins = {}
         for partition in partitions:
             application = Application(stream=self._options.name, partition=partition, topic_id=self.ids[partition.topic])

@@ -109,7 +109,12 @@ class Stream:
         self.totals.version = result.version if result.version is not None else self.totals.version
         taken = {partition: replace(one) for partition, one in self._buffer.taken.items()}
         events = FlushEvents(
-            taken=taken, version=result.version, took_s=time.monotonic() - began_s, bad=self._buffer.bad, topic_ids=self._places.ids
+            taken=taken,
+            version=result.version,
+            took_s=time.monotonic() - began_s,
+            bad=self._buffer.bad,
+            topic_ids=self._places.ids,
+            event=self._writer.event,
         )
         self._buffer.clear()
         self._tracker.flushed(events)

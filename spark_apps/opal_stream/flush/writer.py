@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
@@ -19,8 +19,26 @@ from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
-_PASSING = (StorageError, CommitUnknownError, ConflictError, ClockError)
+PASSING = (StorageError, CommitUnknownError, ConflictError, ClockError)
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Patience:
+    """With what passes by itself, for so long; each pause is longer than the one before."""
+
+    give_up_s: float
+    pause_s: float = _FIRST_PAUSE_S
+    since_s: float = field(default_factory=time.monotonic)
+
+    def wait(self, error: Exception, while_waiting: Callable[[], None]) -> None:
+        """Raises the error when it has lasted too long."""
+        if time.monotonic() + self.pause_s > self.since_s + self.give_up_s:
+            raise error
+        logger.warning("a flush failed and is tried again: %s", error)
+        while_waiting()
+        time.sleep(self.pause_s)
+        self.pause_s = min(2 * self.pause_s, _LONGEST_PAUSE_S)
 
 
 class Batch(Protocol):
@@ -37,12 +55,17 @@ class Batch(Protocol):
 class Writer:
     """Knows where the table stands; None for a partition of which it knows nothing."""
 
+    event: ClassVar[str] = "flush"
     table: OpenTable
     on_bad_message: str = "fail"
     give_up_s: float = 60.0
     applications: dict[Partition, Application] = field(default_factory=dict)
     positions: dict[Partition, int | None] = field(default_factory=dict)
     spec: TableSpec | None = None  # of the table, as the last commit met it
+
+    def stands(self) -> Mapping[str, int]:
+        """Where to go on, by application."""
+        return self.table.log.head().positions
 
     def flush(self, batch: Batch, before_commit: Callable[[], None], while_waiting: Callable[[], None]) -> JobResult | None:
         """Commit what a batch holds. `before_commit` looks whether it may still be committed; failures of the store are waited out."""
@@ -51,7 +74,7 @@ class Writer:
         }
         if not advances:
             return None
-        until_s, pause_s = time.monotonic() + self.give_up_s, _FIRST_PAUSE_S
+        patience = Patience(give_up_s=self.give_up_s)
         result, is_first = None, True
         while result is None:
             try:
@@ -61,37 +84,27 @@ class Writer:
                 if is_first or not self._has_landed(advances):
                     raise self._taken_over(error) from error
                 result = _landed(self.table)
-            except _PASSING as error:
+            except PASSING as error:
                 if self._has_landed(advances):
                     result = _landed(self.table)
                     continue
-                if time.monotonic() + pause_s > until_s:
-                    raise
-                logger.warning("a flush failed and is tried again: %s", error)
+                patience.wait(error, while_waiting)
                 is_first = False
-                while_waiting()
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         for partition, taken in batch.taken.items():
             self.positions[partition] = taken.high
         return result
 
     def flush_once(self, batch: Batch, token: str, partition_key: str | None, while_waiting: Callable[[], None]) -> JobResult:
         """Commit what a batch holds under a token, or find that it is there. No position is moved."""
-        until_s, pause_s = time.monotonic() + self.give_up_s, _FIRST_PAUSE_S
+        patience = Patience(give_up_s=self.give_up_s)
         is_first = True
         while True:
             try:
                 result = self._ingest(batch, IngestOptions(token=token, partition_key=partition_key))
                 return result if is_first else replace(result, repeated=False)  # it may have landed when it was said to have failed
-            except _PASSING as error:
-                if time.monotonic() + pause_s > until_s:
-                    raise
-                logger.warning("a flush failed and is tried again: %s", error)
+            except PASSING as error:
+                patience.wait(error, while_waiting)
                 is_first = False
-                while_waiting()
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _advance(self, partition: Partition, low: int, high: int) -> Advance:
         """From where the table stands, which a gap that the caller goes over can be before the first message."""
@@ -119,16 +132,21 @@ class Writer:
         """Whether the table stands at the ends: then the same messages are in it, whoever committed them."""
         try:
             positions = self.table.log.head().positions
-        except _PASSING:
+        except PASSING:
             return False
         return all(positions.get(name) == advance.end for name, advance in advances.items())
 
     def _taken_over(self, error: FencedError) -> TakenOverError:
         partition = next((part for part, application in self.applications.items() if str(application) == error.application), None)
-        return TakenOverError(
-            f"{partition}: another process reads it for this table: the table stands at offset {error.position}, this process left it at "
-            f"{error.expected}. Nothing was committed twice. Stop one of both, or give them different --partitions ({error})"
-        )
+        stands = f"the table stands at offset {error.position}, this process left it at {error.expected}"
+        return taken_over(partition, stands, f" ({error})")
+
+
+def taken_over(partition: Partition | None, stands: str, more: str = "") -> TakenOverError:
+    return TakenOverError(
+        f"{partition}: another process reads it for this table: {stands}. Nothing was committed twice. Stop one of both, or give them "
+        f"different --partitions{more}"
+    )
 
 
 def _landed(table: OpenTable) -> JobResult:

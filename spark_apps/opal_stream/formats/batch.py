@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Headers = Sequence[tuple[str, bytes | str | None]]
 
@@ -50,5 +51,10 @@ class MessageBatch:
             return "base64:" + base64.b64encode(value or b"").decode()
 
 
-def source_text(topic: str, partition: int, offset: int) -> str:
+def from_partition(sources: pa.ChunkedArray, topic: str, partition: int) -> pa.ChunkedArray:
+    """Which of the messages that stand there are of a partition."""
+    return pc.starts_with(sources, source_text(topic, partition, ""))
+
+
+def source_text(topic: str, partition: int, offset: int | str) -> str:
     return f"{topic}/{partition}@{offset}"

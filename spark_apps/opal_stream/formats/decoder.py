@@ -15,6 +15,7 @@ from opal_stream.formats.columns import HEADER, KEY, KEY_MEMBER, SOURCE_MEMBER, 
 from opal_stream.formats.deletes import DeleteCondition
 from opal_stream.formats.parsed import Parser
 from opal_stream.formats.parsers import FORMATS, Format, parser_of
+from opal_stream.formats.rows import row_schema
 from opal_stream.formats.schemas.new_columns import NewColumns
 
 ON_NEW_COLUMNS = ("fail", "add", "ignore", "quarantine")
@@ -243,8 +244,7 @@ class Decoder:
     @property
     def row_schema(self) -> pa.Schema:
         """Of the rows that `decode` makes."""
-        deleted = [pa.field(DELETED, pa.bool_())] if self.spec.deletes is not None else []
-        return pa.schema([*self._schema, *deleted, *((name, pa.string()) for name in (SOURCE, BAD, ROW))])
+        return row_schema(self.spec)
 
     def _of(self, prefix: str) -> list[tuple[str, str]]:
         return [(name, path) for name, path in self._columns.items() if path.startswith(prefix)]

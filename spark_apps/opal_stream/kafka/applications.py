@@ -32,12 +32,17 @@ def check_stream(name: str) -> str:
     return name
 
 
+def parse_application(name: str) -> Application | None:
+    """None for a name that no stream from Kafka has."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    return Application(
+        stream=match["stream"], partition=Partition(topic=match["topic"], number=int(match["partition"])), topic_id=match["id"]
+    )
+
+
 def known_positions(positions: Mapping[str, int], stream: str | None = None) -> dict[Application, int]:
     """Those of streams from Kafka, or of one of them."""
-    found = {}
-    for name, position in positions.items():
-        match = _NAME.fullmatch(name)
-        if match is not None and stream in (None, match["stream"]):
-            partition = Partition(topic=match["topic"], number=int(match["partition"]))
-            found[Application(stream=match["stream"], partition=partition, topic_id=match["id"])] = position
-    return found
+    found = {parse_application(name): position for name, position in positions.items()}
+    return {one: position for one, position in found.items() if one is not None and stream in (None, one.stream)}

@@ -13,3 +13,15 @@ class Taken:
     bytes: int = 0
     oldest_ms: int = -1
     newest_ms: int = -1
+
+    def joined(self, after: "Taken") -> "Taken":
+        """With what comes after it."""
+        moments = [moment for moment in (self.oldest_ms, after.oldest_ms) if moment >= 0]
+        return Taken(
+            low=self.low,
+            high=after.high,
+            records=self.records + after.records,
+            bytes=self.bytes + after.bytes,
+            oldest_ms=min(moments, default=-1),
+            newest_ms=max(self.newest_ms, after.newest_ms),
+        )

@@ -25,13 +25,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushEvents:
-    """What a flush did."""
+    """What a flush did: a commit ("flush"), or a file for the committer ("gathered")."""
 
     taken: Mapping[Partition, Taken]
     version: int | None
     took_s: float
     bad: int
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    event: str = "flush"
 
 
 class Sink(Protocol):
@@ -86,7 +87,7 @@ class Tracker:
         now_ms = time.time_ns() // 1_000_000
         at = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
         events = [
-            {"event": "flush", "at": at, **self._who, "topic": partition.topic, "partition": partition.number}
+            {"event": flush.event, "at": at, **self._who, "topic": partition.topic, "partition": partition.number}
             | {"topic_id": flush.topic_ids.get(partition.topic, ""), **self._odd(partition, taken)}
             | {"low": taken.low, "high": taken.high, "records": taken.records, "bytes": taken.bytes, "version": flush.version}
             | {"latency_ms": now_ms - taken.oldest_ms if taken.oldest_ms >= 0 else None, "commit_ms": round(flush.took_s * 1000, 1)}

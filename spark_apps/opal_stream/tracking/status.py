@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from opal_lake.errors import NotFoundError
 from opal_lake.table import Table
+from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.applications import Application, known_positions
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition, Reach, Topics, reach_of
@@ -23,6 +24,7 @@ class PartitionStatus:
     """Of one partition. Without Kafka there is no end and no lag; `rate` is messages a second over the last minute of commits.
 
     `waiting_s` is the age of the next message by its own timestamp; it and `has_moved` are None if nobody asked or nothing waits.
+    `gathered` offsets behind the position lie in files that no commit holds yet; the lag counts them.
     """
 
     stream: str
@@ -38,13 +40,16 @@ class PartitionStatus:
     lost: int = 0
     waiting_s: float | None = None
     has_moved: bool | None = None
+    gathered: int = 0
 
 
 def read_status(
     table: Table, connection: Connection | None, *, window_s: float = 60.0, stall_s: float | None = None
 ) -> list[PartitionStatus]:
-    """One entry for each position that the table has of a stream, by name. With `stall_s`, which of them have moved for so long."""
-    known = known_positions(table.log.head().positions)
+    """One entry for each position that the table has of a stream or is to get, by name. With `stall_s`, which have moved for so long."""
+    listing, head = GatheredFolder(table.storage, table.log.head().root.table_id).look(), table.log.head()
+    known = known_positions(head.positions) | listing.begins(head.positions)
+    ends_gathered = listing.ends(head.positions)
     rates, moments = _rates(table, window_s)
     ends, ids = _ends(connection, known) if connection is not None else ({}, {})
     waiting = _waiting(connection, known, ends, ids) if connection is not None and stall_s is not None else {}
@@ -64,11 +69,12 @@ def read_status(
                 lag=max(0, reach.high - position) if reach else None,
                 rate=rates.get(name, 0.0),
                 committed=moments.get(name),
-                note=_note(position, reach, is_current=is_current),
+                note="; ".join(filter(None, (_note(position, reach, is_current=is_current), listing.note(application, head.positions)))),
                 topic_id=application.topic_id,
                 lost=max(0, reach.low - position) if reach else 0,
                 waiting_s=waiting.get(application),
                 has_moved=before.get(name) != position if application in waiting else None,
+                gathered=ends_gathered.get(name, position) - position,
             )
         )
     return entries

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
 from tests.fixtures_kafka import Kafka, kafka_broker
 from tests.opal_stream.orders import new_table, read
-from tests.opal_stream.test_kills import PARTITIONS, SEED, Shop
+from tests.opal_stream.shop import PARTITIONS, SEED, Shop, check_shop
 
 TURNS = int(os.environ.get("OPAL_STREAM_KILLS", "4"))
 START_S = 60
@@ -55,9 +54,4 @@ def test_each_record_is_once_in_the_table_whoever_reads_and_is_killed(tmp_path: 
         last = [sys.executable, "-m", "opal_lake.cli", "stream", table.uri, "--bootstrap-servers", broker.servers, "--topic", "orders"]
         subprocess.run([*last, "--until-empty", "--spark"], check=True, capture_output=True)
         assert read(table, broker, "orders").flushes == 0, "nothing was left to a stream without Spark"
-    positions = [position for _, position in sorted(table.snapshot_at().positions.items())]
-    assert positions == shop.counts
-    assert table.snapshot_at().root.rows == sum(shop.counts)  # none twice, none lost
-    rows = {row["id"]: row["name"] for row in table.read(columns=["id", "name"]).to_pylist()}
-    assert rows == {key: name for key, (name, _) in shop.model.items()}
-    assert check_table(table) == []
+    check_shop(shop, table)

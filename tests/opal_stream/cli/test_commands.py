@@ -58,6 +58,45 @@ def test_until_empty_then_status(kafka: Kafka, table: Table, tmp_path: Path, cap
     assert topic in capsys.readouterr().out
 
 
+def test_a_process_that_leaves_its_commits_to_another_one(
+    kafka: Kafka, table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, watched = new_topic(kafka), ["--tracking", str(tmp_path / "tracking")]
+    kafka.produce(topic, [order(1), order(2)])
+    words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--until-empty", "--commit", "gathered", *watched]
+    assert main(words) == OK
+    assert capsys.readouterr().out == f"gathered 2 messages; opal stream gather {table.uri} commits them\n"
+    assert main(["stream", "gather", table.uri, "--until-empty", "--json", *watched]) == OK
+    assert json.loads(capsys.readouterr().out) == {"table": table.uri, "records": 2, "bad": 0, "flushes": 1, "version": 1, "missing": 0}
+    [file] = (tmp_path / "tracking").iterdir()
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(event["event"], event["low"], event["high"], event["version"]) for event in events] == [
+        ("gathered", 0, 2, None),
+        ("flush", 0, 2, 1),
+    ]
+    for refused in ([*words, "--start-timestamp", "1", "--end-timestamp", "2"], [*words, "--spark"]):
+        assert main(refused) == INPUT
+        assert "leave out --commit gathered" in capsys.readouterr().err
+
+
+def test_a_committer_goes_on_until_sigterm_and_commits_what_lies_there(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    process = subprocess.Popen([sys.executable, "-m", "opal_lake.cli", "stream", "gather", table.uri, "--json"], stdout=subprocess.PIPE)
+    try:
+        for number in range(3):
+            kafka.produce(topic, [order(number)])
+            main(["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--until-empty", "--commit", "gathered"])
+            until = time.monotonic() + 60
+            while number < 2 and ids(table) != [*range(number + 1)]:
+                assert time.monotonic() < until
+                time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, ids(table), json.loads(output)["records"]) == (OK, [0, 1, 2], 3)
+
+
 def test_status_of_a_topic_that_is_gone_says_so(kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1)])

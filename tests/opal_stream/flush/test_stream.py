@@ -11,8 +11,6 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from opal_lake.errors import CommitUnknownError, OpalError, StorageError
-from opal_lake.storage import Storage
-from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
 from opal_stream.errors import BadMessageError, GapError, TakenOverError, TopicChangedError, UnknownTopicError
@@ -22,6 +20,7 @@ from opal_stream.formats.decoder import FormatOptions
 from opal_stream.kafka.offsets import Policies
 from tests.fixtures_kafka import Kafka, Registry
 from tests.opal_stream.orders import ends, ids, new_stream, new_table, new_topic, order, read
+from tests.opal_stream.shaky import Shaky
 
 
 @pytest.fixture
@@ -198,23 +197,6 @@ def test_processes_may_share_a_topic_by_partitions(kafka: Kafka, table: Table) -
     assert (read(table, kafka, topic, partitions=(1,)).records, ids(table)) == (1, [0, 1, 2])
     with pytest.raises(UnknownTopicError, match="no partition 7"):
         read(table, kafka, topic, partitions=(1, 7))
-
-
-class Shaky(ForwardingStore):
-    """Fails some puts of commits, before or after they were done."""
-
-    def __init__(self, inner: Storage) -> None:
-        self.inner = inner
-        self.failures: list[str] = []
-
-    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
-        failure = self.failures.pop() if "/log/" in path and self.failures else ""
-        if failure == "before":
-            raise StorageError("the store is away")
-        done = self.inner.put_if_absent(path, data)
-        if failure == "after":
-            raise CommitUnknownError("nobody knows")
-        return done
 
 
 def test_a_store_that_fails_is_waited_for_and_what_has_landed_is_not_committed_again(kafka: Kafka, table: Table) -> None:

@@ -1,0 +1,206 @@
+"""The committer of a stream: what its processes gathered, by intervals, in one commit, each file once.
+
+A commit takes every partition from where the table stands to the end of a file, as a stream without gathering does: of two committers by
+mistake one is fenced off, looks again, and finds the files of the other committed. What cannot be committed holds back its own partition.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, zip_longest
+
+import pyarrow as pa
+
+from opal_lake.errors import FencedError, FormatError, InvalidInputError
+from opal_lake.job.job import JobResult
+from opal_lake.spec.positions import Advance
+from opal_lake.spec.table_spec import TableSpec
+from opal_lake.table import Table
+from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_stream.flush.options import Totals
+from opal_stream.flush.writer import PASSING, Patience
+from opal_stream.formats.rows import fitted
+from opal_stream.gathered.file import MEND, Header
+from opal_stream.gathered.folder import Chain, GatheredFolder, Listing
+from opal_stream.kafka.applications import Application, check_stream
+from opal_stream.kafka.taken import Taken
+from opal_stream.kafka.topics import Partition
+from opal_stream.tracking.events import FlushEvents, Tracker
+
+_LOOKS, _LONGEST_PAUSE_S = 4, 0.1  # the folder is listed so often in an interval
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitterOptions:
+    """Whose files, and how often; a commit reads no more files once it has so many bytes of rows."""
+
+    name: str = "main"
+    interval_s: float = 1.0
+    bytes: int = 64 << 20
+    until_empty: bool = False
+    give_up_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_stream(self.name)
+
+
+@dataclass(slots=True, kw_only=True)
+class Gathered:
+    """For one commit. Of a topic that was made anew, old and new partitions go into different ones."""
+
+    files: list[Header] = field(default_factory=list)
+    parts: list[pa.Table] = field(default_factory=list)
+    taken: dict[Partition, Taken] = field(default_factory=dict)
+    advances: dict[str, Advance] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+
+    def fits(self, header: Header) -> bool:
+        name, partition = str(header.application), header.application.partition
+        if name in self.advances:
+            return self.advances[name].end == header.low
+        return self.ids.get(partition.topic, header.application.topic_id) == header.application.topic_id
+
+    def add(self, header: Header, rows: pa.Table) -> None:
+        name, partition, new = str(header.application), header.application.partition, header.taken
+        self.files.append(header)
+        self.parts.append(rows)
+        self.ids[partition.topic] = header.application.topic_id
+        advance = self.advances.get(name, Advance(start=header.low, end=header.low, first=header.first))
+        self.advances[name] = replace(advance, end=header.high)
+        self.taken[partition] = self.taken[partition].joined(new) if partition in self.taken else replace(new)
+
+    def rows_for(self, spec: TableSpec) -> pa.Table:
+        return pa.concat_tables([fitted(part, spec) for part in self.parts])
+
+
+class Committer:
+    """One process, one table, one stream. `stop` may be called from a signal handler."""
+
+    def __init__(self, table: Table, options: CommitterOptions, tracker: Tracker | None = None) -> None:
+        self.table = table
+        self.options = options
+        self.totals = Totals()
+        self._tracker = tracker or Tracker()
+        self._head = table.log.head()
+        self._folder = GatheredFolder(table.storage, self._head.root.table_id)
+        self._loose: set[str] = set()
+        self._problems: dict[str, str] = {}
+        self._unsure: Gathered | None = None
+        self._one_by_one = 0
+        self._has_more = False
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Commit what lies there, and end."""
+        self._stopping = True
+
+    def run(self) -> Totals:
+        """Until it is stopped, or has committed what could be. Then what could not be is an error."""
+        patience: Patience | None = None
+        try:
+            while True:
+                is_last, began_s = self._stopping, time.monotonic()
+                try:
+                    files = self._turn()
+                    patience = None
+                except PASSING as error:
+                    patience = patience or Patience(give_up_s=self.options.give_up_s)
+                    patience.wait(error, lambda: None)
+                    continue
+                if self._has_more:
+                    continue
+                if is_last or (self.options.until_empty and not files):
+                    break
+                self._pause(began_s + self.options.interval_s / (1 if files else _LOOKS))
+        finally:
+            self._tracker.close()
+        if self.options.until_empty and self._problems:
+            raise FormatError(f"not all could be committed that was gathered: {'; '.join(self._problems.values())}")
+        return self.totals
+
+    def _pause(self, until_s: float) -> None:
+        while not self._stopping and not self.options.until_empty and (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, _LONGEST_PAUSE_S))
+
+    def _turn(self) -> int:
+        """One look, and at most one commit; how many files it has."""
+        listing = self._folder.look()
+        self._head = self.table.log.refresh(self._head)
+        positions = self._head.positions
+        if self._unsure is not None and all(positions.get(name) == advance.end for name, advance in self._unsure.advances.items()):
+            self._count(self._unsure, JobResult(operation="ingest", table=self.table.uri), 0.0)
+        self._unsure = None
+        self._folder.delete(listing.passed(positions))
+        gathered = self._read(listing)
+        self._tell(listing)
+        if gathered.files:
+            self._commit(gathered)
+        return len(gathered.files)
+
+    def _chains(self, listing: Listing) -> dict[Application, Chain]:
+        own = [application for application in listing.headers if application.stream == self.options.name]
+        return {application: listing.chain(application, self._head.positions.get(str(application))) for application in own}
+
+    def _read(self, listing: Listing) -> Gathered:
+        """The first files of each partition, then the second ones, until they are enough for a commit."""
+        ranks = zip_longest(*(chain.files for chain in self._chains(listing).values()))
+        files = [header for rank in ranks for header in rank if header is not None]
+        sizes = accumulate((header.plain_size for header in files), initial=0)
+        enough = 1 if self._one_by_one else max(1, sum(size < self.options.bytes for size in sizes))
+        self._has_more = enough < len(files)
+        gathered, blocked = Gathered(), set[Application]()
+        for header, rows in self._folder.read_rows(files[:enough], self._head.spec):
+            if header.application in blocked or rows is None or not gathered.fits(header):
+                blocked.add(header.application)
+                self._has_more = True
+            else:
+                gathered.add(header, rows)
+        return gathered
+
+    def _tell(self, listing: Listing) -> None:
+        """Once of each. A listing takes time: a file is behind a gap only if the next listing says so, too."""
+        loose = {chain.loose[0].path: chain for chain in self._chains(listing).values() if chain.loose}
+        self._has_more |= not loose.keys() <= self._loose
+        problems = dict(listing.damaged)
+        problems |= {path: _loose_text(chain) for path, chain in loose.items() if path in self._loose}
+        for path in sorted(problems.keys() - self._problems.keys()):
+            logger.warning("%s", problems[path])
+        self._loose, self._problems = set(loose), problems
+
+    def _commit(self, gathered: Gathered) -> None:
+        began_s, files = time.monotonic(), gathered.files
+        options = IngestOptions(positions=gathered.advances, metadata="inline", on_bad_rows="quarantine")
+        self._one_by_one = max(0, self._one_by_one - 1)
+        try:
+            result = ingest(self.table, lambda spec, _: gathered.rows_for(spec), options)
+        except FencedError as error:
+            logger.warning("another committer was faster, and this one looks again: %s", error)
+            return
+        except PASSING:  # it may have landed
+            self._unsure = gathered
+            raise
+        except InvalidInputError as error:  # of one file, which is looked for
+            self._has_more, self._one_by_one = True, len(files) if len(files) > 1 else 0
+            if not self._one_by_one:
+                self._folder.refuse(files[0], f"its rows cannot go into the table: {error}")
+            return
+        self._folder.delete([header.path for header in files])
+        self._count(gathered, result, time.monotonic() - began_s)
+
+    def _count(self, gathered: Gathered, result: JobResult, took_s: float) -> None:
+        bad = result.counts.get("rejected", sum(header.bad for header in gathered.files))
+        self.totals.flushes += 1
+        self.totals.records += sum(taken.records for taken in gathered.taken.values())
+        self.totals.bad += bad
+        self.totals.version = result.version if result.version is not None else self.totals.version
+        events = FlushEvents(taken=gathered.taken, version=result.version, took_s=took_s, bad=bad, topic_ids=gathered.ids)
+        self._tracker.flushed(events)
+
+
+def _loose_text(chain: Chain) -> str:
+    header, reached = chain.loose[0], chain.bounds[-1] if chain.bounds else 0
+    return (
+        f"{header.path} begins at offset {header.low}, but the table, with the files before it, reaches {reached}: a file between is "
+        f"missing or damaged; {MEND}"
+    )

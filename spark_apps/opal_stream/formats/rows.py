@@ -1,0 +1,34 @@
+"""Rows as an ingest takes them: the table's columns, the mark of deletes, and notes of what is wrong with a row."""
+
+import pyarrow as pa
+
+from opal_lake.data.rejects import BAD, NOTES, ROW, SOURCE
+from opal_lake.spec.schema import DELETED, arrow_schema
+from opal_lake.spec.table_spec import TableSpec
+
+
+def row_schema(spec: TableSpec) -> pa.Schema:
+    deleted = [pa.field(DELETED, pa.bool_())] if spec.deletes is not None else []
+    return pa.schema([*arrow_schema(spec.schema), *deleted, *((name, pa.string()) for name in (SOURCE, BAD, ROW))])
+
+
+def fitted(rows: pa.Table, spec: TableSpec) -> pa.Table:
+    """With all of these columns: notes, and columns that the table got later, may be missing. ValueError for rows of another table."""
+    schema = row_schema(spec)
+    if strangers := sorted(set(rows.column_names) - set(schema.names)):
+        raise ValueError(f"the table has no column {strangers[0]!r}")
+    if len(set(rows.column_names)) < rows.num_columns:
+        raise ValueError("two of its columns have one name")
+    may_lack = {*NOTES, *(field.name for field in spec.schema.fields if spec.schema.is_added(field))}
+    columns = []
+    for field in schema:
+        if field.name in rows.column_names:
+            column = rows[field.name]
+            if column.type != field.type:
+                raise ValueError(f"its column {field.name!r} is a {column.type}, that of the table a {field.type}")
+        elif field.name in may_lack or not rows.num_rows:
+            column = pa.nulls(rows.num_rows, field.type)
+        else:
+            raise ValueError(f"it lacks column {field.name!r}")
+        columns.append(column)
+    return pa.table(columns, schema=schema)

@@ -1,0 +1,135 @@
+"""A gathered file: the rows of some offsets of one partition, decoded, on their way into a commit (FORMAT, gathered rows)."""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from opal_lake import checked, layout
+from opal_lake.data.rejects import BAD
+from opal_lake.decoding import decoding
+from opal_lake.errors import FormatError
+from opal_lake.log.commit import canonical_json, seal, unseal
+from opal_lake.spec.table_spec import TableSpec
+from opal_stream.formats.rows import fitted
+from opal_stream.kafka.applications import Application, parse_application
+from opal_stream.kafka.taken import Taken
+
+HEADER_BYTES = 8 << 10  # which every header fits into
+MEND = "delete it and start its stream again, which then reads these messages once more"
+_FORMAT, _MOST_INFLATED, _MOST_BYTES = 1, 256, 1 << 31  # LZ4 makes 255 bytes of one at most
+_WHAT = "gathered rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a file holds, and of whom. `first` may begin where the table knows no position; `bad` of the rows are to be put aside."""
+
+    table_id: str
+    application: Application
+    writer: str
+    taken: Taken
+    first: bool
+    bad: int = 0
+    size: int = 0
+    plain_size: int = 0
+    crc32: int = 0
+
+    @property
+    def low(self) -> int:
+        return self.taken.low
+
+    @property
+    def high(self) -> int:
+        return self.taken.high
+
+    @property
+    def path(self) -> str:
+        return layout.gathered_path(str(self.application), self.low)
+
+
+def encode_gathered(header: Header, rows: pa.Table) -> bytes:
+    """The header on a line of its own, then the rows."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows.combine_chunks())
+    plain = sink.getvalue()
+    body = pa.Codec("lz4").compress(plain, asbytes=True)
+    header = replace(header, size=len(body), plain_size=plain.size, crc32=zlib.crc32(body), bad=len(rows) - rows[BAD].null_count)
+    return b"".join((seal(canonical_json(_to_json(header))), body))
+
+
+def decode_header(data: bytes, path: str, table_id: str) -> Header:
+    """Of the first bytes of a file, or all. FormatError, which names the file, if it is none of the place or of the table where it lies."""
+    line, end, _ = data[:HEADER_BYTES].partition(b"\n")
+    try:
+        body = unseal(line + end, path)
+    except FormatError:
+        raise FormatError(f"{path} is damaged, or no file of gathered rows; {MEND}") from None
+    with decoding(path, _WHAT, MEND):
+        header = _from_json(body)
+    if header.path != path.removeprefix("/") or header.table_id != table_id:
+        where = f"table {header.table_id}, from offset {header.low} of {header.application}"
+        raise FormatError(f"{path} does not belong here: it holds rows of {where}; {MEND}")
+    return header
+
+
+def decode_rows(data: bytes, path: str, header: Header, spec: TableSpec) -> pa.Table:
+    """The rows of a whole file, with the columns that the table has by now."""
+    body = memoryview(data)[data.index(b"\n") + 1 :]
+    if len(body) != header.size or zlib.crc32(body) != header.crc32:
+        raise FormatError(f"{path} is damaged: its rows are {len(body)} bytes, written were {header.size} with another checksum; {MEND}")
+    with decoding(path, _WHAT, MEND):
+        plain = pa.Codec("lz4").decompress(body, header.plain_size)
+        with pa.ipc.open_stream(plain) as stream:
+            rows = stream.read_all()
+        rows.validate(full=True)
+        return fitted(rows, spec)
+
+
+def _to_json(header: Header) -> dict[str, Any]:
+    taken = header.taken
+    return {
+        "format": _FORMAT,
+        "table_id": header.table_id,
+        "application": str(header.application),
+        "writer": header.writer,
+        "first": header.first,
+        "low": taken.low,
+        "high": taken.high,
+        "records": taken.records,
+        "bytes": taken.bytes,
+        "timestamps_ms": [taken.oldest_ms, taken.newest_ms],
+        "bad": header.bad,
+        "size": header.size,
+        "plain_size": header.plain_size,
+        "rows_crc32": header.crc32,
+    }
+
+
+def _from_json(body: Mapping[str, Any]) -> Header:
+    if body["format"] != _FORMAT:
+        raise ValueError(f"format {body['format']!r}; this version reads {_FORMAT}: upgrade airflow-provider-opal")
+    application = parse_application(checked.text(body["application"]))
+    low, high, size, plain_size = (checked.count(body[name]) for name in ("low", "high", "size", "plain_size"))
+    if application is None:
+        raise ValueError(f"{body['application']!r} is no partition of a stream")
+    if high <= low:
+        raise ValueError(f"it goes from offset {low} to {high}")
+    if size > _MOST_BYTES or plain_size > min(_MOST_BYTES, _MOST_INFLATED * (size + 1)):
+        raise ValueError(f"{size:,} bytes are said to hold {plain_size:,}")
+    oldest_ms, newest_ms = map(checked.word, checked.listed(body["timestamps_ms"]))
+    records, size_of_messages = checked.count(body["records"]), checked.count(body["bytes"])
+    return Header(
+        table_id=checked.plain_id(body["table_id"]),
+        application=application,
+        writer=checked.plain_id(body["writer"]),
+        taken=Taken(low=low, high=high, records=records, bytes=size_of_messages, oldest_ms=oldest_ms, newest_ms=newest_ms),
+        first=checked.flag(body["first"]),
+        bad=checked.count(body["bad"]),
+        size=size,
+        plain_size=plain_size,
+        crc32=checked.crc(body["rows_crc32"]),
+    )

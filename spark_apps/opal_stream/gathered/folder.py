@@ -1,0 +1,149 @@
+"""The gathered files of a table, and the chain that those of a partition make.
+
+It begins where the table stands, and each of its files begins where the one before it ends.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from opal_lake import layout
+from opal_lake.errors import FormatError, NotFoundError, count_text
+from opal_lake.spec.table_spec import TableSpec
+from opal_lake.storage.protocol import READERS, Storage
+from opal_stream.gathered.file import HEADER_BYTES, MEND, Header, decode_header, decode_rows, encode_gathered
+from opal_stream.kafka.applications import Application
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Files in the order in which they are to be committed, and those behind them that nothing leads to."""
+
+    position: int | None
+    files: Sequence[Header]
+    loose: Sequence[Header]
+
+    @property
+    def bounds(self) -> list[int]:
+        """Where the table stands before, between and after the files."""
+        return [*([] if self.position is None else [self.position]), *(header.high for header in self.files)]
+
+
+def follow(headers: Sequence[Header], position: int | None) -> Chain:
+    """Of one partition, by offset. Where the table has no position, the first file that may begin there does."""
+    files: list[Header] = []
+    loose: list[Header] = []
+    at = position
+    for header in headers:
+        if header.low == at or (at is None and header.first):
+            files.append(header)
+            at = header.high
+        elif at is None or header.low > at:
+            loose.append(header)
+    return Chain(position=position, files=files, loose=loose)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What lay in the folder: files of each partition by offset, and files that are none, with what is wrong."""
+
+    paths: Sequence[str] = ()
+    headers: Mapping[Application, Sequence[Header]] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)
+
+    def chain(self, application: Application, position: int | None) -> Chain:
+        return follow(self.headers.get(application, ()), position)
+
+    def ends(self, positions: Mapping[str, int]) -> dict[str, int]:
+        """How far the table will stand when everything that lies here is committed; not less than its position."""
+        found = dict(positions)
+        for application in self.headers:
+            name = str(application)
+            if bounds := self.chain(application, positions.get(name)).bounds:
+                found[name] = bounds[-1]
+        return found
+
+    def begins(self, positions: Mapping[str, int]) -> dict[Application, int]:
+        """Of partitions of which nothing is committed yet: where their first file begins."""
+        return {application: headers[0].low for application, headers in self.headers.items() if str(application) not in positions}
+
+    def note(self, application: Application, positions: Mapping[str, int]) -> str:
+        """What holds a partition back."""
+        folder, name = layout.gathered_folder(str(application)), str(application)
+        count = len(self.chain(application, positions.get(name)).loose) + sum(path.startswith(folder) for path in self.damaged)
+        return f"{count_text(count, 'gathered file')} cannot be committed" if count else ""
+
+    def passed(self, positions: Mapping[str, int]) -> list[str]:
+        """Files that begin before the position: their rows are committed, and nothing can lead to them any more."""
+        folders = {layout.gathered_folder(name): position for name, position in positions.items()}
+        places = {path: layout.gathered_place(path) for path in self.paths}
+        return [path for path, place in places.items() if place is not None and place[1] < folders.get(place[0], 0)]
+
+
+class GatheredFolder:
+    """Reads and writes the files of one table. Headers are read once."""
+
+    def __init__(self, storage: Storage, table_id: str) -> None:
+        self._storage = storage
+        self._table_id = table_id
+        self._known: dict[str, Header | str] = {}
+
+    def look(self) -> Listing:
+        """List it. Who wants to know what is not committed asks for the table's head after that, never before.
+
+        Otherwise a file that is committed and deleted in between would be in neither.
+        """
+        paths = [entry.path for entry in self._storage.list(layout.GATHERED)]
+        self._known = {path: known for path in paths if (known := self._known.get(path)) is not None}
+        with ThreadPoolExecutor(READERS) as pool:
+            new = [path for path in paths if path not in self._known]
+            self._known |= {path: found for path, found in zip(new, pool.map(self._read_header, new), strict=True) if found is not None}
+        headers: dict[Application, list[Header]] = {}
+        for path in paths:
+            if isinstance(known := self._known.get(path), Header):
+                headers.setdefault(known.application, []).append(known)
+        damaged = {path: known for path, known in self._known.items() if isinstance(known, str)}
+        return Listing(paths=paths, headers=headers, damaged=damaged)
+
+    def put(self, header: Header, rows: pa.Table) -> bool:
+        """False if a file begins there already."""
+        return self._storage.put_if_absent(header.path, encode_gathered(header, rows))
+
+    def read_header(self, path: str) -> Header:
+        return decode_header(self._storage.get(path, 0, HEADER_BYTES), path, self._table_id)
+
+    def read_rows(self, headers: Sequence[Header], spec: TableSpec) -> list[tuple[Header, pa.Table | None]]:
+        """Of each file; None for one that is gone, or is damaged, which `look` then says of it."""
+        with ThreadPoolExecutor(READERS) as pool:
+            return list(zip(headers, pool.map(lambda header: self._read_rows(header, spec), headers), strict=True))
+
+    def refuse(self, header: Header, why: str) -> None:
+        """From now on `look` says that it is damaged."""
+        self._known[header.path] = f"{header.path}: {why}"
+
+    def delete(self, paths: Sequence[str]) -> None:
+        self._storage.delete(paths)
+
+    def _read_header(self, path: str) -> Header | str | None:
+        if layout.gathered_place(path) is None:
+            return f"{path} has a name that no file of gathered rows has; delete it"
+        try:
+            return self.read_header(path)
+        except NotFoundError:
+            return None
+        except FormatError as error:
+            return str(error)
+
+    def _read_rows(self, header: Header, spec: TableSpec) -> pa.Table | None:
+        try:
+            data = self._storage.get(header.path, 0, HEADER_BYTES + header.size + 1)
+            if decode_header(data, header.path, self._table_id) != header:
+                raise FormatError(f"{header.path} has changed since it was listed; {MEND}")
+            return decode_rows(data, header.path, header, spec)
+        except NotFoundError:
+            return None
+        except FormatError as error:
+            self._known[header.path] = str(error)
+            return None

@@ -1,0 +1,305 @@
+"""Flushes that one committer registers: the same rows and positions as by commits of their own, whoever dies or comes twice."""
+
+import json
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import TopicPartition
+
+from opal_lake import layout
+from opal_lake.errors import CommitUnknownError, FormatError, StorageError
+from opal_lake.inspect.check import check_table
+from opal_lake.log.commit import seal
+from opal_lake.spec.table_spec import TableLayout
+from opal_lake.storage.open import open_storage
+from opal_lake.table import Table, table_on
+from opal_lake.write import ingest_task
+from opal_stream.errors import BadMessageError, TakenOverError
+from opal_stream.flush.buffer import FlushLimits
+from opal_stream.flush.committer import Committer, CommitterOptions
+from opal_stream.formats.decoder import FormatOptions
+from opal_stream.gathered.folder import GatheredFolder
+from opal_stream.kafka.connection import Connection
+from opal_stream.kafka.offsets import Policies
+from opal_stream.tracking.status import read_status
+from tests.fixtures_kafka import Kafka
+from tests.opal_stream.orders import LAYOUT, SCHEMA, ends, gather, gathered, ids, new_stream, new_table, new_topic, order, read
+from tests.opal_stream.shaky import Shaky
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return new_table(tmp_path)
+
+
+def publish(table: Table, kafka: Kafka, topic: str, **options: Any) -> int:
+    return read(table, kafka, topic, commit="gathered", **options).records
+
+
+def test_many_flushes_are_one_commit_with_the_rows_and_positions_of_direct_ones(kafka: Kafka, table: Table) -> None:
+    topic, before = new_topic(kafka, 2), table.log.head().version
+    for turn in range(3):
+        for partition in (0, 1):
+            kafka.produce(topic, [order(10 * partition + n, turn, name=f"t{turn}") for n in range(3)], partition=partition)
+        assert publish(table, kafka, topic, partitions=[0]) + publish(table, kafka, topic, partitions=[1]) == 6
+    kafka.produce(topic, [order(0, 9, op="D")])
+    assert (publish(table, kafka, topic), publish(table, kafka, topic)) == (1, 0)
+    assert (table.log.head().version, ids(table), len(gathered(table)), ends(table)) == (before, [], 7, [])
+    totals = gather(table)
+    assert (totals.records, totals.flushes, totals.version, ends(table)) == (19, 1, before + 1, [10, 9])
+    assert (ids(table), gathered(table), check_table(table)) == ([1, 2, 10, 11, 12], [], [])
+    assert {row["name"] for row in table.read(columns=["name"]).to_pylist()} == {"t2"}
+    assert (gather(table).flushes, read(table, kafka, topic).records, table.log.head().version) == (0, 0, before + 1)
+
+
+def test_a_start_goes_on_behind_what_is_gathered_and_both_ways_take_turns(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1)])
+    publish(table, kafka, topic)
+    kafka.produce(topic, [order(2)])
+    assert (publish(table, kafka, topic), gather(table).records) == (1, 2)
+    kafka.produce(topic, [order(3)])
+    publish(table, kafka, topic)
+    assert read(table, kafka, topic).records == 1  # the direct way asks the table alone
+    assert (ids(table), len(gathered(table))) == ([1, 2, 3], 1)
+    kafka.produce(topic, [order(4)])
+    assert (publish(table, kafka, topic), gather(table).records) == (1, 1)
+    assert (ids(table), ends(table), gathered(table)) == ([1, 2, 3, 4], [4], [])
+
+
+def test_of_two_processes_for_one_partition_one_goes_on_before_a_commit_and_after(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    for commits in (False, True):
+        kafka.produce(topic, [order(1)])
+        first, second = (new_stream(table, kafka, topic, commit="gathered", until_empty=False) for _ in range(2))
+        for stream in (first, second):
+            stream._begin()
+        while not (first._buffer.rows and second._buffer.rows):
+            for stream in (first, second):
+                stream._take(stream._source.fetch(0.1))
+        first._flush()
+        if commits:
+            gather(table)
+        kafka.produce(topic, [order(2)])
+        while second._buffer.rows < 2:
+            second._take(second._source.fetch(0.1))
+        with pytest.raises(TakenOverError, match=rf"{topic}/0: another process reads it for this table"):
+            second._flush()
+        for stream in (first, second):
+            stream._source.close()
+        publish(table, kafka, topic)
+        gather(table)
+    assert (ends(table), table.snapshot_at().root.rows, gathered(table)) == ([4], 4, [])
+
+
+def test_two_committers_by_mistake_commit_each_file_once(kafka: Kafka, table: Table) -> None:
+    topic, batches = new_topic(kafka, 3), 6
+    committers = [Committer(Table.open(table.uri), CommitterOptions(interval_s=0.01)) for _ in range(2)]
+    threads = [threading.Thread(target=committer.run) for committer in committers]
+    for thread in threads:
+        thread.start()
+    for batch in range(batches):
+        for partition in range(3):
+            kafka.produce(topic, [order(100 * partition + n, batch) for n in range(20)], partition=partition)
+        publish(table, kafka, topic, limits=FlushLimits(interval_s=60, rows=15))
+    for committer in committers:
+        committer.stop()
+    for thread in threads:
+        thread.join(60)
+    gather(table)
+    assert ends(table) == [20 * batches] * 3
+    assert (table.snapshot_at().root.rows, len(ids(table)), gathered(table)) == (60 * batches, 60, [])
+
+
+def test_a_commit_has_no_more_than_its_bytes_and_the_rest_comes_at_once(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 2)
+    for turn in range(4):
+        for partition in (0, 1):
+            kafka.produce(topic, [order(n, turn, name="x" * 2000) for n in range(20)], partition=partition)
+        publish(table, kafka, topic)
+    totals = gather(table, bytes=100_000)
+    assert (totals.flushes, totals.records, ends(table)) == (3, 160, [80, 80])  # 40 kB each, so three files a commit
+
+
+def test_a_store_that_fails_or_does_not_answer_is_tried_again_and_what_has_landed_is_known(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(n) for n in range(5)])
+    store = Shaky(open_storage(table.uri), layout.GATHERED)
+    store.failures = ["after", "before"]
+    publish(table_on(store), kafka, topic, limits=FlushLimits(interval_s=60))
+    assert (store.failures, len(gathered(table))) == ([], 1)
+    store = Shaky(open_storage(table.uri))
+    store.failures = ["after", "before"]
+    totals = gather(table_on(store))
+    assert (store.failures, totals.records, totals.flushes, ids(table), gathered(table)) == ([], 5, 1, [0, 1, 2, 3, 4], [])
+    kafka.produce(topic, [order(7)])
+    publish(table, kafka, topic)
+    store.failures = ["before"] * 100
+    with pytest.raises((StorageError, CommitUnknownError)):
+        gather(table_on(store), give_up_s=0.5)
+    assert (ends(table), len(gathered(table))) == ([5], 1)
+
+
+def test_bad_messages_stop_the_process_or_are_put_aside_by_the_committer(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1), order(2), b"nope", order(3)])
+    with pytest.raises(BadMessageError, match=rf"{topic}/0@2: the message is no JSON object"):
+        publish(table, kafka, topic)
+    assert (gather(table).records, ids(table), ends(table)) == (2, [1, 2], [2])
+    stream = new_stream(table, kafka, topic, on_bad_message="quarantine", commit="gathered")
+    assert stream.run().bad == gather(table).bad == 1
+    assert (ids(table), ends(table)) == ([1, 2, 3], [4])
+    [rejected] = [row for path in Path(table.uri).rglob("_opal/rejected/*") for row in pq.read_table(path).to_pylist()]
+    assert rejected == {"reason": "the message is no JSON object", "source": f"{topic}/0@2", "row": "nope"}
+
+
+def test_what_an_ingest_would_refuse_stops_the_process_that_reads_it(kafka: Kafka, tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+    table, topic = Table.create(str(tmp_path / "t"), schema, TableLayout(keys=["id"], delta="at")), new_topic(kafka)
+    kafka.produce(topic, [{"id": "x" * (1 << 20), "at": 1}])
+    with pytest.raises(BadMessageError, match="key is longer than"):
+        publish(table, kafka, topic)
+    assert gathered(table) == []
+    assert publish(table, kafka, topic, on_bad_message="quarantine") == 1
+    assert (gather(table).bad, ends(table)) == (1, [1])
+
+
+def test_columns_that_messages_bring_are_there_for_older_files_too(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1)])
+    publish(table, kafka, topic)
+    kafka.produce(topic, [order(2, gift="ribbon")])
+    publish(table, kafka, topic, formats=FormatOptions(on_new_columns="add"))
+    assert (len(gathered(table)), gather(table).records) == (2, 2)
+    assert table.read(columns=["id", "gift"]).sort_by("id").to_pylist() == [{"id": 1, "gift": None}, {"id": 2, "gift": "ribbon"}]
+
+
+def test_marks_of_transactions_move_the_position_and_a_gap_is_passed_over(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    producer = kafka.producer(transactional_id=topic)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, json.dumps(order(1)).encode(), partition=0)
+    producer.commit_transaction(30)
+    publish(table, kafka, topic)
+    kafka.produce(topic, [order(n) for n in range(2, 8)])
+    admin = kafka.admin  # its answers end with it
+    [deleted] = admin.delete_records([TopicPartition(topic, 0, 5)]).values()
+    deleted.result(30)
+    stream = new_stream(table, kafka, topic, policies=Policies(on_gap="continue"), commit="gathered")
+    assert (stream.run().missing, gather(table).records) == (3, 4)
+    assert (ids(table), ends(table)) == ([1, 5, 6, 7], [8])
+
+
+@pytest.fixture
+def damaged(kafka: Kafka, table: Table) -> tuple[str, list[Path]]:
+    """A topic of two partitions with three files each."""
+    topic = new_topic(kafka, 2)
+    for turn in range(3):
+        for partition in (0, 1):
+            kafka.produce(topic, [order(10 * partition + turn)], partition=partition)
+        publish(table, kafka, topic)
+    return topic, sorted(Path(table.uri).rglob("_opal/gathered/*/*.rows"))
+
+
+def _resealed(data: bytes, old: bytes, new: bytes) -> bytes:
+    line, _, rows = data.partition(b"\n")
+    return seal(line.partition(b'"commit":')[2][:-1].replace(old, new)) + rows
+
+
+@pytest.mark.parametrize("how", ["garbage", "cut", "flipped", "empty", "moved", "of another table"])
+def test_a_damaged_file_is_named_and_holds_back_its_own_partition(
+    kafka: Kafka, table: Table, tmp_path: Path, damaged: tuple[str, list[Path]], how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, files = damaged
+    data = files[1].read_bytes()
+    (tmp_path / "other").mkdir()
+    own_id, other_id = (one.log.head().root.table_id.encode() for one in (table, new_table(tmp_path / "other")))
+    bodies = {"garbage": b"\x00" * 300, "cut": data[:-1], "flipped": data[:-9] + bytes([data[-9] ^ 1]) + data[-8:], "empty": b""}
+    bodies |= {"moved": files[2].read_bytes(), "of another table": _resealed(data, own_id, other_id)}
+    files[1].write_bytes(bodies[how])
+    (files[0].parent / "stranger").write_bytes(b"?")
+    with caplog.at_level(logging.WARNING), pytest.raises(FormatError, match=f"{files[1].name}.*delete it") as failure:
+        gather(table)
+    assert "stranger has a name that no file of gathered rows has" in str(failure.value)
+    assert f"{files[2].name} begins at offset 2, but the table, with the files before it, reaches 1" in str(failure.value)
+    assert (ends(table), ids(table)) == ([1, 3], [0, 10, 11, 12])
+    assert len(caplog.records) == 3
+    for path in (files[1], files[0].parent / "stranger"):
+        path.unlink()
+    assert (publish(table, kafka, topic), gather(table).records) == (2, 2)
+    assert (ids(table), ends(table), gathered(table)) == ([0, 1, 2, 10, 11, 12], [3, 3], [])
+
+
+def test_rows_that_do_not_fit_the_table_are_refused(kafka: Kafka, table: Table, damaged: tuple[str, list[Path]]) -> None:
+    head = table.log.head()
+    folder = GatheredFolder(table.storage, head.root.table_id)
+    path = damaged[1][0].relative_to(table.uri).as_posix()
+    header = folder.read_header(path)
+    [(_, rows)] = folder.read_rows([header], head.spec)
+    assert rows is not None
+    for wrong, reason in (
+        (rows.drop_columns(["name"]), "it lacks column 'name'"),
+        (rows.append_column("more", pa.array([1])), "the table has no column 'more'"),
+        (rows.set_column(0, "id", pa.array(["1"])), "its column 'id' is a string, that of the table a int64"),
+    ):
+        damaged[1][0].unlink()
+        assert folder.put(header, wrong)
+        with pytest.raises(FormatError, match=reason):
+            gather(table)
+
+
+def test_retention_keeps_what_is_not_committed_and_deletes_what_is(kafka: Kafka, table: Table, damaged: tuple[str, list[Path]]) -> None:
+    files = damaged[1]
+    kept = {path: path.read_bytes() for path in files}
+
+    def retain() -> int:
+        return table.retain(window="0s", grace="0s").counts.get("gathered_files", 0)
+
+    assert (retain(), len(gathered(table)), check_table(table)) == (0, 6, [])
+    gather(table)
+    for path, data in kept.items():  # as of a committer that died before it deleted them
+        path.write_bytes(data)
+    (files[0].parent / "stranger").write_bytes(b"?")
+    assert (retain(), gathered(table)) == (6, ["stranger"])
+
+
+def test_a_table_on_s3(kafka: Kafka, s3_options: dict[str, str]) -> None:
+    table, topic = Table.create("s3://lake/gathered", SCHEMA, LAYOUT, options=s3_options), new_topic(kafka, 2)
+    for partition in (0, 1):
+        kafka.produce(topic, [order(10 * partition + n) for n in range(3)], partition=partition)
+    assert publish(table, kafka, topic, partitions=[1]) + publish(table, kafka, topic) == 6
+    assert [row.gathered for row in read_status(table, None)] == [3, 3]
+    assert (gather(table).records, ids(table), ends(table)) == (6, [0, 1, 2, 10, 11, 12], [3, 3])
+    assert ([*table.storage.list(layout.GATHERED)], read(table, kafka, topic).flushes) == ([], 0)
+
+
+def test_the_status_counts_what_is_gathered_as_lag(kafka: Kafka, table: Table, damaged: tuple[str, list[Path]]) -> None:
+    topic, files = damaged
+    connection = Connection(bootstrap_servers=kafka.servers)
+
+    def status() -> list[tuple[int, int | None, int, str]]:
+        return [(row.position, row.lag, row.gathered, row.note) for row in read_status(table, connection) if row.topic == topic]
+
+    assert status() == [(0, 3, 3, ""), (0, 3, 3, "")]
+    files[4].write_bytes(b"")
+    with pytest.raises(FormatError):
+        gather(table)
+    assert status() == [(3, 0, 0, ""), (1, 2, 0, "2 gathered files cannot be committed")]
+
+
+def test_a_file_that_an_ingest_refuses_is_found_among_the_others(kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout_by_name = TableLayout(keys=["id"], delta="at", deletes="op = 'D'", partition_by=["name"])
+    table, topic = Table.create(str(tmp_path / "t"), SCHEMA, layout_by_name), new_topic(kafka, 3)
+    for partition, names in ((0, 2), (1, 6), (2, 3)):
+        kafka.produce(topic, [order(10 * partition + n, name=f"n{n}") for n in range(names)], partition=partition)
+    publish(table, kafka, topic)
+    monkeypatch.setattr(ingest_task, "FILES_A_TASK", 4)
+    with pytest.raises(FormatError, match=f"{topic}.*1/0+.rows: its rows cannot go into the table: one task would write more than 4 files"):
+        gather(table)
+    assert ids(table) == [0, 1, 20, 21, 22]
