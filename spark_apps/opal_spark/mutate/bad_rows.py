@@ -58,4 +58,4 @@ def _place(row: Row, files: Sequence[Readable], options: Mapping[str, str]) -> s
 
 def _has_lines(file: Readable) -> bool:
     """And not too many to look for one."""
-    return not file.increment.name.endswith((".parquet", ".orc")) and file.increment.size <= _MOST_BYTES
+    return not file.increment.name.endswith((".parquet", ".orc", ".avro")) and file.increment.size <= _MOST_BYTES

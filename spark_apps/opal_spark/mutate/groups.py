@@ -9,6 +9,7 @@ from opal_lake.job.source import format_of
 from opal_lake.mutate.increments import Increment
 from opal_lake.mutate.mutation import Work
 from opal_lake.storage import Storage
+from opal_spark.mutate.avro_files import schema_text
 from opal_spark.mutate.record import Record, unknown_names
 from opal_spark.sources.text.csv_lines import cells_of, first_line, is_true
 
@@ -25,7 +26,9 @@ class Readable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """`names` of CSV are its cells, in their order; of other formats the files say them. `header` is the line that is no row."""
+    """`names` of CSV are its cells, in their order; of other formats the files say them. `header` is the line that is no row; of Avro
+    it is the files' own, with their schema.
+    """
 
     format: str
     names: tuple[str, ...]
@@ -67,7 +70,8 @@ def forms_of(files: Sequence[Readable], job: Mutate, record: Record, kind: str, 
             form = _csv_form(file, job, record, options, folders)
         else:
             is_deletes = file.increment.is_deletes(job.delete_prefix)
-            form = Form(format=kind, names=(), header=None, folders=tuple(folders.items()), is_deletes=is_deletes)
+            header = schema_text(file.storage, file.path) if kind == "avro" else None
+            form = Form(format=kind, names=(), header=header, folders=tuple(folders.items()), is_deletes=is_deletes)
         if form is not None:
             forms.setdefault(form, []).append(file)
     return forms

@@ -16,7 +16,10 @@ from opal_lake.mutate.mutation import open_place
 from opal_lake.mutate.place import MasterFile
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
+from opal_spark.engine.columns import quoted
+from opal_spark.engine.packages import bring_avro
 from opal_spark.engine.session import few_listing_tasks, storage_options
+from opal_spark.mutate.avro_files import by_schema
 from opal_spark.mutate.csv_text import CORRUPT, open_quote, read_options
 from opal_spark.sources.text.csv_lines import cells_of, first_line, is_true
 
@@ -107,8 +110,26 @@ def _by_root(master: MasterFiles) -> Iterator[tuple[Storage, list[str]]]:
 
 
 def _load(spark: SparkSession, master: MasterFiles, schema: StructType | None) -> DataFrame:
-    parts = [_load_root(spark, master, storage, paths, schema) for storage, paths in _by_root(master)]
+    if master.format == "avro":
+        groups = [(storage, group) for storage, paths in _by_root(master) for group in by_schema(storage, paths).values()]
+        parts = [_load_avro(spark, master, storage, paths, schema) for storage, paths in groups]
+    else:
+        parts = [_load_root(spark, master, storage, paths, schema) for storage, paths in _by_root(master)]
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+def _load_avro(spark: SparkSession, master: MasterFiles, storage: Storage, paths: Sequence[str], schema: StructType | None) -> DataFrame:
+    """Of one schema. Avro has fewer types than Spark, whose reader does not bridge that."""
+    found = _load_root(spark, master, storage, paths[:1], None)
+    own = [field for field in found.schema if field.name not in master.partition_by]
+    if schema is None:
+        return found.select(*[F.col(quoted(field.name)) for field in own])
+    folders = [field for field in schema if field.name in master.partition_by]
+    rows = _load_root(spark, master, storage, paths, StructType([*own, *folders]))
+    present = [F.col(quoted(field.name)).cast(field.dataType).alias(field.name) for field in schema if field.name in rows.columns]
+    return rows.select(
+        *present, *[F.lit(None).cast(field.dataType).alias(field.name) for field in schema if field.name not in rows.columns]
+    )
 
 
 def _load_root(spark: SparkSession, master: MasterFiles, storage: Storage, paths: Sequence[str], schema: StructType | None) -> DataFrame:
@@ -117,7 +138,7 @@ def _load_root(spark: SparkSession, master: MasterFiles, storage: Storage, paths
         options |= read_options(master.csv)
     elif master.format == "json":
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    else:
+    elif master.format != "avro":
         options["mergeSchema"] = "true"
     reader = spark.read.format(master.format).options(**options)
     try:
@@ -138,5 +159,7 @@ def read_master(spark: SparkSession, uri: str, format: str | None = None, option
     csv = {"sep": ",", "header": "true", **{name.lower(): value for name, value in (options or {}).items()}}
     kind = format_named([file.path for file in files], format, "files of the master")
     master = MasterFiles(files=files, format=kind, options=stored, csv=csv)
+    if kind == "avro":
+        bring_avro(spark)
     rows = read_files(spark, master, found_schema(spark, master))
     return rows.drop(CORRUPT)

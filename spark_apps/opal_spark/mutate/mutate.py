@@ -19,6 +19,7 @@ from opal_lake.mutate.place import MasterFile
 from opal_lake.storage.spark_path import hadoop_uri
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.failures import observed_count, spark_errors
+from opal_spark.engine.packages import bring_avro
 from opal_spark.engine.session import parallelism, shuffles_of, storage_options
 from opal_spark.mutate import decisions as rules_of
 from opal_spark.mutate.bad_rows import put_aside, refuse, refuse_unclosed
@@ -58,6 +59,8 @@ class _Merge:
 
     def _merged(self, work: Work) -> Merged:
         master = self._master(work)
+        if "avro" in (master.format, self.job.output_format, increment_format(self.job, work)):
+            bring_avro(self.spark)
         record, files = self._record(work, master), readable_increments(work)
         csv = increment_options(self.job)
         forms = forms_of(files, self.job, record, increment_format(self.job, work), csv)

@@ -136,7 +136,7 @@ def _json(spark: SparkSession, form: Form, files: Sequence[Readable], record: Re
 
 
 def _columnar(spark: SparkSession, form: Form, files: Sequence[Readable], record: Record, options: Mapping[str, str]) -> DataFrame:
-    rows = _load(spark, form.format, files, None, {"mergeSchema": "true"})
+    rows = _load(spark, form.format, files, None, {} if form.format == "avro" else {"mergeSchema": "true"})
     names = [name for name in rows.columns if name not in (_URI, BLOCK, RANK)]
     given = [name for name in record.given.names if name not in dict(form.folders)]
     needed = record.ids if form.is_deletes else [name for name in given if name in record.fields.names]
