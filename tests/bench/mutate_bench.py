@@ -115,11 +115,12 @@ def _one_partition(spark: SparkSession, folder: Path, rows: int) -> None:
 
 
 def _skewed(spark: SparkSession, folder: Path, rows: int) -> None:
-    """Mutations of different records, as many of one, and four times as many: in a heap of 1 GB, into a master of a tenth of the rows."""
+    """Mutations of different records and of one, and four times as many, in a heap of 1 GB, into a master of a tenth of the rows."""
     number = rows // 10
     for name, ids, mutations in (
         ("of different records", F.col("id"), number),
         ("of one record", F.lit("k0"), number),
+        ("of different records", F.col("id"), 4 * number),
         ("of one record", F.lit("k0"), 4 * number),
     ):
         master, incr = str(folder / "master"), str(folder / "incr")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _DISCOVERY = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _SHUFFLE, _SHUFFLED_BYTES = "spark.sql.shuffle.partitions", 16 << 20
+_CHARSETS = "spark.sql.legacy.javaCharsets"
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _UNKNOWN_BYTES = 1 << 50  # Spark says 8 EB of a source that it knows nothing of
@@ -130,6 +131,21 @@ def shuffles_of(spark: "SparkSession", size: int) -> Iterator[None]:
     """
     with _setting(spark, _SHUFFLE, max(parallelism(spark), -(-size // _SHUFFLED_BYTES)), lowers=True):
         yield
+
+
+@contextmanager
+def java_charsets(spark: "SparkSession", *, needed: bool) -> Iterator[None]:
+    """Spark 4 reads and writes few encodings, but for this setting."""
+    before = spark.conf.get(_CHARSETS, None)
+    if needed:
+        spark.conf.set(_CHARSETS, "true")
+    try:
+        yield
+    finally:
+        if needed and before is not None:
+            spark.conf.set(_CHARSETS, before)
+        elif needed:
+            spark.conf.unset(_CHARSETS)
 
 
 @contextmanager

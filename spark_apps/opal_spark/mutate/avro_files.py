@@ -1,25 +1,12 @@
 """The fields of Avro files, by their headers: Spark takes those of one file for all that it reads together."""
 
 import io
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.storage import Storage
 
 _MAGIC = b"Obj\x01"
 _HEAD_BYTES = 1 << 16
-_AT_ONCE = 16
-
-
-def by_schema(storage: Storage, paths: Sequence[str]) -> dict[str, list[str]]:
-    """The files of each schema."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        schemas = list(pool.map(lambda path: schema_text(storage, path), paths))
-    found: dict[str, list[str]] = {}
-    for schema, path in zip(schemas, paths, strict=True):
-        found.setdefault(schema, []).append(path)
-    return found
 
 
 def schema_text(storage: Storage, path: str) -> str:

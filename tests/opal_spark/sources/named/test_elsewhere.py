@@ -22,7 +22,7 @@ def named(spark, put, base):
     rows = sorted((row.id, row.note, row.price, row.seq) for row in table.read().collect())
     assert rows == [(1, "newer", 6, 10), (3, "third", 7, 10)], rows
     put("more/x [1].csv", "id;note;price\\n3;by place;8\\n")
-    put("more/y.csv", "price;id;note\\n9;3;later\\n")
+    put("more/y.csv", "id;note;price\\n3;later;9\\n")
     table = OpalTable.create(spark, f"{base}/u", DDL, keys=["id"], delta="seq")
     table.ingest(Files([f"{base}/more/*.csv"], header=True, options={"sep": ";"}, order="file_position"), metadata="inline")
     assert [(row.note, row.price) for row in table.read().collect()] == [("later", 9)]
