@@ -18,8 +18,7 @@ from opal_lake.mutate.place import MasterFile
 from opal_lake.storage.spark_path import hadoop_uri
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.failures import observed_count, spark_errors
-from opal_spark.engine.packages import bring_avro
-from opal_spark.engine.session import java_charsets, parallelism, shuffles_of, storage_options
+from opal_spark.engine.session import bring_avro, java_charsets, parallelism, shuffles_of, storage_options
 from opal_spark.mutate import decisions as rules_of
 from opal_spark.mutate.bad_rows import put_aside, refuse, refuse_unclosed
 from opal_spark.mutate.csv_text import increment_options, needs_java_charsets, own_options, write_options

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from opal_lake.errors import FormatError, InvalidInputError
-from opal_spark.engine.packages import spark_package
+from opal_spark.engine.session import spark_package
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition
 
