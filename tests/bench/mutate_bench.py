@@ -9,8 +9,10 @@ alone reads the master and writes it anew by one join; it neither checks, counts
 import argparse
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +32,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--delta", action="store_true", help="also Delta's MERGE, whose package is fetched")
-    parser.add_argument("--skew", action="store_true", help="instead: the peak of the heap when all mutations are of one record")
+    parser.add_argument("--skew", action="store_true", help="instead: what memory it takes when all mutations are of one record")
     parser.add_argument("--shares", type=float, nargs="*", help="of these increments alone, as 0.1, and not of partitions")
     args = parser.parse_args()
     ensure_java()
-    conf = {"spark.driver.memory": "4g", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+    conf = {
+        "spark.driver.memory": "1g" if args.skew else "4g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
     conf |= {"spark.sql.shuffle.partitions": "8"}
     conf |= {**DELTA_CONF, "spark.jars.packages": PACKAGES["delta"]} if args.delta else {}
     spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
@@ -108,28 +115,44 @@ def _one_partition(spark: SparkSession, folder: Path, rows: int) -> None:
 
 
 def _skewed(spark: SparkSession, folder: Path, rows: int) -> None:
-    """A tenth of the rows as mutations: of different records, and all of one."""
-    for name, ids in (("of different records", F.col("id")), ("of one record", F.lit("k0"))):
-        master, incr = str(folder / name / "master"), str(folder / name / "incr")
-        _rows(spark, 0, rows, 1, 1).write.parquet(master)
+    """Mutations of different records and of one, and four times as many, in a heap of 1 GB, into a master of a tenth of the rows."""
+    number = rows // 10
+    for name, ids, mutations in (
+        ("of different records", F.col("id"), number),
+        ("of one record", F.lit("k0"), number),
+        ("of different records", F.col("id"), 4 * number),
+        ("of one record", F.lit("k0"), 4 * number),
+    ):
+        master, incr = str(folder / "master"), str(folder / "incr")
+        _rows(spark, 0, number, 1, 1).write.parquet(master)
         at = F.monotonically_increasing_id() + 2
-        _rows(spark, 0, rows // 10, 10, 2).withColumns({"id": ids, "at": at}).write.parquet(incr)
-        heap = _heap(spark)
-        for pool in heap:
-            pool.resetPeakUsage()
-        _timed(
-            f"{rows // 10:,} mutations {name}",
-            lambda at=(master, incr): mutate(spark, at[0], Mutate(increments=[at[1]], ids=["id"], order="at")),
-        )
-        print(f"{'':38} {sum(pool.getPeakUsage().getUsed() for pool in heap) / (1 << 20):8.0f} MB of heap at the peak")
+        _rows(spark, 0, mutations, 1, 2).withColumns({"id": ids, "at": at}).write.parquet(incr)
+        job = Mutate(increments=[incr], ids=["id"], order="at")
+        with _watched(spark) as peak:
+            _timed(f"{mutations:,} mutations {name}", lambda master=master, job=job: mutate(spark, master, job))
+        print(f"{'':38} at the peak {', '.join(f'{most / (1 << 20):,.0f} MB of {what}' for what, most in peak.items())}", flush=True)
+        shutil.rmtree(folder)
 
 
-def _heap(spark: SparkSession) -> list[Any]:
-    """Its pools, collected once so that the peak is that of a run."""
-    jvm: Any = spark.sparkContext._jvm
-    jvm.java.lang.System.gc()
-    pools = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
-    return [pool for pool in pools if pool.getType().name() == "HEAP"]
+@contextmanager
+def _watched(spark: SparkSession) -> Iterator[dict[str, int]]:
+    """The most that Spark's sorts and joins held, and that rows that it keeps took; looked at every 50 ms."""
+    untyped: Any = spark.sparkContext
+    manager = untyped._jvm.org.apache.spark.SparkEnv.get().memoryManager()
+    peak, done = {"sorts and joins": 0, "kept rows": 0}, threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.05):
+            for what, used in zip(peak, (manager.executionMemoryUsed(), manager.storageMemoryUsed()), strict=True):
+                peak[what] = max(peak[what], used)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        watcher.join()
 
 
 def _timed(name: str, run: Callable[[], object]) -> object:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from opal_lake.errors import InvalidInputError
 
 FILE_FORMATS = ("csv", "json", "parquet", "orc")
+FOLDER_FORMATS = (*FILE_FORMATS, "avro")  # of a folder that `opal mutate` merges files into, and of these files
 
 # What says which mutation is later, where no column does: the number after the last `_` of a file's name, or the file's place in the list
 BY_SUFFIX, BY_POSITION = "file_suffix", "file_position"
@@ -26,7 +27,7 @@ DELTA_CONF = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
-_ENDING = re.compile(r"\.(csv|jsonl|ndjson|json|parquet|orc)(?:\.(?:gz|bz2|deflate|lz4|snappy|zst|\*)|\*)?$", re.IGNORECASE)
+_ENDING = re.compile(r"\.(csv|jsonl|ndjson|json|parquet|orc|avro)(?:\.(?:gz|bz2|deflate|lz4|snappy|zst|\*)|\*)?$", re.IGNORECASE)
 _FORMAT_OF = {"jsonl": "json", "ndjson": "json"}
 _TEMPLATE = re.compile(r"\s*\{[{%]")  # a scheduler's, who fills it in before a job gets it
 _USERINFO = re.compile(r"//[^/?#@]*:[^/?#@]*@")
@@ -96,7 +97,7 @@ class Files:
                 )
             return self.format
         formats = {path: format_of(path) for path in self.paths}
-        if unclear := [path for path, name in formats.items() if name is None]:
+        if unclear := [path for path, name in formats.items() if name not in FILE_FORMATS]:
             raise InvalidInputError(
                 f"files: {unclear[0]!r} has an extension that names no format; add format=, one of {_listed(FILE_FORMATS)}"
             )

@@ -81,6 +81,12 @@ def run_mutation(place: Place, job: Mutate, token: str | None, merge: Merge, opt
         return _settle(place, claim, outcome)
 
 
+def bytes_of(uri: str, job: Mutate, options: Mapping[str, str]) -> int:
+    """Of the master and of the increments that are there now."""
+    place = open_place(uri, options)
+    return sum(file.size for file in place.master_files()) + sum(increment.size for increment in _listed(place, job, options))
+
+
 def find_result(uri: str, token: str, *, dry_run: bool, options: Mapping[str, str] | None = None) -> JobResult | None:
     """What a run with this token did; a run that was decided and stopped before its end is the next one's to complete."""
     return journal.read_result(open_place(uri, options).side, journal.dry(token) if dry_run else token)

@@ -6,15 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from opal_lake.cli.command import WORK, Verb, Verbs, add_command, pairs
+from opal_lake.cli.command import WORK, Verb, Verbs, add_command, pairs, store_options
 from opal_lake.cli.flags import add_flags, add_token, operation_of
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import InvalidInputError, OpalError
 from opal_lake.job.operations.declared import default_of
 from opal_lake.job.operations.folder import Mutate
+from opal_lake.mutate.mutation import bytes_of
 from opal_lake.mutate.properties import arguments_of, parse_properties
 
 RunOne = Callable[[argparse.Namespace, Mutate], None]
 _FORMS = ("format", "increment_format", "output_format", "delimiter", "schema")
+_SMALL_BYTES = 64 << 20
+_BRIEF_JVM = "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1"  # to compile code better takes longer than it saves by then
 _OPTIONS = {"options": "--csv-option", "increment_options": "--increment-option", "output_options": "--output-option"}
 
 
@@ -57,7 +60,18 @@ def _run(args: argparse.Namespace, run_one: RunOne) -> None:
         if _is_default(args, given, name):
             given[name] = value
             setattr(args, name, value)
-    run_one(args, operation_of(args, Mutate, **{"increments": args.paths, **given}))
+    job = operation_of(args, Mutate, **{"increments": args.paths, **given})
+    if _is_small(args, job):
+        args.conf = [_BRIEF_JVM, *args.conf]
+    run_one(args, job)
+
+
+def _is_small(args: argparse.Namespace, job: Mutate) -> bool:
+    """Whether Spark will start for longer than it works. What is wrong with the files, the run itself says."""
+    try:
+        return bytes_of(args.table, job, store_options(args)) < _SMALL_BYTES
+    except OpalError:
+        return False
 
 
 def _is_default(args: argparse.Namespace, given: dict[str, Any], name: str) -> bool:

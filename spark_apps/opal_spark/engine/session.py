@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 _DISCOVERY = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _SHUFFLE, _SHUFFLED_BYTES = "spark.sql.shuffle.partitions", 16 << 20
+_CHARSETS = "spark.sql.legacy.javaCharsets"
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _UNKNOWN_BYTES = 1 << 50  # Spark says 8 EB of a source that it knows nothing of
 _SPARKS_BATCH_BYTES, _UNLIMITED = 64 << 20, 2**31 - 1
 _UNKNOWN_CORES = 8
+_WHOLE_41 = "4.1.1"  # the only Spark of 4.1 of which Maven has all parts
 _LONG_DIGITS = 18
 _WEIGHTS = {"boolean": 1, "byte": 1, "short": 2, "integer": 4, "float": 4, "date": 4, "string": 20, "binary": 100, "void": 1}
 _lock = Lock()
@@ -48,6 +50,41 @@ def use_this_python(spark: "SparkSession") -> None:
     if is_connect(spark) or "PYSPARK_PYTHON" in os.environ or not str(spark.sparkContext.master).startswith("local"):
         return
     spark.sparkContext.pythonExec = _conf(spark, "spark.pyspark.python") or sys.executable  # only spark-submit heeds that setting itself
+
+
+def spark_package(name: str) -> str:
+    """The Maven coordinates of a part of Spark that its distribution lacks."""
+    import pyspark
+
+    version = _WHOLE_41 if pyspark.__version__.startswith("4.1.") else pyspark.__version__
+    return f"org.apache.spark:{name}_2.13:{version}"
+
+
+def bring_avro(spark: "SparkSession") -> None:
+    """Let a session read and write Avro, if it does not yet. Its jar needs nothing that Spark lacks."""
+    if _knows_avro(spark):
+        return
+    from opal_spark.engine.failures import first_words
+
+    package = spark_package("spark-avro")
+    try:
+        spark.sql(f"ADD JAR 'ivy://{package}?transitive=false'").collect()
+    except Exception as error:
+        raise InvalidInputError(
+            f"Spark needs {package} for Avro, which could not be fetched ({first_words(error)}): start Spark with it, as "
+            f"`opal mutate --conf spark.jars.packages={package}`, or without a network with --conf spark.jars=FILE"
+        ) from error
+
+
+def _knows_avro(spark: "SparkSession") -> bool:
+    """By opening a file that is not there."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        _ = spark.read.format("avro").schema("x INT").load("file:///opal-no-such-file.avro").schema
+    except AnalysisException as error:
+        return not any(text in str(error) for text in ("Failed to find data source", "DATA_SOURCE_NOT_FOUND"))
+    return True
 
 
 def storage_options(spark: "SparkSession", uri: str) -> dict[str, str]:
@@ -130,6 +167,21 @@ def shuffles_of(spark: "SparkSession", size: int) -> Iterator[None]:
     """
     with _setting(spark, _SHUFFLE, max(parallelism(spark), -(-size // _SHUFFLED_BYTES)), lowers=True):
         yield
+
+
+@contextmanager
+def java_charsets(spark: "SparkSession", *, needed: bool) -> Iterator[None]:
+    """Spark 4 reads and writes few encodings, but for this setting."""
+    before = spark.conf.get(_CHARSETS, None)
+    if needed:
+        spark.conf.set(_CHARSETS, "true")
+    try:
+        yield
+    finally:
+        if needed and before is not None:
+            spark.conf.set(_CHARSETS, before)
+        elif needed:
+            spark.conf.unset(_CHARSETS)
 
 
 @contextmanager

@@ -60,4 +60,4 @@ def _place(row: Row, copy: int, files: Sequence[Readable], options: Mapping[str,
 
 def _has_lines(file: Readable) -> bool:
     """And not too many to look for one."""
-    return not file.increment.name.endswith((".parquet", ".orc")) and file.increment.size <= _MOST_BYTES
+    return not file.increment.name.endswith((".parquet", ".orc", ".avro")) and file.increment.size <= _MOST_BYTES

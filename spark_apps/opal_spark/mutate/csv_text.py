@@ -1,11 +1,12 @@
 """CSV for a folder: what is written is read again as it was, and a quote that is not closed is found."""
 
+import codecs
 import re
 from collections.abc import Mapping
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.folder import Mutate
-from opal_spark.sources.text.csv_lines import is_true, plain_names, separator
+from opal_spark.sources.text.csv_lines import cells_of, is_true, plain_names, separator
 
 CORRUPT = "_opal_corrupt"
 NO_CHARACTER = "\u0000"  # Spark's way to say that there is none
@@ -13,6 +14,9 @@ NO_CHARACTER = "\u0000"  # Spark's way to say that there is none
 _READ = {"escape": '"', "nullvalue": NO_CHARACTER, "mode": "PERMISSIVE", "columnnameofcorruptrecord": CORRUPT, "enforceschema": "false"}
 _WRITE = {"escape": '"', "nullvalue": "", "emptyvalue": '""', "ignoreleadingwhitespace": "false", "ignoretrailingwhitespace": "false"}
 _ONLY_READ = {*_READ, "multiline"} - {"escape"}
+# Encodings that Spark reads whatever is set, by their names of Python's
+_SPARKS = {"utf-8": "UTF-8", "iso8859-1": "ISO-8859-1", "ascii": "US-ASCII"}
+_SPARKS |= {name: name.upper().replace("-BE", "BE").replace("-LE", "LE") for name in ("utf-16", "utf-16-be", "utf-16-le", "utf-32")}
 _FORCED = {
     "mode": "say on_bad_rows='fail' or 'quarantine' instead",
     "columnnameofcorruptrecord": "bad rows are shown, or kept in the folder rejected/",
@@ -23,11 +27,17 @@ _FORCED = {
 
 def own_options(job: Mutate) -> dict[str, str]:
     """Of the master."""
-    return _checked({"sep": job.delimiter, "header": str(job.header).lower(), **plain_names(job.options)})
+    return _read_checked({"sep": job.delimiter, "header": str(job.header).lower(), **plain_names(job.options)})
 
 
 def increment_options(job: Mutate) -> dict[str, str]:
-    return _checked({**own_options(job), **plain_names(job.increment_options)})
+    return _read_checked({**own_options(job), **plain_names(job.increment_options)})
+
+
+def header_cells(line: str, options: Mapping[str, str]) -> list[str]:
+    """The names in a header."""
+    cells = cells_of(line, options)
+    return [cell.strip() for cell in cells] if is_true(options, "ignoreleadingwhitespace") else cells
 
 
 def read_options(given: Mapping[str, str]) -> dict[str, str]:
@@ -37,6 +47,10 @@ def read_options(given: Mapping[str, str]) -> dict[str, str]:
 def write_options(job: Mutate) -> dict[str, str]:
     kept = {name: value for name, value in own_options(job).items() if name not in _ONLY_READ}
     return {**_WRITE, **kept, **_checked(plain_names(job.output_options))}
+
+
+def is_utf8(options: Mapping[str, str]) -> bool:
+    return options.get("encoding", "UTF-8") == "UTF-8"
 
 
 def open_quote(options: Mapping[str, str]) -> str | None:
@@ -54,6 +68,30 @@ def open_quote(options: Mapping[str, str]) -> str | None:
     rest = f"[^{s}]*+" if len(separator(options)) == 1 else f"(?:(?!{s}).)*+"
     blank = "[ \\t]*+" if is_true(options, "ignoreleadingwhitespace") else ""
     return f"(?s)^(?:{blank}(?:{q}{inside}{q}{rest}|(?!{q}){rest}){s})*+{blank}{q}{inside}$"
+
+
+def needs_java_charsets(job: Mutate) -> bool:
+    """Whether Spark, left to itself, refuses an encoding."""
+    given = [own_options(job), increment_options(job), plain_names(job.output_options)]
+    return any(_codec(options["encoding"]) not in _SPARKS for options in given if "encoding" in options)
+
+
+def _codec(encoding: str) -> str:
+    try:
+        return codecs.lookup(encoding).name
+    except LookupError as error:
+        raise InvalidInputError(f"encoding {encoding!r} is unknown; write it as UTF-8, ISO-8859-1 or windows-1252") from error
+
+
+def _read_checked(options: dict[str, str]) -> dict[str, str]:
+    """With the encoding as Spark spells it."""
+    if "encoding" not in options:
+        return _checked(options)
+    encoding = options["encoding"]
+    name = _codec(encoding)
+    if "\n".encode(encoding) != b"\n" and not is_true(options, "multiline"):
+        raise InvalidInputError(f"files in {encoding} cannot be cut into lines by their bytes: add the option multiLine=true")
+    return _checked({**options, "encoding": _SPARKS.get(name, encoding)})
 
 
 def _checked(options: dict[str, str]) -> dict[str, str]:

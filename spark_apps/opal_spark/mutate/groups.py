@@ -1,6 +1,7 @@
-"""Increments of one form: the same format and fields, the same values of folders, and rows or ids alone."""
+"""Increments of one form: the same format and fields, also those that folders name, and rows or ids alone."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from opal_lake.errors import InvalidInputError
@@ -9,8 +10,13 @@ from opal_lake.job.source import format_of
 from opal_lake.mutate.increments import Increment
 from opal_lake.mutate.mutation import Work
 from opal_lake.storage import Storage
+from opal_spark.mutate.avro_files import schema_text
+from opal_spark.mutate.csv_text import header_cells
 from opal_spark.mutate.record import Record, unknown_names
-from opal_spark.sources.text.csv_lines import cells_of, first_line, is_true
+from opal_spark.sources.text.csv_lines import first_line, is_true
+
+AT_ONCE = 16  # files are looked into
+_FEW = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +31,14 @@ class Readable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """`names` of CSV are its cells, in their order; of other formats the files say them. `header` is the line that is no row."""
+    """`names` of CSV are its cells, in their order; of other formats the files say them. `header` is the line that is no row; of Avro
+    it is the files' own, with their schema.
+    """
 
     format: str
     names: tuple[str, ...]
     header: str | None
-    folders: tuple[tuple[str, str | None], ...]
+    folders: tuple[str, ...]
     is_deletes: bool
 
 
@@ -57,44 +65,51 @@ def increment_format(job: Mutate, work: Work) -> str:
 
 def forms_of(files: Sequence[Readable], job: Mutate, record: Record, kind: str, options: Mapping[str, str]) -> dict[Form, list[Readable]]:
     """Which files are read together. An empty file fails, unless it is accepted: an upload may have been cut off."""
-    forms: dict[Form, list[Readable]] = {}
     for file in files:
-        if file.increment.size == 0:
-            if job.on_empty == "fail":
-                raise InvalidInputError(
-                    f"{file.increment.source} is empty: deliver it again, or accept empty files with on_empty='accept' (--accept-empty)"
-                )
-            continue
-        folders = {name: value for name, value in file.increment.folders.items() if name in record.partition_by}
-        if kind == "csv":
-            form = _csv_form(file, job, record, options, folders)
-        else:
+        if file.increment.size == 0 and job.on_empty == "fail":
+            raise InvalidInputError(
+                f"{file.increment.source} is empty: deliver it again, or accept empty files with on_empty='accept' (--accept-empty)"
+            )
+    full = [file for file in files if file.increment.size]
+
+    def head(file: Readable) -> str | None:
+        if kind == "avro":
+            return schema_text(file.storage, file.path)
+        return first_line(file.storage, file.path, options) if kind == "csv" else None
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        heads = list(pool.map(head, full))
+    forms: dict[Form, list[Readable]] = {}
+    for file, line in zip(full, heads, strict=True):
+        if kind != "csv":
+            folders = tuple(name for name in file.increment.folders if name in record.partition_by)
             is_deletes = file.increment.is_deletes(job.delete_prefix)
-            form = Form(format=kind, names=(), header=None, folders=tuple(folders.items()), is_deletes=is_deletes)
-        if form is not None:
-            forms.setdefault(form, []).append(file)
+            forms.setdefault(Form(format=kind, names=(), header=line, folders=folders, is_deletes=is_deletes), []).append(file)
+        elif line is not None:
+            forms.setdefault(_csv_form(file, line, job, record, options), []).append(file)
     return forms
 
 
-def _csv_form(file: Readable, job: Mutate, record: Record, options: Mapping[str, str], folders: Mapping[str, str | None]) -> Form | None:
-    """None of a file without a line."""
+def _csv_form(file: Readable, line: str, job: Mutate, record: Record, options: Mapping[str, str]) -> Form:
     is_deletes = file.increment.is_deletes(job.delete_prefix)
-    values = tuple(folders.items())
-    line = first_line(file.storage, file.path, options)
-    if line is None:
-        return None
-    cells = cells_of(line, options)
+    folders = tuple(name for name in file.increment.folders if name in record.partition_by)
+    if line.count("\x00") * _FEW > len(line):
+        raise InvalidInputError(
+            f"{file.increment.source} is text of several bytes a letter, as UTF-16, or no text: give the options encoding=UTF-16 and "
+            "multiLine=true (--increment-option), or deliver it as UTF-8"
+        )
+    cells = header_cells(line, options)
     given = [name for name in record.given.names if name not in folders]
     if is_true(options, "header"):
         _check_header(file, cells, given, record, is_deletes=is_deletes)
-        return Form(format="csv", names=tuple(cells), header=line, folders=values, is_deletes=is_deletes)
+        return Form(format="csv", names=tuple(cells), header=line, folders=folders, is_deletes=is_deletes)
+    if [cell.strip().casefold() for cell in cells] in ([name.casefold() for name in names] for names in (given, record.ids)):
+        raise InvalidInputError(
+            f"{file.increment.source}, line 1: {line!r} is a header, and these files have none: take it out, or give header=True"
+        )
     if is_deletes and len(cells) == len(record.ids):
-        if tuple(cells) == record.ids:
-            raise InvalidInputError(
-                f"{file.increment.source}, line 1: {line!r} is a header, and these files have none: take it out, or give header=True"
-            )
-        return Form(format="csv", names=record.ids, header=None, folders=values, is_deletes=True)
-    return Form(format="csv", names=tuple(given), header=None, folders=values, is_deletes=is_deletes)
+        return Form(format="csv", names=record.ids, header=None, folders=folders, is_deletes=True)
+    return Form(format="csv", names=tuple(given), header=None, folders=folders, is_deletes=is_deletes)
 
 
 def _check_header(file: Readable, cells: Sequence[str], given: Sequence[str], record: Record, *, is_deletes: bool) -> None:

@@ -1,7 +1,8 @@
 """The master as a DataFrame: files of one folder, or of those that a run in S3 listed."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import reduce
 
 from pyspark.errors import AnalysisException
@@ -16,11 +17,16 @@ from opal_lake.mutate.mutation import open_place
 from opal_lake.mutate.place import MasterFile
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
-from opal_spark.engine.session import few_listing_tasks, storage_options
-from opal_spark.mutate.csv_text import CORRUPT, open_quote, read_options
-from opal_spark.sources.text.csv_lines import cells_of, first_line, is_true
+from opal_spark.engine.columns import quoted
+from opal_spark.engine.session import bring_avro, few_listing_tasks, storage_options
+from opal_spark.mutate.avro_files import schema_text
+from opal_spark.mutate.csv_text import CORRUPT, header_cells, read_options
+from opal_spark.mutate.groups import AT_ONCE
+from opal_spark.mutate.record import unknown_names
+from opal_spark.sources.text.csv_lines import first_line, is_true
 
-_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+PLACE = "_opal_place"
+STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +37,7 @@ class MasterFiles:
     format: str
     options: Mapping[str, str]  # of the store
     csv: Mapping[str, str]
+    heads: dict[tuple[str, str], str | None] = field(default_factory=dict)  # of files that were looked into, by root and path
 
     @property
     def partition_by(self) -> list[str]:
@@ -61,44 +68,32 @@ def found_schema(spark: SparkSession, master: MasterFiles) -> StructType:
         names = _csv_names(master)
         return StructType([*(StructField(name, StringType()) for name in names), *folders])
     rows = _load(spark, master, None)
-    return StructType([*(field for field in rows.schema if field.name not in master.partition_by), *folders])
+    return StructType([*(field for field in rows.schema if field.name not in (*master.partition_by, CORRUPT)), *folders])
+
+
+def naming_file(master: MasterFiles) -> tuple[str, str] | None:
+    """The first file of CSV that has a line, and this line: it names the fields, or counts them."""
+    for storage, paths in by_root(master):
+        for path in paths:
+            if (line := first_line(storage, path, master.csv)) is not None:
+                return f"{storage.uri}/{path}", line
+    return None
 
 
 def _csv_names(master: MasterFiles) -> list[str]:
-    """By the first file that has a line."""
-    for file in master.files:
-        storage = open_storage(file.root, master.options if is_s3(file.root) else {})
-        if (line := first_line(storage, file.path, master.csv)) is not None:
-            cells = cells_of(line, master.csv)
-            return cells if is_true(master.csv, "header") else [f"_c{number}" for number in range(len(cells))]
-    return []
+    found = naming_file(master)
+    cells = [] if found is None else header_cells(found[1], master.csv)
+    return cells if is_true(master.csv, "header") else [f"_c{number}" for number in range(len(cells))]
 
 
 def read_files(spark: SparkSession, master: MasterFiles, schema: StructType) -> DataFrame:
-    """The fields of a schema; of CSV and JSON also the text of rows that do not fit it."""
+    """The fields of a schema; of CSV and JSON also the text of rows that do not fit it, and their file."""
     if master.format in ("csv", "json"):
         schema = StructType([*schema.fields, StructField(CORRUPT, StringType())])
     return _load(spark, master, schema)
 
 
-def check_quotes(spark: SparkSession, master: MasterFiles) -> None:
-    """A field of CSV that goes on in the next line would be read as two rows, and written so."""
-    unclosed = open_quote(master.csv) if master.format == "csv" and not is_true(master.csv, "multiline") else None
-    if unclosed is None:
-        return
-    quote = master.csv.get("quote", '"')[:1]
-    for storage, paths in _by_root(master):
-        with few_listing_tasks(spark):
-            lines = spark.read.options(**_STRICT, recursiveFileLookup="true").text(spark_paths(storage, paths))
-        found = lines.where(F.contains("value", F.lit(quote)) & F.col("value").rlike(unclosed)).head(1)
-        if found:
-            raise InvalidInputError(
-                f"{storage.uri}: the master has a line whose quote is not closed: {found[0].value:.200}; where fields hold line breaks, "
-                "set multiLine=true among the options of CSV. Nothing was changed"
-            )
-
-
-def _by_root(master: MasterFiles) -> Iterator[tuple[Storage, list[str]]]:
+def by_root(master: MasterFiles) -> Iterator[tuple[Storage, list[str]]]:
     paths: dict[str, list[str]] = {}
     for file in master.files:
         paths.setdefault(file.root, []).append(file.path)
@@ -107,26 +102,87 @@ def _by_root(master: MasterFiles) -> Iterator[tuple[Storage, list[str]]]:
 
 
 def _load(spark: SparkSession, master: MasterFiles, schema: StructType | None) -> DataFrame:
-    parts = [_load_root(spark, master, storage, paths, schema) for storage, paths in _by_root(master)]
+    parts = []
+    for storage, paths in by_root(master):
+        if master.format == "avro":
+            parts += [_load_avro(spark, master, storage, group, schema) for group in _by_head(master, storage, paths).values()]
+        elif master.format == "csv" and is_true(master.csv, "header") and schema is not None:
+            for line, group in _by_head(master, storage, paths).items():
+                parts.append(_load_root(spark, master, storage, group, _in_order(master, storage, group[0], line, schema)))
+        else:
+            parts.append(_load_root(spark, master, storage, paths, schema))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
+def _by_head(master: MasterFiles, storage: Storage, paths: Sequence[str]) -> dict[str | None, list[str]]:
+    """The files of each header, or of Avro of each schema: Spark takes the first file's for all that it reads together."""
+
+    def head(path: str) -> str | None:
+        key = (storage.uri, path)
+        if key not in master.heads:
+            master.heads[key] = schema_text(storage, path) if master.format == "avro" else first_line(storage, path, master.csv)
+        return master.heads[key]
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        heads = list(pool.map(head, paths))
+    found: dict[str | None, list[str]] = {}
+    for line, path in zip(heads, paths, strict=True):
+        found.setdefault(line, []).append(path)
+    return found
+
+
+def _in_order(master: MasterFiles, storage: Storage, path: str, line: str | None, schema: StructType) -> StructType:
+    """The fields as the header of a file of CSV has them."""
+    if line is None:
+        return schema
+    names = header_cells(line, master.csv)
+    rest = [field for field in schema if field.name in (*master.partition_by, CORRUPT)]
+    known = {field.name.casefold(): field for field in schema if field not in rest}
+    given = [name.casefold() for name in names]
+    problems = [f"field {name!r} is there twice" for name in names if given.count(name.casefold()) > 1]
+    problems += unknown_names([name for name in names if name.casefold() not in known], [field.name for field in known.values()])
+    problems += [f"field {field.name!r} is missing" for name, field in known.items() if name not in given]
+    if problems:
+        raise InvalidInputError(
+            f"{storage.uri}/{path}, line 1: {'; '.join(problems)}. The header is {line}; the master's records have "
+            f"{','.join(field.name for field in known.values())}. Correct the file, or take it out of the master"
+        )
+    return StructType([*(known[name] for name in given), *rest])
+
+
+def _load_avro(spark: SparkSession, master: MasterFiles, storage: Storage, paths: Sequence[str], schema: StructType | None) -> DataFrame:
+    """Of one schema. Avro has fewer types than Spark, whose reader does not bridge that."""
+    found = _load_root(spark, master, storage, paths[:1], None)
+    own = [field for field in found.schema if field.name not in master.partition_by]
+    if schema is None:
+        return found.select(*[F.col(quoted(field.name)) for field in own])
+    folders = [field for field in schema if field.name in master.partition_by]
+    rows = _load_root(spark, master, storage, paths, StructType([*own, *folders]))
+    present = [F.col(quoted(field.name)).cast(field.dataType).alias(field.name) for field in schema if field.name in rows.columns]
+    return rows.select(
+        *present, *[F.lit(None).cast(field.dataType).alias(field.name) for field in schema if field.name not in rows.columns]
+    )
+
+
 def _load_root(spark: SparkSession, master: MasterFiles, storage: Storage, paths: Sequence[str], schema: StructType | None) -> DataFrame:
-    options = {**_STRICT, "basePath": hadoop_uri(storage)}
+    options = {**STRICT, "basePath": hadoop_uri(storage)}
     if master.format == "csv":
         options |= read_options(master.csv)
     elif master.format == "json":
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    else:
+    elif master.format != "avro":
         options["mergeSchema"] = "true"
     reader = spark.read.format(master.format).options(**options)
     try:
         with few_listing_tasks(spark):
-            return (reader if schema is None else reader.schema(schema)).load(spark_paths(storage, paths))
+            rows = (reader if schema is None else reader.schema(schema)).load(spark_paths(storage, paths))
     except AnalysisException as error:
         if error.getCondition() in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
             raise NoRowsError(f"there is no master to read in {storage.uri}: correct the path") from error
         raise
+    if schema is None or CORRUPT not in schema.names:
+        return rows
+    return rows.select(*[F.col(quoted(name)) for name in rows.columns], rows.metadataColumn("_metadata").getField("file_path").alias(PLACE))
 
 
 def read_master(spark: SparkSession, uri: str, format: str | None = None, options: Mapping[str, str] | None = None) -> DataFrame:
@@ -138,5 +194,7 @@ def read_master(spark: SparkSession, uri: str, format: str | None = None, option
     csv = {"sep": ",", "header": "true", **{name.lower(): value for name, value in (options or {}).items()}}
     kind = format_named([file.path for file in files], format, "files of the master")
     master = MasterFiles(files=files, format=kind, options=stored, csv=csv)
+    if kind == "avro":
+        bring_avro(spark)
     rows = read_files(spark, master, found_schema(spark, master))
-    return rows.drop(CORRUPT)
+    return rows.drop(CORRUPT, PLACE)

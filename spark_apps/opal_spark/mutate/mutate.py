@@ -1,6 +1,5 @@
 """One mutation of a folder with Spark: what is read, decided and written."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,27 +18,28 @@ from opal_lake.mutate.place import MasterFile
 from opal_lake.storage.spark_path import hadoop_uri
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.failures import observed_count, spark_errors
-from opal_spark.engine.session import parallelism, shuffles_of, storage_options
+from opal_spark.engine.session import bring_avro, java_charsets, parallelism, shuffles_of, storage_options
 from opal_spark.mutate import decisions as rules_of
 from opal_spark.mutate.bad_rows import put_aside, refuse, refuse_unclosed
-from opal_spark.mutate.csv_text import CORRUPT, increment_options, own_options, write_options
+from opal_spark.mutate.csv_text import increment_options, needs_java_charsets, own_options, write_options
 from opal_spark.mutate.decisions import Rules
 from opal_spark.mutate.groups import Readable, forms_of, increment_format, readable_increments
-from opal_spark.mutate.master import MasterFiles, check_quotes, format_named, found_schema, read_files
+from opal_spark.mutate.master import MasterFiles, format_named, found_schema, naming_file, read_files
 from opal_spark.mutate.record import Record, record_of, schema_given
 from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, UNCLOSED, keys, read_increments
+from opal_spark.mutate.sound import check_text, checked_rows, files_named
 from opal_spark.sources.text.csv_lines import is_true
 
 _BROADCAST_ROWS = 2_000_000  # ids of so many mutations are sent to every executor instead of shuffling the master
 _NEW_FILE_ROWS = 1_000_000
-_BROKEN = "the master has a row that does not fit its fields"
+_IN_MEMORY_BYTES = 32 << 20
 
 
 def mutate(spark: SparkSession, master: str, job: Mutate, token: str | None = None) -> JobResult:
     """Merge increments into a folder of files. The same token twice merges once."""
     options = storage_options(spark, master) or next(filter(None, (storage_options(spark, path) for path in job.increments)), {})
     place = open_place(master, options)
-    with spark_errors(), _master_errors(place.uri):
+    with spark_errors():
         return run_mutation(place, job, token, _Merge(spark=spark, job=job, options=options), options)
 
 
@@ -53,18 +53,24 @@ class _Merge:
 
     def __call__(self, work: Work) -> Merged:
         size = sum(file.size for file in work.master) + sum(file.size for file in work.increments)
-        with shuffles_of(self.spark, size):
+        with shuffles_of(self.spark, size), java_charsets(self.spark, needed=needs_java_charsets(self.job)):
             return self._merged(work)
 
     def _merged(self, work: Work) -> Merged:
         master = self._master(work)
+        with files_named(work, master, increment_options(self.job)):
+            return self._merged_into(master, work)
+
+    def _merged_into(self, master: MasterFiles, work: Work) -> Merged:
+        if "avro" in (master.format, self.job.output_format, increment_format(self.job, work)):
+            bring_avro(self.spark)
         record, files = self._record(work, master), readable_increments(work)
         csv = increment_options(self.job)
         forms = forms_of(files, self.job, record, increment_format(self.job, work), csv)
         if not forms:
             return Merged(counts={"files": len(files)}, is_changed=False, files=_report(files, {}, {}, {}))
         rows = read_increments(self.spark, forms, self.job, record, csv)
-        with _kept(rows) as kept_rows:
+        with _kept(rows, work) as kept_rows:
             stats = {row[FILE]: row.asDict() for row in _stats(kept_rows).collect()}
             _check_headers(files, stats)
             rejected = sum(row["rejected"] for row in stats.values())
@@ -100,7 +106,12 @@ class _Merge:
                 "give schema='id STRING, country STRING, ...'"
             )
         by_line = (self.job.output_format or master.format) == "csv" and not is_true(master.csv, "multiline")
-        return replace(record_of(self.job, fields, parts), by_line=by_line)
+        try:
+            return replace(record_of(self.job, fields, parts), by_line=by_line)
+        except InvalidInputError as error:
+            if given is not None or master.format != "csv" or (naming := naming_file(master)) is None:
+                raise
+            raise InvalidInputError(f"{error}. They are those of {naming[0]}, line 1: correct the file, or the delimiter") from error
 
     def _new_schema(self, work: Work) -> StructType:
         """Of a master that is not there yet: that of the first increments that are no deletes."""
@@ -130,7 +141,7 @@ class _Merging:
         rules = Rules.of(self.merge.job, self.record, self.work.suffix)
         wins = rules_of.winners(mutations, rules)
         looked_at = self._looked_at(mutations)
-        with _kept(wins) as kept_wins, _kept(self._decided(kept_wins, looked_at, rules)) as decisions:
+        with _kept(wins, self.work) as kept_wins, _kept(self._decided(kept_wins, looked_at, rules), self.work) as decisions:
             actions = [row.asDict() for row in rules_of.actions_by_file(decisions, rules).collect()]
             have_late = any(row[rules_of.HAVE_LATE] for row in actions)  # else nothing is worth a look at all mutations again
             late = {row[FILE]: row["late"] for row in rules_of.by_file(mutations, decisions, rules).collect()} if have_late else {}
@@ -160,11 +171,9 @@ class _Merging:
     def _decided(self, wins: DataFrame, files: Sequence[MasterFile], rules: Rules) -> DataFrame:
         if not files:
             return rules_of.decided(wins, None, rules)
-        check_quotes(self.merge.spark, replace(self.master, files=files))
-        master = read_files(self.merge.spark, replace(self.master, files=files), self.record.fields)
-        if CORRUPT in master.columns:
-            broken = F.raise_error(F.concat(F.lit(f"{_BROKEN}: "), F.col(CORRUPT)))
-            master = master.where(F.when(F.col(CORRUPT).isNotNull(), broken.cast("boolean")).otherwise(F.lit(True)))
+        looked_at = replace(self.master, files=files)
+        check_text(self.merge.spark, looked_at)
+        master = checked_rows(read_files(self.merge.spark, looked_at, self.record.fields))
         ids = F.broadcast(wins.select(*keys(self.record))) if self._is_small() else wins
         return rules_of.decided(wins, rules_of.touched_rows(master, ids, rules), rules)
 
@@ -267,20 +276,10 @@ def _report(
 
 
 @contextmanager
-def _master_errors(uri: str) -> Iterator[None]:
-    """A row of the master that cannot be read would be lost with the next one that is written."""
-    try:
-        yield
-    except Exception as error:
-        if (found := re.search(rf"{_BROKEN}: (.*?) SQLSTATE", str(error), re.DOTALL)) is not None:
-            raise InvalidInputError(f"{uri}: {_BROKEN}: {found[1]:.200}; correct it, nothing was changed") from error
-        raise
-
-
-@contextmanager
-def _kept(rows: DataFrame) -> Iterator[DataFrame]:
-    """Computed once."""
-    rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+def _kept(rows: DataFrame, work: Work) -> Iterator[DataFrame]:
+    """Computed once. Many rows go to the disk at once: on their way there through memory they filled a heap of 1 GB."""
+    is_small = sum(increment.size for increment in work.increments) < _IN_MEMORY_BYTES
+    rows = rows.persist(StorageLevel.MEMORY_AND_DISK if is_small else StorageLevel.DISK_ONLY)
     try:
         yield rows
     finally:

@@ -14,25 +14,30 @@ from opal_lake.job.source import BY_SUFFIX
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.session import few_listing_tasks
-from opal_spark.mutate.csv_text import CORRUPT, open_quote, read_options
+from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_utf8, open_quote, read_options
 from opal_spark.mutate.groups import Form, Readable
 from opal_spark.mutate.record import Record, fitted, unknown_names
 from opal_spark.sources.marks import plain_uri, plain_uris
 from opal_spark.sources.text.csv_lines import is_true, separator
 
-ROW, DELETED, ORDER, UNTIMED, FILE, BLOCK, RANK = "row", "deleted", "ordered", "untimed", "file", "block", "rank"
-BAD, RAW, HEADER, LINE, COPY = "bad", "raw", "header", "line", "copy"
-_UTF8 = ("utf-8", "utf8")
-_URI, _VALUE, _PARSED, _END = "_opal_uri", "value", "_opal_parsed", "_opal_end"
+# None of these may be a field of somebody's records
+ROW, DELETED, ORDER, UNTIMED, FILE, BLOCK, RANK = (
+    f"_opal_{name}" for name in ("row", "deleted", "ordered", "untimed", "file", "block", "rank")
+)
+BAD, RAW, HEADER, LINE, COPY = (f"_opal_{name}" for name in ("bad", "raw", "header", "line", "copy"))
+_URI, _TEXT, _PARSED, _END = "_opal_uri", "_opal_text", "_opal_parsed", "_opal_end"
+_FAULT, _SUFFIX, _FOLDERS = "_opal_fault", "_opal_suffix", "_opal_folders"
+_VALUE = "value"  # of Spark's source of text
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 _RAGGED = "the row has more or fewer fields than there are (where fields hold line breaks, set multiLine=true)"
 UNCLOSED = "the quote of its last field is not closed (where fields hold line breaks, set multiLine=true)"
+_BREAK = "a line break, which the master's CSV takes with the option multiLine=true only"
 _ENCODED = "the line is not UTF-8; give the encoding, as ISO-8859-1"
 
 
 def key(number: int) -> str:
     """The name of an id's field among the rows."""
-    return f"id_{number}"
+    return f"_opal_id_{number}"
 
 
 def keys(record: Record) -> list[str]:
@@ -46,25 +51,24 @@ def read_increments(
     parts = []
     for form, files in forms.items():
         read = {"csv": _csv, "json": _json}.get(form.format, _columnar)
-        parts.append(_rows(read(spark, form, files, record, options), form, job, record))
-    return _numbered(spark, reduce(DataFrame.unionByName, parts), forms, job)
+        parts.append(_rows(_placed(spark, read(spark, form, files, record, options), files), form, job, record))
+    return reduce(DataFrame.unionByName, parts)
 
 
-def _numbered(spark: SparkSession, rows: DataFrame, forms: Mapping[Form, Sequence[Readable]], job: Mutate) -> DataFrame:
-    """With the number of each row's file, and its suffix where that is the order."""
-    files = [file for members in forms.values() for file in members]
+def _placed(spark: SparkSession, rows: DataFrame, files: Sequence[Readable]) -> DataFrame:
+    """With the number of each row's file, and what its name and its folders say."""
+    folders = pa.array([list(file.increment.folders.items()) for file in files], pa.map_(pa.string(), pa.string()))
     table = pa.table(
         {
             _URI: [plain_uri(hadoop_uri(file.storage, file.path)) for file in files],
             FILE: pa.array([file.number for file in files], pa.int32()),
-            "suffix": pa.array([file.increment.suffix for file in files], pa.int64()),
+            _SUFFIX: pa.array([file.increment.suffix for file in files], pa.int64()),
+            _FOLDERS: folders,
         }
     )
     found = rows.join(F.broadcast(spark.createDataFrame(table)), _URI, "left")
     number = F.coalesce(FILE, F.raise_error(F.concat(F.lit("no increment is called "), F.col(_URI))).cast("int"))
-    ordered = F.col("suffix") if job.order == BY_SUFFIX and ORDER not in rows.columns else F.lit(0).cast("long")
-    columns = {FILE: number} if ORDER in rows.columns else {FILE: number, ORDER: ordered}
-    return found.withColumns(columns).drop(_URI, "suffix")
+    return found.withColumn(FILE, number)
 
 
 def _load(spark: SparkSession, kind: str, files: Sequence[Readable], schema: StructType | None, options: Mapping[str, str]) -> DataFrame:
@@ -94,8 +98,7 @@ def numbered_lines(spark: SparkSession, files: Sequence[Readable], options: Mapp
 
 
 def _text(options: Mapping[str, str]) -> Column:
-    encoding = options.get("encoding", "utf-8").lower()
-    return F.col(_VALUE) if encoding in _UTF8 else F.decode(F.col(_VALUE).cast("binary"), encoding)
+    return F.col(_VALUE) if is_utf8(options) else F.decode(F.col(_VALUE).cast("binary"), options["encoding"])
 
 
 def _csv(spark: SparkSession, form: Form, files: Sequence[Readable], record: Record, options: Mapping[str, str]) -> DataFrame:
@@ -105,46 +108,45 @@ def _csv(spark: SparkSession, form: Form, files: Sequence[Readable], record: Rec
         schema = StructType([StructField(name, StringType()) for name in (*form.names, CORRUPT)])
         parsed = F.struct(*[F.col(quoted(name)) for name in schema.names])
         rows = _load(spark, "csv", files, schema, reading)
-        return rows.select(parsed.alias(_PARSED), F.coalesce(CORRUPT, F.to_json(parsed)).alias(_VALUE), _false(HEADER), _URI, BLOCK, RANK)
+        return rows.select(parsed.alias(_PARSED), F.coalesce(CORRUPT, F.to_json(parsed)).alias(_TEXT), _false(HEADER), _URI, BLOCK, RANK)
     lines = _load(spark, "text", files, None, {})
     text = _text(options)
     # One more field is put behind the line: a quote that is not closed swallows it, and then there is one too few
     schema = StructType([StructField(name, StringType()) for name in (*form.names, _END, CORRUPT)])
     cells = F.from_csv(F.concat(text, F.lit(f"{separator(options)}1")), _ddl(schema), reading)
     header = _false(HEADER) if form.header is None else (text == F.lit(form.header)).alias(HEADER)
-    encoded = F.is_valid_utf8(_VALUE) if options.get("encoding", "utf-8").lower() in _UTF8 else F.lit(True)
-    rows = lines.where(F.trim(text) != "").select(
-        cells.alias(_PARSED), text.alias(_VALUE), header, _URI, BLOCK, RANK, encoded.alias("utf8")
-    )
+    encoded = F.is_valid_utf8(_VALUE) if is_utf8(options) else F.lit(True)
+    rows = lines.where(F.trim(text) != "").select(cells.alias(_PARSED), text.alias(_TEXT), header, _URI, BLOCK, RANK, encoded.alias("utf8"))
     unclosed = open_quote(options)
-    is_unclosed = F.lit(False) if unclosed is None else F.col(_VALUE).rlike(unclosed)
+    is_unclosed = F.lit(False) if unclosed is None else F.col(_TEXT).rlike(unclosed)
     ragged = F.when(is_unclosed, F.lit(UNCLOSED)).otherwise(F.lit(_RAGGED))
     broken = F.when(~F.col("utf8"), F.lit(_ENCODED)).when(F.col(_PARSED).getField(CORRUPT).isNotNull(), ragged)
     return rows.withColumn(BAD, broken).drop("utf8")
 
 
 def _json(spark: SparkSession, form: Form, files: Sequence[Readable], record: Record, options: Mapping[str, str]) -> DataFrame:
-    fields = [field for field in record.given if field.name not in dict(form.folders)]
+    fields = [field for field in record.given if field.name not in form.folders]
     schema = StructType([*fields, StructField(CORRUPT, StringType())])
     parsed = F.from_json(_VALUE, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
-    unknown = F.array_except(F.json_object_keys(_VALUE), F.array(*[F.lit(field.name) for field in fields]))
+    unknown = F.array_except(F.json_object_keys(_TEXT), F.array(*[F.lit(field.name) for field in fields]))
     lines = _load(spark, "text", files, None, {}).where(F.trim(_VALUE) != "")
-    rows = lines.select(parsed.alias(_PARSED), _VALUE, _false(HEADER), _URI, BLOCK, RANK)
-    is_broken = F.col(_PARSED).isNull() | F.col(_PARSED).getField(CORRUPT).isNotNull() | F.json_object_keys(_VALUE).isNull()
-    broken = F.when(is_broken, F.lit("the line is no JSON object with the fields' types"))
+    rows = lines.select(parsed.alias(_PARSED), F.col(_VALUE).alias(_TEXT), _false(HEADER), _URI, BLOCK, RANK)
+    is_broken = F.col(_PARSED).isNull() | F.col(_PARSED).getField(CORRUPT).isNotNull() | F.json_object_keys(_TEXT).isNull()
+    broken = F.when(~F.is_valid_utf8(_TEXT), F.lit("the line is not UTF-8, which JSON has to be"))
+    broken = broken.when(is_broken, F.lit("the line is no JSON object with the fields' types"))
     return rows.withColumn(BAD, broken.when(F.size(unknown) > 0, F.concat(F.lit("unknown field "), F.array_join(unknown, ", "))))
 
 
 def _columnar(spark: SparkSession, form: Form, files: Sequence[Readable], record: Record, options: Mapping[str, str]) -> DataFrame:
-    rows = _load(spark, form.format, files, None, {"mergeSchema": "true"})
+    rows = _load(spark, form.format, files, None, {} if form.format == "avro" else {"mergeSchema": "true"})
     names = [name for name in rows.columns if name not in (_URI, BLOCK, RANK)]
-    given = [name for name in record.given.names if name not in dict(form.folders)]
+    given = [name for name in record.given.names if name not in form.folders]
     needed = record.ids if form.is_deletes else [name for name in given if name in record.fields.names]
     problems = unknown_names(names, given) + [f"field {name!r} is missing" for name in needed if name in given and name not in names]
     if problems:
         raise InvalidInputError(f"{files[0].increment.source} and its like: {'; '.join(problems)}; records have {', '.join(given)}")
     parsed = F.struct(*[F.col(quoted(name)) for name in names])
-    return rows.select(parsed.alias(_PARSED), F.to_json(parsed).alias(_VALUE), _false(HEADER), _URI, BLOCK, RANK)
+    return rows.select(parsed.alias(_PARSED), F.to_json(parsed).alias(_TEXT), _false(HEADER), _URI, BLOCK, RANK)
 
 
 def _rows(rows: DataFrame, form: Form, job: Mutate, record: Record) -> DataFrame:
@@ -152,19 +154,20 @@ def _rows(rows: DataFrame, form: Form, job: Mutate, record: Record) -> DataFrame
     parsed = rows.schema[_PARSED].dataType
     assert isinstance(parsed, StructType)
     types: dict[str, DataType] = {field.name: field.dataType for field in parsed}
-    folders, values, faults = dict(form.folders), list[Column](), list[Column]()
+    values, faults = list[Column](), list[Column]()
     for field in record.given:
         if field.name in types:
             value, fault = fitted(F.col(_PARSED).getField(field.name), types[field.name], field)
-        elif field.name in folders:
-            value, fault = fitted(F.lit(folders[field.name]).cast("string"), StringType(), field)
+        elif field.name in form.folders:
+            value, fault = fitted(F.col(_FOLDERS).getItem(field.name), StringType(), field)
         else:
             value, fault = F.lit(None).cast(field.dataType), None
         values.append(value.alias(field.name))
         faults += [] if fault is None else [fault]
     noted = [F.col(BAD)] if BAD in rows.columns else [F.lit(None).cast("string").alias(BAD)]
-    fields = rows.select(*values, _VALUE, HEADER, _URI, BLOCK, RANK, *noted, F.coalesce(*faults, F.lit(None)).alias("fault"))
-    has_order = record.order is not None and record.order in {*types, *folders}
+    kept = (_TEXT, HEADER, FILE, _SUFFIX, BLOCK, RANK)
+    fields = rows.select(*values, *kept, *noted, F.coalesce(*faults, F.lit(None)).alias(_FAULT))
+    has_order = record.order is not None and record.order in {*types, *form.folders}
     return _marked(fields, form, job, record, has_order=has_order)
 
 
@@ -172,7 +175,7 @@ def _marked(fields: DataFrame, form: Form, job: Mutate, record: Record, *, has_o
     deleted = F.lit(form.is_deletes)
     if record.op is not None and not form.is_deletes:
         deleted = F.coalesce(F.col(quoted(record.op)).cast("string") == F.lit(job.deleted_op), F.lit(False))
-    faults = [F.col(BAD), F.col("fault"), *(_missing(name) for name in record.ids)]
+    faults = [F.col(BAD), F.col(_FAULT), *(_missing(name) for name in record.ids)]
     columns = [F.struct(*[F.col(quoted(name)) for name in record.fields.names]).alias(ROW), deleted.alias(DELETED)]
     columns += [F.col(quoted(name)).alias(key(number)) for number, name in enumerate(record.ids)]
     untimed = F.lit(not has_order and record.order is not None)
@@ -181,24 +184,27 @@ def _marked(fields: DataFrame, form: Form, job: Mutate, record: Record, *, has_o
         columns.append(order.alias(ORDER))
         if has_order:
             if form.is_deletes and form.format == "json":  # each line says itself which fields it has
-                untimed = ~F.coalesce(F.array_contains(F.json_object_keys(_VALUE), record.order), F.lit(True))
+                untimed = ~F.coalesce(F.array_contains(F.json_object_keys(_TEXT), record.order), F.lit(True))
             faults.append(F.when(order.isNull() & ~untimed, F.lit(f"field {record.order!r}, the order, is no {_kind_text(record)}")))
-    if record.by_line and form.format != "csv":
+    if record.order is None:
+        by_suffix = job.order == BY_SUFFIX
+        columns.append((F.col(_SUFFIX) if by_suffix else F.lit(0).cast("long")).alias(ORDER))
+    if record.by_line and (form.format != "csv" or is_true(increment_options(job), "multiline")):
         faults += _line_breaks(record)
     bad = F.when(~F.col(HEADER), F.coalesce(*faults))
-    columns += [untimed.alias(UNTIMED), *map(F.col, (_URI, BLOCK, RANK, HEADER))]
-    return fields.select(*columns, bad.alias(BAD), F.when(bad.isNotNull(), F.col(_VALUE)).alias(RAW))
+    columns += [untimed.alias(UNTIMED), *map(F.col, (FILE, BLOCK, RANK, HEADER))]
+    return fields.select(*columns, bad.alias(BAD), F.when(bad.isNotNull(), F.col(_TEXT)).alias(RAW))
 
 
 def _line_breaks(record: Record) -> list[Column]:
     """Which a CSV file that is read line by line cannot hold."""
     texts = [field.name for field in record.fields if isinstance(field.dataType, StringType)]
-    return [F.when(F.col(quoted(name)).rlike("[\r\n]"), F.lit(f"field {name!r} holds a line break")) for name in texts]
+    return [F.when(F.col(quoted(name)).rlike("[\r\n]"), F.lit(f"field {name!r} holds {_BREAK}")) for name in texts]
 
 
 def _missing(name: str) -> Column:
     value = F.col(quoted(name))
-    return F.when(value.isNull() | (value.cast("string") == ""), F.lit(f"the id {name!r} is missing"))
+    return F.when(value.isNull() | (F.trim(value.cast("string")) == ""), F.lit(f"the id {name!r} is missing"))
 
 
 def _order_type(fields: DataFrame, record: Record) -> DataType:

@@ -4,13 +4,11 @@ import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-import pyspark
-
 from opal_lake.errors import FormatError, InvalidInputError
+from opal_spark.engine.session import spark_package
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition
 
-_NOT_FOR_41 = "4.1.1"  # the later ones of 4.1 need a package that is not on Maven
 # librdkafka's name of a setting and that of Kafka's own client
 _SETTINGS = {
     "client.id": "client.id",
@@ -30,8 +28,7 @@ _POLL_MS = 15_000
 
 def package() -> str:
     """The Maven coordinates of the source, for this Spark."""
-    version = _NOT_FOR_41 if pyspark.__version__.startswith("4.1.") else pyspark.__version__
-    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"
+    return spark_package("spark-sql-kafka-0-10")
 
 
 # What Spark itself brings

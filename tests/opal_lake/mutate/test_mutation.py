@@ -13,7 +13,7 @@ import pytest
 from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError
 from opal_lake.mutate import local_place
 from opal_lake.mutate.journal import Outcome, decide
-from opal_lake.mutate.mutation import Merged, Work, open_place, recover, run_mutation
+from opal_lake.mutate.mutation import Merged, Work, bytes_of, open_place, recover, run_mutation
 from opal_lake.storage import open_storage
 from tests.opal_lake.mutate.plain_merge import NEW, OLD, PlainMerge, content, fill, job, text_of
 
@@ -50,6 +50,11 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
     if request.param == "local":
         return Shop(str(tmp_path), {})
     return Shop(f"s3://lake/{tmp_path.name}", request.getfixturevalue("s3_options"))
+
+
+def test_the_bytes_of_a_run_are_those_of_master_and_increments(shop: Shop) -> None:
+    shop.arrive({"1.csv": "a,9\n", "2.csv": "b,10\n"})
+    assert bytes_of(shop.place.uri, job(f"{shop.uri}/incr"), shop.options) == len(text_of(OLD)) + 9
 
 
 def test_increments_are_merged_and_done(shop: Shop) -> None:

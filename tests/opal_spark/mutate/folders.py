@@ -1,8 +1,10 @@
 """Folders of a test: filled, mutated, and read as rows."""
 
 import csv
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import fastavro
 from pyspark.sql import SparkSession
 
 from opal_lake.job.job import JobResult
@@ -13,6 +15,15 @@ from opal_spark.mutate import mutate
 def put(path: Path, text: str, encoding: str = "utf-8") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode(encoding))
+    return path
+
+
+def put_avro(path: Path, types: Mapping[str, str], rows: Sequence[Mapping[str, object]]) -> Path:
+    """Fields that may be null, of Avro's own types."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    schema = {"type": "record", "name": "row", "fields": [{"name": name, "type": ["null", kind]} for name, kind in types.items()]}
+    with path.open("wb") as file:
+        fastavro.writer(file, schema, rows)
     return path
 
 

@@ -15,13 +15,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from opal_spark.mutate import read_master
-from tests.opal_spark.mutate.folders import put, run
+from tests.opal_spark.mutate.folders import put, put_avro, run
 
 FIELDS = ("id", "kind", "note", "at", "place", "op")
 SCHEMA = "id STRING, kind STRING, note STRING, at BIGINT, place STRING, op STRING"
 ORDERS = ("at", "file_suffix", "file_position")
 DELETES = ("op", "rows", "ids")
-FORMATS = ("csv", "bare csv", "json", "parquet")
+FORMATS = ("csv", "bare csv", "json", "parquet", "avro")
 COMBINATIONS = list(itertools.product(ORDERS, DELETES, FORMATS, (False, True)))
 NOTES = ("plain", "", "a,b", 'say "x"', " spaced ", "Ünï", "null", "\\", "a;b")
 Row = dict[str, Any]
@@ -79,6 +79,8 @@ class Feed:
         if self.kind == "parquet":
             path.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(pa.table({name: [row[name] for row in rows] for name in names}), path)
+        elif self.kind == "avro":
+            put_avro(path, {name: "long" if name == "at" else "string" for name in names}, rows)
         elif self.kind == "json":
             put(path, "".join(json.dumps({name: row[name] for name in names}) + "\n" for row in rows))
         else:
@@ -92,7 +94,7 @@ def check(spark: SparkSession, folder: Path, seed: str, combination: tuple[str, 
     order, deletes, kind, is_partitioned = combination
     feed = Feed(seed, order, deletes, kind)
     csv_options = {"delimiter": ";", "header": False} if kind == "bare csv" else {}
-    master = feed.random.choice(("csv", "parquet", "json"))
+    master = feed.random.choice(("csv", "parquet", "json", "avro"))
     arguments = {"ids": ["id", "kind"], "order": order, "schema": SCHEMA, "format": master, "delete_prefix": "del", **csv_options}
     arguments |= {"op_field": "op"} if deletes == "op" else {}
     arguments |= {"partition_by": ["place"]} if is_partitioned else {}

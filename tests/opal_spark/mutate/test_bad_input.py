@@ -102,7 +102,9 @@ def test_a_line_break_in_the_master_is_seen(spark: SparkSession, tmp_path: Path)
     master = 'id,at,name\n1,5,"hello\n2,5,evil"\n3,5,c\n'
     put(tmp_path / "master" / "a.csv", master)
     put(tmp_path / "incr" / "1.csv", "id,at,name\n3,6,C\n")
-    with pytest.raises(InvalidInputError, match=r'the master has a line whose quote is not closed: 1,5,"hello; .* multiLine=true'):
+    with pytest.raises(
+        InvalidInputError, match=r'a\.csv, line 2: the master has a line whose quote is not closed; .* multiLine=true.*: 1,5,"hello'
+    ):
         run(spark, tmp_path, ids=["id"], order="at")
     assert (tmp_path / "master" / "a.csv").read_text() == master
 
@@ -125,6 +127,6 @@ def test_an_empty_file_may_be_accepted(spark: SparkSession, folder: Path) -> Non
 def test_a_master_that_does_not_fit_its_header_is_not_replaced(spark: SparkSession, folder: Path) -> None:
     put(folder / "master" / "b.csv", "id,name,at\n7,z\n")
     put(folder / "incr" / "1.csv", GOOD)
-    with pytest.raises(InvalidInputError, match="the master has a row that does not fit its fields: 7,z"):
+    with pytest.raises(InvalidInputError, match=r"b\.csv, line 2: the master has a row that does not fit its fields: 7,z"):
         run(spark, folder, ids=["id"], order="at")
     assert (folder / "incr" / "1.csv").exists()

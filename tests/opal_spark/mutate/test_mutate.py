@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.mutate.properties import arguments_of, parse_properties
+from opal_spark.engine.session import bring_avro
 from opal_spark.mutate import read_master
 from tests.opal_spark.mutate.folders import cells, put, run
 
@@ -120,10 +121,18 @@ def test_only_touched_partitions_are_written_also_when_a_record_moves(spark: Spa
 
 @pytest.mark.parametrize(
     "master, increments, output",
-    [("parquet", "csv", None), ("csv", "json", "orc"), pytest.param("orc", "parquet", "json", marks=pytest.mark.slow)],
+    [
+        ("parquet", "csv", None),
+        ("csv", "json", "orc"),
+        ("avro", "avro", None),
+        pytest.param("orc", "parquet", "json", marks=pytest.mark.slow),
+        pytest.param("csv", "avro", "parquet", marks=pytest.mark.slow),
+        pytest.param("orc", "json", "avro", marks=pytest.mark.slow),
+    ],
 )
 def test_formats_go_together(spark: SparkSession, tmp_path: Path, master: str, increments: str, output: str | None) -> None:
     schema = "id INT, price DECIMAL(9,2), at BIGINT"
+    bring_avro(spark)
     old = spark.createDataFrame([(1, None, 5), (2, None, 5), (3, None, 5)], "id INT, price INT, at BIGINT")
     old.selectExpr("id", "CAST(id * 1.5 AS DECIMAL(9,2)) AS price", "at").write.option("header", True).format(master).save(
         str(tmp_path / "master")

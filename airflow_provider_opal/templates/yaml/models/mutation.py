@@ -7,9 +7,9 @@ from pydantic import Discriminator, Field, Tag
 from airflow_provider_opal.templates.yaml.models.base import OTHER, TEXT, Column, Columns, Cron, Settings, Text, is_text
 from airflow_provider_opal.templates.yaml.models.options import RunOptions
 from opal_lake.job.operations.folder import ORDER_TYPES, Mutate
-from opal_lake.job.source import FILE_FORMATS
+from opal_lake.job.source import FOLDER_FORMATS
 
-FolderFormat = Literal[FILE_FORMATS]  # type: ignore[valid-type]  # the tuple is constant
+FolderFormat = Literal[FOLDER_FORMATS]  # type: ignore[valid-type]  # the tuple is constant
 
 
 class MutationModel(RunOptions):

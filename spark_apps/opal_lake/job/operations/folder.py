@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.declared import Operation, declaration
 from opal_lake.job.operations.values import ON_BAD_ROWS, Columns, Help, Kind, one_of
-from opal_lake.job.source import BY_POSITION, FILE_FORMATS
+from opal_lake.job.source import BY_POSITION, FOLDER_FORMATS
 
 ORDER_TYPES = ("numeric", "text", "timestamp")
 
@@ -18,7 +18,7 @@ def _backups(name: str, value: Any) -> int:
     return value
 
 
-FolderFormat = Annotated[str, one_of(*FILE_FORMATS)]
+FolderFormat = Annotated[str, one_of(*FOLDER_FORMATS)]
 OrderType = Annotated[str, one_of(*ORDER_TYPES)]
 OnBadRows = Annotated[str, ON_BAD_ROWS]
 OnEmpty = Annotated[str, one_of("fail", "accept")]

@@ -1,6 +1,7 @@
 """Lines of CSV files, and their cells, without Spark: a file's first line is looked at before Spark starts on it."""
 
 import bz2
+import codecs
 import csv
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -48,15 +49,19 @@ def first_line(storage: Storage, path: str, options: Mapping[str, str]) -> str |
 
 def lines(storage: Storage, path: str, encoding: str, most_bytes: int | None = None) -> Iterator[str]:
     """Of a text file, as Spark cuts it; with `most_bytes` of what these hold, the last one perhaps not whole."""
-    rest = b""
-    for number, data in enumerate(_unpacked(storage, path, most_bytes)):
-        data = rest + (data.removeprefix(b"\xef\xbb\xbf") if number == 0 else data)
-        held = data[-1:] if data.endswith(b"\r") else b""  # the next piece may begin with the other half of a line's end
-        *whole, rest = data[: len(data) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    rest, is_begun = "", False
+    for data in _unpacked(storage, path, most_bytes):
+        text = decoder.decode(data)
+        if text and not is_begun:
+            text, is_begun = text.removeprefix("\ufeff"), True
+        text = rest + text
+        held = "\r" if text.endswith("\r") else ""  # the next piece may begin with the other half of a line's end
+        *whole, rest = text[: len(text) - len(held)].replace("\r\n", "\n").replace("\r", "\n").split("\n")
         rest += held
-        yield from (line.decode(encoding, errors="replace") for line in whole)
-    if rest.rstrip(b"\r"):
-        yield rest.rstrip(b"\r").decode(encoding, errors="replace")
+        yield from whole
+    if rest := (rest + decoder.decode(b"", final=True)).rstrip("\r"):
+        yield rest
 
 
 def line_number(storage: Storage, path: str, encoding: str, text: str, copy: int = 1) -> int | None:
@@ -77,7 +82,10 @@ def _unpacked(storage: Storage, path: str, most_bytes: int | None) -> Iterator[b
     stream = unpackers[ending]() if ending in unpackers else None
     start, length = 0, min(_PIECE_BYTES, most_bytes or _PIECE_BYTES)
     while data := storage.get(path, start, length):
-        yield stream.decompress(data) if stream is not None else data
+        try:
+            yield stream.decompress(data) if stream is not None else data
+        except (zlib.error, OSError) as error:
+            raise InvalidInputError(f"{storage.uri}/{path} is no {ending} file, or damaged ({error}): deliver it again") from error
         start += len(data)
         if most_bytes is not None and start >= most_bytes:
             return

@@ -1,0 +1,115 @@
+"""What a rewrite of the master would lose or change for good is an error before anything is written: with file, line and reason."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from urllib.parse import unquote
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.mutate.mutation import Work
+from opal_lake.storage import Storage
+from opal_lake.storage.spark_path import hadoop_uri, spark_paths
+from opal_spark.engine.session import few_listing_tasks
+from opal_spark.mutate.csv_text import CORRUPT, is_utf8, open_quote
+from opal_spark.mutate.master import PLACE, STRICT, MasterFiles, by_root
+from opal_spark.sources.marks import plain_uri
+from opal_spark.sources.text.csv_lines import is_true, line_number, lines
+
+_BROKEN = "the master has a row that does not fit its fields"
+_UNREADABLE = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (\S+?)\.? ")
+_DAMAGED = re.compile(
+    r"\w*(?:EOFException|ZipException|DataFormatException|AvroRuntimeException)\b[^\n]*|not in gzip format|is not a Parquet file[^\n]*"
+    r"|Could not read footer|Malformed ORC file|Not an Avro data file|Invalid sync",
+    re.IGNORECASE,
+)
+_WRONG_LETTERS = "MALFORMED_CHARACTER_CODING"
+
+
+def check_text(spark: SparkSession, master: MasterFiles) -> None:
+    """A field of CSV that goes on in the next line would be read as two rows, and letters that are not UTF-8 as other ones."""
+    if master.format not in ("csv", "json"):
+        return
+    options = master.csv if master.format == "csv" else {}
+    faults = _faults(options, by_line=master.format == "csv" and not is_true(options, "multiline"))
+    if not faults:
+        return
+    reason = F.coalesce(*faults.values())
+    for storage, paths in by_root(master):
+        with few_listing_tasks(spark):
+            texts = spark.read.options(**STRICT, recursiveFileLookup="true").text(spark_paths(storage, paths))
+        place = texts.metadataColumn("_metadata").getField("file_path")
+        for row in texts.where(reason.isNotNull()).select("value", reason.alias("reason"), place.alias("place")).limit(1).collect():
+            where = _place(row.place, row.value, [storage], options)
+            raise InvalidInputError(f"{where}: {row.reason}: {row.value:.200}. Nothing was changed")
+
+
+def _faults(options: Mapping[str, str], *, by_line: bool) -> dict[str, Column]:
+    faults = {}
+    if is_utf8(options):
+        said = "the line is not UTF-8; correct it, or of CSV give the encoding (--csv-option encoding=ISO-8859-1)"
+        faults["utf8"] = F.when(~F.is_valid_utf8("value"), F.lit(f"the master has text in another encoding: {said}"))
+    unclosed = open_quote(options) if by_line else None
+    if unclosed is not None:
+        said = "the master has a line whose quote is not closed; where fields hold line breaks, set multiLine=true among the options of CSV"
+        has_quote = F.contains("value", F.lit(options.get("quote", '"')[:1]))
+        faults["quote"] = F.when(has_quote & F.col("value").rlike(unclosed), F.lit(said))
+    return faults
+
+
+def checked_rows(rows: DataFrame) -> DataFrame:
+    """Of the master; one that does not fit its fields fails what reads it."""
+    if CORRUPT not in rows.columns:
+        return rows
+    broken = F.raise_error(F.concat(F.lit(f"{_BROKEN}: "), F.col(PLACE), F.lit(" "), F.col(CORRUPT)))
+    return rows.where(F.when(F.col(CORRUPT).isNotNull(), broken.cast("boolean")).otherwise(F.lit(True))).drop(CORRUPT, PLACE)
+
+
+@contextmanager
+def files_named(work: Work, master: MasterFiles, options: Mapping[str, str]) -> Iterator[None]:
+    """Errors of Spark that files are to blame for say which. `options` are those of increments of CSV."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        if (row := re.search(rf"{_BROKEN}: (\S+) (.*?) SQLSTATE", text, re.DOTALL)) is not None:
+            stores = [storage for storage, _ in by_root(master)]
+            where = _place(row[1], row[2], stores, master.csv)
+            raise InvalidInputError(f"{where}: {_BROKEN}: {row[2]:.200}; correct it, nothing was changed") from error
+        if _WRONG_LETTERS in text and (line := _wrong_line(work, options)) is not None:
+            raise InvalidInputError(f"{line}. Nothing was changed: correct the file or the encoding") from error
+        if (file := _UNREADABLE.search(text)) is not None and (why := _DAMAGED.search(text)) is not None:
+            name = _increments(work).get(plain_uri(unquote(file[1])), unquote(file[1]))
+            raise InvalidInputError(
+                f"{name} is damaged, or cut off ({why[0].strip():.200}). Nothing was changed: deliver it again"
+            ) from error
+        raise
+
+
+def _increments(work: Work) -> dict[str, str]:
+    """What they were called, by where they are read."""
+    pairs = zip(work.increments, work.readable, strict=True)
+    return {plain_uri(hadoop_uri(storage, path)): increment.source for increment, (storage, path) in pairs}
+
+
+def _wrong_line(work: Work, options: Mapping[str, str]) -> str | None:
+    encoding = options.get("encoding", "utf-8")
+    for increment, (storage, path) in zip(work.increments, work.readable, strict=True):
+        for number, line in enumerate(lines(storage, path, encoding), start=1):
+            if "\ufffd" in line:
+                return f"{increment.source}, line {number}: the line is not {encoding}: {line:.200}"
+    return None
+
+
+def _place(uri: str, text: str, stores: list[Storage], options: Mapping[str, str]) -> str:
+    """The file, and the line if it is found there."""
+    name = unquote(uri)
+    for storage in stores:
+        root = f"{plain_uri(hadoop_uri(storage))}/"
+        path = plain_uri(name).removeprefix(root)
+        if path != plain_uri(name):
+            number = line_number(storage, path, options.get("encoding", "utf-8"), text)
+            return f"{storage.uri}/{path}" + (f", line {number}" if number is not None else "")
+    return name
