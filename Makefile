@@ -226,7 +226,10 @@ images:  ## the images opal-spark, opal-airflow and opal-lakechime; ENGINE=docke
 COMPOSE = $(ENGINE) compose --file docker/compose.yaml
 # What has to be well before `make up` ends. What runs once is not among them: its end is no failure.
 STAYING = postgres s3 spark-master spark-worker-1 spark-worker-2 lakechime api-server scheduler dag-processor triggerer
-up:  ## the lake in containers, and wait until all is well; EXAMPLE=shop tells the demo's story in it, PROFILE=stream adds Kafka
+ifeq ($(PROFILE),celery)
+up: export AIRFLOW_EXECUTOR := CeleryExecutor
+endif
+up:  ## the lake in containers, and wait until all is well; EXAMPLE=shop tells the demo's story in it, PROFILE=stream adds Kafka, celery workers
 	@docker/compose/first-start
 	$(COMPOSE) $(if $(PROFILE),--profile $(PROFILE)) up --build --detach
 	$(COMPOSE) up --detach --no-deps --no-recreate --wait --wait-timeout 600 $(STAYING)
