@@ -47,7 +47,7 @@ JOBS ?= 2
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-stream demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs images up down bench bench-check bench-chime bench-churn bench-commits bench-memory bench-mutate bench-parse bench-peers bench-plan bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
+.PHONY: help venv demo demo-stream demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-images test-all check format docs images up down bench bench-check bench-chime bench-churn bench-commits bench-memory bench-mutate bench-parse bench-peers bench-plan bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -138,7 +138,10 @@ slow-airflow slow-tables: $(VENV)/.classes
 	@$(TESTING) "$(PY)" -m pytest -m slow --durations=15 \
 		$(if $(filter slow-airflow,$@),tests/airflow_provider_opal,--ignore=tests/airflow_provider_opal --ignore=tests/docker) $(ARGS)
 
-test-all: test test-slow  ## every test
+test-images: $(VENV)/.classes  ## the images of docker/, built without an engine, and the shop's story through them; OPAL_IMAGES=FOLDER keeps the layers
+	@$(TESTING) "$(PY)" -m pytest -s -rs -m slow tests/docker $(ARGS)
+
+test-all: test test-slow test-images  ## every test
 
 demo: venv  ## a shop's lake under a real Airflow; EXIT=1 ends by itself, PORT=8080
 	@$(ENVIRONMENT) "$(PY)" -m airflow_provider_opal.demo $(if $(EXIT),--exit) $(if $(PORT),--port $(PORT))
