@@ -118,5 +118,5 @@ def check(deployment: Deployment, told: str) -> None:
     assert re.findall(r"^ +(\d+)  \w\w  +(\w+)", now, re.MULTILINE) == [("1", "paid"), ("3", "paid"), ("4", "paid")]
     assert re.findall(r"^ +(2026-11-0\d) +(\d) +(\d)$", told, re.MULTILINE) == [("2026-11-01", "5", "2"), ("2026-11-02", "3", "4")]
     shown = told[told.index("All orders, as of the end of each day") :]
-    rows = re.findall(r"^ +(2026-11-0\d) +([\d,]+) +(\d+) +([\d.]+)$", shown, re.MULTILINE)
+    rows = re.findall(r"^ +(2026-11-0\d) +(\d+) +(\d+) +([\d.]+)$", shown.replace(",", ""), re.MULTILINE)
     assert [(day, int(orders), int(paid), revenue) for day, orders, paid, revenue in rows] == deployment.expected()
