@@ -47,7 +47,7 @@ JOBS ?= 2
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-stream demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-all check format docs images up down bench bench-check bench-chime bench-churn bench-commits bench-memory bench-mutate bench-parse bench-peers bench-plan bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
+.PHONY: help venv demo demo-stream demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-images test-all check format docs images up down bench bench-check bench-chime bench-churn bench-commits bench-memory bench-mutate bench-parse bench-peers bench-plan bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -138,7 +138,10 @@ slow-airflow slow-tables: $(VENV)/.classes
 	@$(TESTING) "$(PY)" -m pytest -m slow --durations=15 \
 		$(if $(filter slow-airflow,$@),tests/airflow_provider_opal,--ignore=tests/airflow_provider_opal --ignore=tests/docker) $(ARGS)
 
-test-all: test test-slow  ## every test
+test-images: $(VENV)/.classes  ## the images of docker/, built without an engine, and the shop's story through them; OPAL_IMAGES=FOLDER keeps the layers
+	@$(TESTING) "$(PY)" -m pytest -s -rs -m slow tests/docker $(ARGS)
+
+test-all: test test-slow test-images  ## every test
 
 demo: venv  ## a shop's lake under a real Airflow; EXIT=1 ends by itself, PORT=8080
 	@$(ENVIRONMENT) "$(PY)" -m airflow_provider_opal.demo $(if $(EXIT),--exit) $(if $(PORT),--port $(PORT))
@@ -226,7 +229,10 @@ images:  ## the images opal-spark, opal-airflow and opal-lakechime; ENGINE=docke
 COMPOSE = $(ENGINE) compose --file docker/compose.yaml
 # What has to be well before `make up` ends. What runs once is not among them: its end is no failure.
 STAYING = postgres s3 spark-master spark-worker-1 spark-worker-2 lakechime api-server scheduler dag-processor triggerer
-up:  ## the lake in containers, and wait until all is well; EXAMPLE=shop tells the demo's story in it, PROFILE=stream adds Kafka
+ifeq ($(PROFILE),celery)
+up: export AIRFLOW_EXECUTOR := CeleryExecutor
+endif
+up:  ## the lake in containers, and wait until all is well; EXAMPLE=shop tells the demo's story in it, PROFILE=stream adds Kafka, celery workers
 	@docker/compose/first-start
 	$(COMPOSE) $(if $(PROFILE),--profile $(PROFILE)) up --build --detach
 	$(COMPOSE) up --detach --no-deps --no-recreate --wait --wait-timeout 600 $(STAYING)

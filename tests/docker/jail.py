@@ -1,26 +1,21 @@
-"""Containers without an engine: images by buildah, and a process in one with a read-only root, no capability and any user id.
+"""Containers without an engine: a process in an image, with a read-only root, no capability and any user id.
 
 A process sees its image's files, a /tmp and a /var/lib/opal of its own and this machine's network; it is the first of its process
 namespace, so that killing it kills all that it started, as in a container.
 """
 
-import json
-import os
-import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).parents[2]
-BASE = "localhost/opal-base:bookworm"
+from tests.docker.store import Image
+
 USER = 123_456  # of no /etc/passwd
-AUTHORITIES = Path("/usr/local/share/ca-certificates")
 _ENTER = """
 set -eu
 root=$1 tmp=$2 state=$3 run=$4 dags=$5 user=$6
@@ -41,81 +36,6 @@ mount -t proc proc "$root/proc"
 cd /
 exec chroot "$root" /usr/bin/setpriv --reuid "$user" --regid 0 --clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
 """
-
-
-def missing() -> str | None:
-    """Why no image can be built here."""
-    if os.geteuid() != 0:
-        return "images are built and run by root here, as there is no engine"
-    absent = [tool for tool in ("buildah", "mmdebstrap", "unshare", "chroot") if shutil.which(tool) is None]
-    return f"{', '.join(absent)} is not installed; on Debian: apt-get install buildah mmdebstrap" if absent else None
-
-
-def buildah(*arguments: str, most_s: int = 1500) -> str:
-    """What it prints. `OPAL_BUILDAH` holds arguments for each call, such as where its storage is."""
-    command = ["buildah", "--storage-driver", "vfs", *os.environ.get("OPAL_BUILDAH", "").split(), *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=most_s)
-    assert done.returncode == 0, f"{' '.join(command)}: {(done.stdout + done.stderr)[-4000:]}"
-    return done.stdout.strip()
-
-
-def is_known(name: str) -> bool:
-    return name in [line.strip() for line in buildah("images", "--format", "{{.Name}}:{{.Tag}}").splitlines()]
-
-
-def make_base(folder: Path) -> None:
-    """Debian, as the registry's slim image has it, from Debian's packages; with this machine's own authorities, if it has some."""
-    archive = folder / "base.tar"
-    subprocess.run(["mmdebstrap", "--quiet", "--variant=minbase", "bookworm", str(archive)], check=True, timeout=600)
-    container = buildah("from", "scratch")
-    buildah("add", container, str(archive), "/")
-    if AUTHORITIES.is_dir():
-        buildah("add", container, str(AUTHORITIES), str(AUTHORITIES))
-    buildah("commit", "--quiet", "--format", "docker", container, BASE)
-    buildah("rm", container)
-    archive.unlink()
-
-
-def build(target: str) -> float:
-    """Build an image; returns the seconds that it took."""
-    began = time.monotonic()
-    options = ["--isolation", "chroot", "--format", "docker", "--layers", "--ignorefile", "docker/Dockerfile.dockerignore"]
-    buildah("build", *options, "--build-arg", f"BASE={BASE}", "--file", "docker/Dockerfile", "--target", target, "--tag", tag(target), ".")
-    return time.monotonic() - began
-
-
-def tag(target: str) -> str:
-    return f"localhost/opal-{target}:test"
-
-
-@dataclass(kw_only=True)
-class Image:
-    """An image, unpacked."""
-
-    name: str
-    container: str = ""
-
-    @classmethod
-    def unpack(cls, target: str) -> "Image":
-        return cls(name=target, container=buildah("from", "--pull-never", tag(target)))
-
-    @cached_property
-    def root(self) -> Path:
-        return Path(buildah("mount", self.container))
-
-    @cached_property
-    def config(self) -> dict[str, object]:
-        """What an engine would go by: Env, Entrypoint, Cmd, User, Healthcheck, Labels, ExposedPorts."""
-        return dict(json.loads(buildah("inspect", "--type", "image", tag(self.name)))["Docker"]["config"])
-
-    @property
-    def environment(self) -> dict[str, str]:
-        lines = self.config["Env"]
-        assert isinstance(lines, list)
-        return dict(line.split("=", 1) for line in lines)
-
-    def remove(self) -> None:
-        buildah("rm", self.container)
 
 
 @dataclass(kw_only=True)

@@ -122,3 +122,11 @@ def test_the_makefile_waits_for_all_that_stays() -> None:
 @pytest.mark.parametrize("path", [*PLACE.glob("*.sh"), ROOT / "docker" / "image" / "opal-entry"], ids=lambda path: path.name)
 def test_shell_scripts_parse(path: Path) -> None:
     subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+def test_the_workers_profile_has_an_executor_that_loads() -> None:
+    """Its provider and Celery itself come in versions that do not fit each other."""
+    from airflow.providers.celery.executors.celery_executor import CeleryExecutor
+
+    assert "celery-worker" in OURS
+    assert not CeleryExecutor.is_local

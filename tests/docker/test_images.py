@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,43 +10,40 @@ from typing import Any
 
 import pytest
 
-from tests.docker import jail
+from tests.docker import jail, store
 from tests.docker.deployment import Deployment, deployed
-from tests.docker.jail import Container, Image
+from tests.docker.jail import Container
+from tests.docker.store import Image, Store
 
 pytestmark = pytest.mark.slow
 TARGETS = ("lakechime", "spark", "airflow")
-DAGS = jail.ROOT / "dags"
+DAGS = store.ROOT / "dags"
 
 
 class Built(dict[str, Image]):
     """The images by their targets, each built when it is first asked for."""
 
+    def __init__(self, kept: Store) -> None:
+        super().__init__()
+        self.kept = kept
+
     def __missing__(self, target: str) -> Image:
-        took_s = jail.build(target)
-        image = self[target] = Image.unpack(target)
-        size = subprocess.run(["du", "-sm", "--one-file-system", str(image.root)], capture_output=True, text=True, check=True).stdout
-        print(f"{target}: built in {took_s:.0f} s, {size.split()[0]} MB")
+        took_s = self.kept.build(target)
+        image = self[target] = self.kept.unpack(target)
+        print(f"\n{target}: built in {took_s:.0f} s, {image.size_mb} MB")
         return image
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Image]]:
-    if why := jail.missing():
+def images() -> Iterator[dict[str, Image]]:
+    if why := store.missing():
+        print(f"\nskipped: {why}")
         pytest.skip(why)
-    if not jail.is_known(jail.BASE):
-        jail.make_base(tmp_path_factory.mktemp("base"))
-    for target in TARGETS:
-        print(f"{target}: built in {jail.build(target):.0f} s")
-    unpacked = {target: Image.unpack(target) for target in TARGETS}
-    for image in unpacked.values():
-        size = subprocess.run(
-            ["du", "-sm", "--one-file-system", str(image.root)], capture_output=True, text=True, check=True
-        ).stdout.split()[0]
-        print(f"{image.name}: {size} MB")
-    yield unpacked
-    for image in unpacked.values():
-        image.remove()
+    with store.opened() as kept:
+        built = Built(kept)
+        yield built
+        for image in built.values():
+            image.remove()
 
 
 @pytest.fixture
@@ -103,9 +99,9 @@ def test_a_service_ends_when_it_is_told_to(contained: Any) -> None:
 @pytest.mark.s3
 @pytest.mark.postgres
 def test_the_shop_s_story_survives_the_loss_of_a_worker_and_of_the_scheduler(
-    images: dict[str, Image], tmp_path: Path, s3_options: dict[str, str], postgres: Any
+    images: dict[str, Image], tmp_path: Path, postgres: Any
 ) -> None:
-    with deployed(images, tmp_path, s3_options, postgres) as deployment:
+    with deployed(images, tmp_path, postgres) as deployment:
         story = deployment.start("shop")
         deployment.wait_for(story, r"2026-11-01 .*metagen .*done")
         deployment.services["spark-worker-1"].kill()
@@ -122,5 +118,5 @@ def check(deployment: Deployment, told: str) -> None:
     assert re.findall(r"^ +(\d+)  \w\w  +(\w+)", now, re.MULTILINE) == [("1", "paid"), ("3", "paid"), ("4", "paid")]
     assert re.findall(r"^ +(2026-11-0\d) +(\d) +(\d)$", told, re.MULTILINE) == [("2026-11-01", "5", "2"), ("2026-11-02", "3", "4")]
     shown = told[told.index("All orders, as of the end of each day") :]
-    rows = re.findall(r"^ +(2026-11-0\d) +([\d,]+) +(\d+) +([\d.]+)$", shown, re.MULTILINE)
+    rows = re.findall(r"^ +(2026-11-0\d) +(\d+) +(\d+) +([\d.]+)$", shown.replace(",", ""), re.MULTILINE)
     assert [(day, int(orders), int(paid), revenue) for day, orders, paid, revenue in rows] == deployment.expected()
