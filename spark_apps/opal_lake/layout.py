@@ -23,6 +23,7 @@ SIDE = META + "side/"
 REBUILD = META + "rebuild/"
 BOOTSTRAP = META + "bootstrap/"
 DIGESTS = META + "digests/"
+TRAFFIC = META + "traffic/"
 
 _VERSION_DIGITS = 20
 _TURNS = (4096, 16)
@@ -32,6 +33,7 @@ _GREATEST = 10**_VERSION_DIGITS - 1
 _MAX_FOLDER_VALUE = 80
 _REBUILD_RECORD = re.compile(r"/([0-9]{10,})-([0-9a-f]{8})-([0-9a-f]{8})\.json\Z")
 _DIGEST = re.compile(re.escape(DIGESTS) + r"[0-9]{20}-([0-9a-f]{8})\.jsonl\.zst")
+_TRAFFIC = re.compile(re.escape(TRAFFIC) + r"([0-9]{15})-[A-Za-z0-9._-]{1,64}\.json")
 _PART_OF_ESCAPE = re.compile(r"%[0-9A-F]?\Z")
 _MAX_TOKEN_NAME = 200
 _MAX_PATH = 1024  # bytes, which is what S3 takes for a key
@@ -214,6 +216,17 @@ def _token_name(token: str) -> str:
     """The token itself where it is short enough for a file name; else its beginning and a checksum."""
     name = quote(token, safe="")
     return name if len(name) <= _MAX_TOKEN_NAME else f"{name[:_MAX_FOLDER_VALUE]}-{sha256(token.encode()).hexdigest()}"
+
+
+def traffic_path(moment_ms: int, write_id: str) -> str:
+    """What a process of a stream counted, as of a time."""
+    return f"{TRAFFIC}{moment_ms:015d}-{write_id}.json"
+
+
+def traffic_moment(path: str) -> int | None:
+    """That time, in milliseconds since 1970; None for a stranger's file."""
+    match = _TRAFFIC.fullmatch(path)
+    return int(match[1]) if match else None
 
 
 def rejected_path(stem: str) -> str:
