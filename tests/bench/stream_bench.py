@@ -1,8 +1,8 @@
 """What `opal stream` keeps up with, and how fresh a table is: a real broker on this machine, which shares its cores with the stream.
 
-python -m tests.bench.stream_bench [--rows 1000000] [--rates 1000,10000] [--seconds 60] [--spark]
+python -m tests.bench.stream_bench [--rows 1000000] [--rates 1000,10000] [--seconds 60] [--spark] [--processes N]
 
-Rows/s is of one process over a topic that is full, JSON with 5 columns through to the commits; beside it per second of its own CPU time.
+Rows/s is of one process, or of N, over a topic that is full, JSON with 5 columns through to the commits; beside it per second of CPU time.
 Freshness is from the produce timestamp of a message to the moment when a reader that polls the head finds its offset committed.
 """
 
@@ -24,6 +24,7 @@ from opal_lake.table import Table
 from tests.fixtures_kafka import Kafka, kafka_broker
 from tests.opal_stream.orders import new_table, order
 
+PARTITIONS = 4
 POLL_S, WARM_S, WARM_SPARK_S = 0.01, 5.0, 40.0
 
 
@@ -32,17 +33,17 @@ def stream(table: Table, broker: Kafka, topic: str, *more: str) -> "subprocess.P
     return subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdout=subprocess.PIPE)
 
 
-def throughput(broker: Kafka, folder: Path, rows: int) -> None:
-    topic = broker.create_topic("full", 3)
+def throughput(broker: Kafka, folder: Path, rows: int, more: Sequence[str]) -> None:
+    topic = broker.create_topic("full", PARTITIONS)
     producer = broker.producer(linger_ms=50)
     for number in range(rows):
-        producer.produce(topic, json.dumps(order(number % (rows // 4), number)).encode(), partition=number % 3)
+        producer.produce(topic, json.dumps(order(number % (rows // 4), number)).encode(), partition=number % PARTITIONS)
         if number % 1000 == 0:
             producer.poll(0)
     assert producer.flush(60) == 0
     table = new_table(folder)
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    process = stream(table, broker, topic, "--until-empty", "--json")
+    process = stream(table, broker, topic, "--until-empty", "--json", *more)
     output, _ = process.communicate()
     took_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -53,6 +54,7 @@ def throughput(broker: Kafka, folder: Path, rows: int) -> None:
 
 
 def freshness(broker: Kafka, folder: Path, rate: int, seconds: int, more: Sequence[str]) -> None:
+    """The messages are in one partition, so that the table's position says which of them are visible."""
     topic, table = broker.create_topic(f"rate-{rate}"), new_table(folder)
     process, over = stream(table, broker, topic, *more), threading.Event()
     stamps: list[float] = []
@@ -99,12 +101,14 @@ def main() -> None:
     parser.add_argument("--rates", default="1000,10000")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--spark", action="store_true", help="freshness by opal stream --spark")
+    parser.add_argument("--processes", type=int, help="rows/s by so many")
     args = parser.parse_args()
+    shared = [f"--processes={args.processes}"] if args.processes else []
     print(f"{os.cpu_count()} cores, shared by broker, producer, stream and reader")
     with kafka_broker() as broker, tempfile.TemporaryDirectory() as folder:
         if args.rows:
             (Path(folder) / "full").mkdir()
-            throughput(broker, Path(folder) / "full", args.rows)
+            throughput(broker, Path(folder) / "full", args.rows, shared)
         for rate in (int(text) for text in args.rates.split(",") if text):
             (Path(folder) / str(rate)).mkdir()
             freshness(broker, Path(folder) / str(rate), rate, args.seconds, ["--spark"] if args.spark else [])
