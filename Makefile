@@ -170,10 +170,10 @@ bench-waiting: venv  ## memory and CPU of a triggerer in which 1,000 sensors wai
 bench-rule: venv  ## the rule on one core, against a partition of 10 million keys
 	@PYTHONPATH=. "$(PY)" tests/bench/rule_bench.py
 
-bench-stream: venv  ## rows/s of a stream from Kafka, and freshness at 1,000 and 10,000 rows/s; BENCH_ARGS="--rows 300000 --seconds 20"
+bench-stream: venv  ## rows/s of a stream from Kafka, and freshness at 1,000 and 10,000 rows/s; BENCH_ARGS="--rows 300000 --seconds 20 --processes 2"
 	@$(ENVIRONMENT) "$(PY)" -m tests.bench.stream_bench $(BENCH_ARGS)
 
-bench-plan: venv  ## load of processes where partitions are spread by predicted load, and by count, over a simulated week; BENCH_ARGS="--seeds 10"
+bench-plan: venv  ## work of processes where partitions are spread by predicted load, by messages, and by count, over a week; BENCH_ARGS="--seeds 10 --recorded TABLE"
 	@"$(PY)" -m tests.bench.plan_bench $(BENCH_ARGS)
 
 bench-requests: venv  ## what each job asks of an S3 store, by verb, after 22 small upserts

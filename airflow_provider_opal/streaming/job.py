@@ -10,8 +10,8 @@ from airflow_provider_opal.hooks.kafka import kafka_access
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.secrets import mask
 from opal_lake.errors import InvalidInputError
+from opal_stream.supervise.process import WATCHED_S
 
-WATCHED_S, BEAT_S = 60, 5
 FORMATS = ("json", "json-registry", "avro", "debezium-json", "debezium-json-registry", "debezium-avro")
 POLICIES = {
     "on_bad_message": ("fail", "quarantine"),

@@ -8,6 +8,7 @@ from airflow_provider_opal.streaming.job import POLICIES, checked
 from opal_lake.job.operations.values import Span, span_of, span_text
 
 MODES = ("continuous", "until_empty", "interval")
+_PROCESSES = "at least 1 reads a stream, and an interval is read by one; give another mode, or leave it out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +16,8 @@ class Kafka:
     """Topics, and how their messages are read; the names are those of `opal stream`.
 
     Without a `mode` a run reads the interval that its schedule names, and where there is none what is there. `mode="continuous"` reads all
-    the time: until it is ended, or for `run_for`. Without `on_new_columns` that of the pipeline counts, or "fail".
+    the time: until it is ended, or for `run_for`. Without `on_new_columns` that of the pipeline counts, or "fail". `processes` share the
+    partitions by load, but for an interval, which one process reads.
     """
 
     topics: Sequence[str] | str
@@ -28,6 +30,7 @@ class Kafka:
     columns: Mapping[str, str] = field(default_factory=dict)
     time_unit: str = "ms"
     partitions: Sequence[int] = ()
+    processes: int | None = None
     start: str = "earliest"
     flush_interval: Span = "1s"
     flush_rows: int | None = None
@@ -44,6 +47,8 @@ class Kafka:
             raise ValueError(f"mode={self.mode!r} is unknown; use one of {', '.join(MODES)}")
         if self.run_for is not None and self.mode != "continuous":
             raise ValueError("run_for ends a continuous stream, and others end by themselves: add mode='continuous', or leave it out")
+        if self.processes is not None and (self.processes < 1 or self.mode == "interval"):
+            raise ValueError(f"processes={self.processes!r}: {_PROCESSES}")
         for option in POLICIES:
             checked(option, getattr(self, option, None))
         span_text("flush_interval", self.flush_interval)
@@ -59,7 +64,7 @@ class Kafka:
 
     def options(self) -> dict[str, Any]:
         """Those of `opal stream` that are no templates."""
-        names = ("format", "time_unit", "start", "flush_rows", "flush_mb", "on_gap", "on_new_topic")
+        names = ("format", "time_unit", "start", "flush_rows", "flush_mb", "on_gap", "on_new_topic", "processes")
         given = {name: getattr(self, name) for name in names} | {"partitions": list(self.partitions)}
         return given | {"on_new_columns": self.on_new_columns or "fail", "flush_interval": span_text("flush_interval", self.flush_interval)}
 
@@ -75,6 +80,8 @@ def stream_faults(kafka: Kafka, schedule: Any, by: Mapping[str, str], *, has_sch
             ("source", "kafka", "mode"),
             "is interval, which the schedule has to name; write '@daily' or a cron expression there",
         )
+    if mode == "interval" and kafka.processes is not None:
+        yield ("source", "kafka", "processes"), f"is {kafka.processes}: {_PROCESSES}"
     if not has_schema:
         yield ("table", "schema"), "is missing, and messages have none; add it, as 'id BIGINT, total DOUBLE, op STRING, at TIMESTAMP'"
     for name, axis in by.items():

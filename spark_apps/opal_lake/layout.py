@@ -24,6 +24,7 @@ REBUILD = META + "rebuild/"
 BOOTSTRAP = META + "bootstrap/"
 DIGESTS = META + "digests/"
 GATHERED = META + "gathered/"
+TRAFFIC = META + "traffic/"
 
 _VERSION_DIGITS = 20
 _TURNS = (4096, 16)
@@ -34,6 +35,7 @@ _MAX_FOLDER_VALUE = 80
 _REBUILD_RECORD = re.compile(r"/([0-9]{10,})-([0-9a-f]{8})-([0-9a-f]{8})\.json\Z")
 _DIGEST = re.compile(re.escape(DIGESTS) + r"[0-9]{20}-([0-9a-f]{8})\.jsonl\.zst")
 _GATHERED = re.compile(rf"({re.escape(GATHERED)}[^/]+/)([0-9]{{20}})\.rows")
+_TRAFFIC = re.compile(re.escape(TRAFFIC) + r"([0-9]{15})-[A-Za-z0-9._-]{1,64}\.json")
 _PART_OF_ESCAPE = re.compile(r"%[0-9A-F]?\Z")
 _MAX_TOKEN_NAME = 200
 _MAX_PATH = 1024  # bytes, which is what S3 takes for a key
@@ -232,6 +234,17 @@ def gathered_place(path: str) -> tuple[str, int] | None:
     """Folder and position, None for a stranger's file."""
     match = _GATHERED.fullmatch(path)
     return (match[1], int(match[2])) if match else None
+
+
+def traffic_path(moment_ms: int, write_id: str) -> str:
+    """What a process of a stream counted, as of a time."""
+    return f"{TRAFFIC}{moment_ms:015d}-{write_id}.json"
+
+
+def traffic_moment(path: str) -> int | None:
+    """That time, in milliseconds since 1970; None for a stranger's file."""
+    match = _TRAFFIC.fullmatch(path)
+    return int(match[1]) if match else None
 
 
 def rejected_path(stem: str) -> str:

@@ -41,3 +41,7 @@ class KafkaError(StorageError):
 
 class RegistryError(StorageError):
     """The schema registry does not answer: try again."""
+
+
+class ProcessError(StorageError):
+    """A process of a stream failed again and again."""

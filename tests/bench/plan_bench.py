@@ -1,40 +1,56 @@
-"""The spread of partitions by predicted load against that by count, over simulated weeks: max/mean messages of the processes, and moves.
+"""The spread of partitions by predicted load against those by messages and by count, over weeks: max/mean work of the processes, and moves.
 
-Traffic is drawn by a seed: partitions skewed by a power law, each with a day and a night of its own time zone, quiet weekends, noise, and
-growth. Two weeks are learned from; in the third one a plan is made every hour, and judged by what then comes.
+Traffic is drawn by a seed: partitions skewed by a power law, each with a day and a night of its own time zone, quiet weekends, noise,
+growth, and messages of its own size. With `--recorded TABLE` it is what streams have counted into a table, with noise. Two weeks are
+learned from; in the third one a plan is made every hour, and judged by the work that then comes: a message, and a message more for each
+500 bytes, as `opal stream` has it.
 """
 
 import argparse
 import math
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Protocol
 
+from opal_lake.table import Table
+from opal_lake.traffic.documents import TrafficFolder
+from opal_lake.traffic.hours import DAY, WEEK, Traffic, Volume, hour_of_week
+from opal_stream.kafka.applications import known_positions
 from opal_stream.kafka.topics import Partition
-from opal_stream.plan.load import predict_loads
+from opal_stream.plan.load import MESSAGE_BYTES, predict_rates, weigh
 from opal_stream.plan.spread import Shares, plan_spread, spread_by_count
-from opal_stream.plan.traffic import DAY, WEEK, Traffic, hour_of_week
 
 LEARN = 2 * WEEK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Means over the hours of a week: how full the fullest process was by the mean, and what restarted.
+    """Means over the hours of a week: how much work the fullest process had by the mean, and what restarted.
 
-    `largest` is what no spread can go below: 1, or the largest partition by the mean of the processes.
+    `at_best` is what no spread can go below: 1, or the largest partition by the mean of the processes.
     """
 
     by_count: float
+    by_messages: float
     by_load: float
     from_scratch: float
-    largest: float
+    at_best: float
     restarts: float
     moves: float
     from_scratch_restarts: float
 
 
-class Shop:
+class Source(Protocol):
     """What each partition gets in each hour."""
+
+    partitions: Sequence[Partition]
+
+    def volume(self, partition: Partition, hour: int) -> Volume: ...
+
+
+class Shop:
+    """Drawn."""
 
     def __init__(self, seed: int, partitions: int) -> None:
         self._dice = random.Random(seed)
@@ -44,69 +60,86 @@ class Shop:
         self._rates = {part: 2_000_000 * rank**-0.9 for part, rank in zip(self.partitions, ranks, strict=True)}
         self._zones = {part: self._dice.choice((0, 1, 8, 16)) for part in self.partitions}
         self._growth = {part: self._dice.uniform(-0.1, 0.25) for part in self.partitions}
+        self._of_sizes = random.Random(f"{seed} sizes")
+        self._sizes = {part: 600 * self._of_sizes.lognormvariate(0, 1) for part in self.partitions}
 
-    def messages(self, partition: Partition, hour: int) -> float:
+    def volume(self, partition: Partition, hour: int) -> Volume:
         local = hour_of_week(hour + self._zones[partition])
         day = 1 + 0.8 * math.sin(2 * math.pi * (local % DAY - 8) / DAY)
         weekend = 0.4 if local >= 5 * DAY else 1.0
         growth = (1 + self._growth[partition]) ** (hour / WEEK)
-        return self._rates[partition] * day * weekend * growth * self._dice.lognormvariate(0, 0.15)
+        messages = self._rates[partition] * day * weekend * growth * self._dice.lognormvariate(0, 0.15)
+        return Volume(messages, messages * self._sizes[partition] * self._of_sizes.lognormvariate(0, 0.1))
 
 
-def simulate(seed: int, partitions: int = 48, processes: int = 8) -> Outcome:
-    shop = Shop(seed, partitions)
-    traffic = {part: Traffic(first_hour=0, hour=0) for part in shop.partitions}
+class Recorded:
+    """What streams counted, with noise."""
+
+    def __init__(self, seed: int, uri: str) -> None:
+        self._dice = random.Random(seed)
+        table = Table.open(uri)
+        head = table.log.head()
+        found = TrafficFolder(table.storage, head.root.table_id, table.log.ids).read()
+        self._traffic = {one.partition: found[str(one)] for one in known_positions(head.positions) if str(one) in found}
+        self.partitions = sorted(self._traffic)
+
+    def volume(self, partition: Partition, hour: int) -> Volume:
+        return self._traffic[partition].predict(hour).times(self._dice.lognormvariate(0, 0.15))
+
+
+def simulate(source: Source, processes: int = 8) -> Outcome:
+    traffic = {part: Traffic(hour=0) for part in source.partitions}
     for hour in range(LEARN):
         for part, found in traffic.items():
-            found.observe(hour, shop.messages(part, hour))
-    fixed = spread_by_count(dict.fromkeys(shop.partitions, 1.0), processes).shares
+            found.observe(hour, source.volume(part, hour))
+    fixed = spread_by_count(dict.fromkeys(source.partitions, 1.0), processes).shares
     kept: Shares = ()
     scratch: Shares = ()
-    sums = [0.0] * 7
+    counted: Shares = ()
+    sums = [0.0] * len(fields(Outcome))
     for hour in range(LEARN, LEARN + WEEK):
-        loads = predict_loads(traffic, shop.partitions, hour, 1)
+        rates = predict_rates(traffic, source.partitions, hour, 1)
+        loads = weigh(rates)
         spread, anew = plan_spread(loads, processes, kept), plan_spread(loads, processes)
-        real = {part: shop.messages(part, hour) for part in shop.partitions}
-        figures = [_skew(fixed, real), _skew(spread.shares, real), _skew(anew.shares, real), _largest(real, processes)]
-        figures += [len(spread.changed) if kept else 0, len(spread.moved), sum(a != b for a, b in zip(anew.shares, scratch, strict=False))]
+        by_messages = plan_spread({part: rate.messages for part, rate in rates.items()}, processes, counted)
+        came = {part: source.volume(part, hour) for part in source.partitions}
+        work = {part: volume.messages + volume.bytes / MESSAGE_BYTES for part, volume in came.items()}
+        figures = [_skew(shares, work) for shares in (fixed, by_messages.shares, spread.shares, anew.shares)]
+        figures += [_largest(work, processes), len(spread.changed) if kept else 0, len(spread.moved)]
+        figures += [sum(one != other for one, other in zip(anew.shares, scratch, strict=False))]
         sums = [total + figure for total, figure in zip(sums, figures, strict=True)]
-        kept, scratch = spread.shares, anew.shares
+        kept, scratch, counted = spread.shares, anew.shares, by_messages.shares
         for part, found in traffic.items():
-            found.observe(hour, real[part])
-    count, load, best, largest, restarts, moves, anew_restarts = (total / WEEK for total in sums)
-    return Outcome(
-        by_count=count,
-        by_load=load,
-        from_scratch=best,
-        largest=largest,
-        restarts=restarts,
-        moves=moves,
-        from_scratch_restarts=anew_restarts,
-    )
+            found.observe(hour, came[part])
+    return Outcome(**{one.name: total / WEEK for one, total in zip(fields(Outcome), sums, strict=True)})
 
 
-def _skew(shares: Shares, real: dict[Partition, float]) -> float:
-    loads = [sum(real[part] for part in sorted(share)) for share in shares]
+def _skew(shares: Shares, work: dict[Partition, float]) -> float:
+    loads = [sum(work[part] for part in sorted(share)) for share in shares]
     return max(loads) / (sum(loads) / len(loads))
 
 
-def _largest(real: dict[Partition, float], processes: int) -> float:
-    return max(1.0, max(real.values()) * processes / sum(real.values()))
+def _largest(work: dict[Partition, float], processes: int) -> float:
+    return max(1.0, max(work.values()) * processes / sum(work.values()))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--partitions", type=int, default=48)
     parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--recorded", metavar="TABLE")
     args = parser.parse_args()
-    print(f"{args.partitions} partitions, {args.processes} processes; max/mean messages, and restarts and moves an hour")
-    print("seed  by count  by load  from scratch  at best  restarts  moves  restarts from scratch")
+    where = args.recorded or f"{args.partitions} partitions"
+    print(f"{where}, {args.processes} processes; max/mean work, and restarts and moves an hour")
+    names = [one.name.replace("_", " ") for one in fields(Outcome)]
+    print("seed  " + "  ".join(names))
     for seed in range(args.seeds):
-        found = simulate(seed, args.partitions, args.processes)
+        source: Source = Recorded(seed, args.recorded) if args.recorded else Shop(seed, args.partitions)
+        found = simulate(source, args.processes)
         print(
-            f"{seed:4}  {found.by_count:8.2f}  {found.by_load:7.2f}  {found.from_scratch:12.2f}  {found.largest:7.2f}"
-            f"  {found.restarts:8.2f}  {found.moves:5.2f}  {found.from_scratch_restarts:21.2f}"
+            f"{seed:4}  "
+            + "  ".join(f"{getattr(found, one.name):{len(name)}.2f}" for one, name in zip(fields(Outcome), names, strict=True))
         )
 
 

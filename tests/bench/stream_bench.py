@@ -3,7 +3,7 @@
 python -m tests.bench.stream_bench [--rows 1000000] [--rates 1000,10000] [--seconds 60] [--spark]
     [--commit direct,gathered] [--processes 4]
 
-Rows/s is of one process over a topic that is full, JSON with 5 columns through to the commits; beside it per second of its own CPU time.
+Rows/s is of one process, or of N, over a topic that is full, JSON with 5 columns through to the commits; beside it per second of CPU time.
 Freshness is from the produce timestamp of a message to the moment when a reader that polls the head finds its offset committed.
 """
 
@@ -28,6 +28,7 @@ from opal_lake.table import Table
 from tests.fixtures_kafka import Kafka, kafka_broker
 from tests.opal_stream.orders import new_table, order
 
+PARTITIONS = 4
 POLL_S, WARM_S, WARM_SPARK_S = 0.01, 5.0, 40.0
 END = ("--until-empty", "--json")
 
@@ -37,18 +38,20 @@ def stream(table: Table, broker: Kafka, topic: str, *more: str) -> "subprocess.P
     return subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdout=subprocess.PIPE)
 
 
-def throughput(broker: Kafka, folder: Path, rows: int, commits: Sequence[str]) -> None:
-    topic = broker.create_topic("full", 3)
+def throughput(broker: Kafka, folder: Path, rows: int, commits: Sequence[str], more: Sequence[str]) -> None:
+    topic = broker.create_topic("full", PARTITIONS)
     producer = broker.producer(linger_ms=50)
     for number in range(rows):
-        producer.produce(topic, json.dumps(order(number % (rows // 4), number)).encode(), partition=number % 3)
+        producer.produce(topic, json.dumps(order(number % (rows // 4), number)).encode(), partition=number % PARTITIONS)
         if number % 1000 == 0:
             producer.poll(0)
     assert producer.flush(60) == 0
     for commit in commits:
         (folder / commit).mkdir(parents=True)
         table = new_table(folder / commit)
-        told = _timed(f"{commit} commits", rows, lambda table=table, commit=commit: stream(table, broker, topic, *END, "--commit", commit))
+        told = _timed(
+            f"{commit} commits", rows, lambda table=table, commit=commit: stream(table, broker, topic, *END, "--commit", commit, *more)
+        )
         if commit == "gathered":
             told = _timed("  the committer", rows, lambda table=table: committer(table, *END))
         assert table.snapshot_at().root.rows == told["records"] == rows
@@ -154,12 +157,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--spark", action="store_true", help="freshness by opal stream --spark")
     parser.add_argument("--commit", default="direct", help="in each of these ways, after each other: direct,gathered")
-    parser.add_argument("--processes", type=int, default=1, help="that share the rate, with a partition each")
+    parser.add_argument("--processes", type=int, default=1, help="that share the rows of a full topic, or the rate, with a partition each")
     args = parser.parse_args()
+    shared = [f"--processes={args.processes}"] if args.processes > 1 else []
     print(f"{os.cpu_count()} cores, shared by broker, producer, stream and reader")
     with kafka_broker() as broker, tempfile.TemporaryDirectory() as folder:
         if args.rows:
-            throughput(broker, Path(folder) / "full", args.rows, args.commit.split(","))
+            throughput(broker, Path(folder) / "full", args.rows, args.commit.split(","), shared)
         for rate in (int(text) for text in args.rates.split(",") if text):
             for commit in args.commit.split(","):
                 way = Way(commit=commit, processes=args.processes, more=["--spark"] if args.spark else [])

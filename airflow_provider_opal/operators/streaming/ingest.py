@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, conf
@@ -38,7 +39,8 @@ class StreamingIngestOperator(BaseOperator):
 
     Deferred (`deferrable=True`) the process is a child of the triggerer, and takes no worker's slot; else of the task's own process. It
     lives as long as its watcher (`streaming/process.py`); a retry, a clear or another triggerer goes on where the table stands. What fails
-    is started again, up to `restarts` times in a row. The machine that watches needs the extra `kafka`.
+    is started again, up to `restarts` times in a row. `Kafka(processes=3)` shares the partitions over three processes by load. The machine
+    that watches needs the extra `kafka`.
 
     `create` makes the table, which needs a `schema` here, as messages have none. At its end the table's assets get their events, as by a
     MetaGenOperator; while it runs, a SnapshotTriggerSensor or LakeChime hears of its commits.
@@ -163,6 +165,8 @@ def _checked_mode(source: Kafka, start: str | None, end: str | None, schedule: s
         raise ValueError(
             "mode='interval' needs to know its interval: give schedule='@daily', that of the DAG, or start_timestamp and end_timestamp"
         )
+    if mode == "interval":
+        source = replace(source, mode=mode)  # it refuses what does not go with it
     if mode != "interval" and (start or end or schedule):
         raise ValueError("start_timestamp, end_timestamp and schedule are for mode='interval': add it, or leave them out")
     return mode

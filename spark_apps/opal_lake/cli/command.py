@@ -4,7 +4,7 @@ import argparse
 import csv
 import difflib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -58,6 +58,17 @@ class OpalParser(argparse.ArgumentParser):
         if rest:
             args.paths += rest
         return args
+
+    def given_words(self, args: argparse.Namespace, without: Collection[str] = ()) -> list[str]:
+        """The options that are not as by default, but for these: another process of the same verb takes them as they are."""
+        words: list[str] = []
+        for action in self._actions:
+            value = getattr(args, action.dest, action.default)
+            if action.option_strings and action.dest not in without and value not in (None, action.default):
+                flag = action.option_strings[-1]
+                values = value if isinstance(value, list) else [value]
+                words += [flag] if value is True else [f"{flag}={one}" for one in values]
+        return words
 
     def error(self, message: str) -> NoReturn:
         program = self.prog.split()[0]

@@ -137,6 +137,7 @@ _KINDS: tuple[tuple[str, str, _Judge], ...] = (
     (layout.GATHERED, "gathered_files", _gathered),
     (layout.RESULTS, "results", _result),
     (layout.JOB_RESULTS, "results", _kept_apart),
+    (layout.TRAFFIC, "traffic", _kept_apart),  # streams that run write it again every hour
     (layout.CLAIMS, "claims", _claim),
     (layout.LOG, "commits", _commit),
     (layout.CHECKPOINTS, "checkpoints", _checkpoint),

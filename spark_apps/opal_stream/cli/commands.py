@@ -18,11 +18,14 @@ from opal_stream.cli.gather import add_commit, gather
 from opal_stream.cli.monitoring import MONITORING, print_monitoring
 from opal_stream.cli.plan import add_plan, plan
 from opal_stream.cli.status import add_alarms, status
+from opal_stream.cli.supervised import add_supervised, is_supervised, refuse_supervised, supervisor_of
 
 if TYPE_CHECKING:
+    from opal_lake.table import Table
     from opal_stream.flush.options import Setup, StreamOptions, Totals
     from opal_stream.kafka.connection import Connection
     from opal_stream.kafka.ranges import Interval
+    from opal_stream.kafka.topics import Partition
     from opal_stream.tracking.events import Sink, Tracker
 
 GROUP = "Streams from Kafka (no Spark)"
@@ -37,8 +40,9 @@ def commands(verbs: Verbs) -> None:
     """Register the verb (an `opal.commands` entry point)."""
     summary = "read topics of Kafka into a table, or say where it stands: opal stream status TABLE"
     parser = add_command(verbs, Verb(name="stream", group=GROUP, summary=summary, example=EXAMPLE, run=stream, operands=""))
-    parser.add_argument("paths", nargs="*", metavar="TABLE", help="after `status` and `gather`: which table")
+    parser.add_argument("paths", nargs="*", metavar="TABLE", help="after `status`, `gather` or `plan`: which table")
     add_alarms(parser)
+    add_supervised(parser)
     add_plan(parser)
     _add_source(parser)
     _add_formats(parser)
@@ -52,7 +56,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,...", help="where Kafka is")
     parser.add_argument("--topic", action="append", default=[], metavar="NAME", help="what to read; repeat for more")
     parser.add_argument(
-        "--partitions", default="", metavar="0,1", help="only these, where several processes share a topic (default: all, also new ones)"
+        "--partitions", default="", metavar="0,1", help="only these numbers, or orders/0,users/1 of several topics (default: all, also new)"
     )
     parser.add_argument("--name", default="main", help="of the stream: another name reads the topic again (default: %(default)s)")
     parser.add_argument(
@@ -129,7 +133,11 @@ def stream(args: argparse.Namespace) -> int | None:
     from opal_stream.flush.interval import IntervalRun
     from opal_stream.flush.stream import Stream
 
-    given, interval = setup_of(args), _interval(args)
+    interval = _interval(args)
+    if interval is None and is_supervised(args):
+        finish(args, supervisor_of(args, *opened(args)))
+        return None
+    given = setup_of(args)
     whole = given.table, given.connection, given.options
     if interval is None:
         finish(args, Stream(*whole, given.tracker))
@@ -146,7 +154,7 @@ def reads(args: argparse.Namespace) -> bool:
         import confluent_kafka  # noqa: F401  # said before anything else is done
     except ImportError as error:
         raise InvalidInputError("opal stream needs the extra kafka: pip install 'airflow-provider-opal[kafka]'") from error
-    return not (args.table in (STATUS, GATHER) and len(args.paths) == 1) and not (args.table == PLAN and not args.paths)
+    return not (args.table in (STATUS, GATHER) and len(args.paths) == 1) and not (args.table == PLAN and len(args.paths) <= 1)
 
 
 def _tell(args: argparse.Namespace) -> int | None:
@@ -165,9 +173,17 @@ def _tell(args: argparse.Namespace) -> int | None:
 
 
 def setup_of(args: argparse.Namespace) -> "Setup":
-    """What the command line says, checked and open."""
-    from opal_lake.table import Table
+    """What the command line says of one process, checked and open."""
     from opal_stream.flush.options import Setup
+
+    refuse_supervised(args, "an interval and Spark are read by one")
+    table, connection, options = opened(args)
+    return Setup(table=table, connection=connection, options=options, tracker=_tracker(args, connection, table))
+
+
+def opened(args: argparse.Namespace) -> "tuple[Table, Connection, StreamOptions]":
+    """Into what, from where, and how."""
+    from opal_lake.table import Table
 
     if args.paths:
         raise InvalidInputError(f"opal stream reads into one table; {args.paths[0]!r} is one too many")
@@ -175,8 +191,7 @@ def setup_of(args: argparse.Namespace) -> "Setup":
     options, connection = _options(args), _connection(args)
     if connection is None:
         raise InvalidInputError("opal stream: where is Kafka? --bootstrap-servers localhost:9092")
-    table = Table.open(args.table, store_options(args))
-    return Setup(table=table, connection=connection, options=options, tracker=_tracker(args, connection))
+    return Table.open(args.table, store_options(args)), connection, options
 
 
 def finish(args: argparse.Namespace, running: Running) -> None:
@@ -215,7 +230,7 @@ def _options(args: argparse.Namespace) -> "StreamOptions":
     return StreamOptions(
         topics=tuple(dict.fromkeys(args.topic)),
         name=args.name,
-        partitions=_numbers(args.partitions),
+        partitions=_partitions(args.partitions),
         formats=FormatOptions(
             format=args.format,
             registry=args.registry,
@@ -263,11 +278,13 @@ def _moment_ms(text: str) -> int:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if wrong := [part for part in parts if not part.isdecimal()]:
-        raise InvalidInputError(f"--partitions {text!r}: {wrong[0]!r} is no partition; write numbers, as 0,1,2")
-    return tuple(sorted({int(part) for part in parts}))
+def _partitions(text: str) -> "tuple[int | Partition, ...]":
+    from opal_stream.kafka.topics import Partition
+
+    parts = [part.strip().rpartition("/") for part in text.split(",") if part.strip()]
+    if wrong := [topic + slash + number for topic, slash, number in parts if not number.isdecimal() or bool(topic) != bool(slash)]:
+        raise InvalidInputError(f"--partitions {text!r}: {wrong[0]!r} is no partition; write numbers, as 0,1,2, or orders/0,users/1")
+    return tuple(dict.fromkeys(Partition(topic=topic, number=int(number)) if topic else int(number) for topic, _, number in parts))
 
 
 def _connection(args: argparse.Namespace) -> "Connection | None":
@@ -280,7 +297,9 @@ def _connection(args: argparse.Namespace) -> "Connection | None":
     return Connection(bootstrap_servers=args.bootstrap_servers, settings=settings | pairs(args.kafka, "--kafka"))
 
 
-def _tracker(args: argparse.Namespace, connection: "Connection | None") -> "Tracker":
+def _tracker(args: argparse.Namespace, connection: "Connection | None", table: "Table | None" = None) -> "Tracker":
+    """Whoever reads a table's topics, and no interval of them, counts what comes into the table."""
+    from opal_stream.plan.recorder import TrafficRecorder
     from opal_stream.tracking.events import FolderSink, TopicSink, Tracker
     from opal_stream.tracking.metrics import Metrics
 
@@ -293,4 +312,5 @@ def _tracker(args: argparse.Namespace, connection: "Connection | None") -> "Trac
         sinks.append(TopicSink(connection, args.tracking_topic))
     has_metrics = args.metrics_file is not None or args.metrics_port is not None
     metrics = Metrics(path=args.metrics_file, port=args.metrics_port) if has_metrics else None
-    return Tracker(sinks, metrics, table=args.table, stream=args.name)
+    listeners = [] if table is None or is_of_interval(args) else [TrafficRecorder(table, args.name)]
+    return Tracker(sinks, metrics, table=args.table, stream=args.name, listeners=listeners)

@@ -4,60 +4,70 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opal_lake.cli.command import whole_number
+from opal_lake.cli.command import store_options, whole_number
 from opal_lake.cli.render import Column, Style, output_width, text_table
 from opal_lake.errors import InvalidInputError, count_text
 
 if TYPE_CHECKING:
+    from opal_lake.traffic.hours import Volume
     from opal_stream.kafka.connection import Connection
     from opal_stream.kafka.topics import Partition
     from opal_stream.plan.spread import Spread
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--processes", type=whole_number, metavar="N", help="after `plan`: spread partitions over so many")
-    parser.add_argument("--capacity", type=whole_number, metavar="N", help="after `plan`: or so many that each has N messages/s")
     parser.add_argument("--hours", type=whole_number, default=1, metavar="N", help="after `plan`: for N hours (default: %(default)s)")
     parser.add_argument("--current", metavar="FILE", help="after `plan`: what --json wrote before; only what makes it even moves")
 
 
 def plan(args: argparse.Namespace, connection: "Connection | None") -> None:
     """Print it."""
+    from opal_lake.table import Table
+    from opal_lake.traffic.hours import HOUR_MS
     from opal_stream.kafka.topics import Topics, chosen_partitions
-    from opal_stream.plan.history import read_traffic
-    from opal_stream.plan.load import predict_loads
+    from opal_stream.plan.known import KnownTraffic, counted_traffic
+    from opal_stream.plan.load import predict_rates, weigh
     from opal_stream.plan.spread import plan_spread, processes_for
-    from opal_stream.plan.traffic import HOUR_MS
 
     if connection is None or not args.topic:
         raise InvalidInputError("a plan needs Kafka and topics: --bootstrap-servers localhost:9092 --topic orders")
     if bool(args.processes) == bool(args.capacity) or not args.hours:
         raise InvalidInputError("a plan needs one of --processes N and --capacity N, and at least an hour")
-    partitions = chosen_partitions(Topics(connection).describe(args.topic).values(), ())
+    topics = Topics(connection).describe(args.topic).values()
+    partitions = chosen_partitions(topics, ())
     now_hour = time.time_ns() // 1_000_000 // HOUR_MS
-    traffic = read_traffic(connection, partitions, now_hour)
-    loads = predict_loads(traffic, partitions, now_hour, args.hours)
+    counted = counted_traffic(Table.open(args.paths[0], store_options(args)), args.name, topics) if args.paths else {}
+    traffic = KnownTraffic(connection).complete(counted, partitions, now_hour)
+    rates = predict_rates(traffic, partitions, now_hour, args.hours)
+    loads = weigh(rates)
     current = _read_current(args.current) if args.current else ()
     spread = plan_spread(loads, args.processes or processes_for(loads, args.capacity), current)
     unknown = [str(partition) for partition in partitions if partition not in traffic]
     if args.json:
-        print(json.dumps(_document(spread, loads, unknown), indent=2))
+        print(json.dumps(_document(spread, loads, rates, unknown), indent=2))
         return
     style = Style.of(sys.stdout)
     for line in _lines(spread, unknown, style):
         print(line)
 
 
-def _document(spread: "Spread", loads: "dict[Partition, float]", unknown: list[str]) -> dict[str, object]:
+def _document(
+    spread: "Spread", loads: "Mapping[Partition, float]", rates: "Mapping[Partition, Volume]", unknown: list[str]
+) -> dict[str, object]:
+    def entry(part: "Partition") -> dict[str, object]:
+        rate = rates[part]
+        sizes = {"messages": round(rate.messages, 3), "bytes": round(rate.bytes)}
+        return {"topic": part.topic, "partition": part.number, "load": round(loads[part], 3), **sizes}
+
     processes = [
         {
             "load": round(load, 3),
             "changed": number in spread.changed,
-            "partitions": [{"topic": part.topic, "partition": part.number, "load": round(loads[part], 3)} for part in sorted(share)],
+            "partitions": [entry(part) for part in sorted(share)],
         }
         for number, (share, load) in enumerate(zip(spread.shares, spread.loads, strict=True))
     ]

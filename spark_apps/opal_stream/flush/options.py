@@ -10,6 +10,7 @@ from opal_stream.formats.decoder import FormatOptions
 from opal_stream.kafka.applications import check_stream
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import Policies
+from opal_stream.kafka.topics import Partition
 from opal_stream.tracking.events import Tracker
 
 COMMITS = ("direct", "gathered")
@@ -24,7 +25,7 @@ class StreamOptions:
 
     topics: Sequence[str]
     name: str = "main"
-    partitions: Sequence[int] = ()
+    partitions: Sequence[int | Partition] = ()
     formats: FormatOptions = field(default_factory=FormatOptions)
     limits: FlushLimits = field(default_factory=FlushLimits)
     policies: Policies = field(default_factory=Policies)

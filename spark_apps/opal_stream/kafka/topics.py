@@ -124,11 +124,12 @@ def _refresh(consumer: Consumer, topic: str) -> None:
     time.sleep(_PAUSE_S)
 
 
-def chosen_partitions(topics: Iterable[Topic], only: Collection[int]) -> list[Partition]:
-    """All of them, or those of these numbers."""
+def chosen_partitions(topics: Iterable[Topic], only: Collection[int | Partition]) -> list[Partition]:
+    """All of them, or those of these numbers, which may be of one topic."""
     topics = list(topics)
-    found = [Partition(topic=topic.name, number=number) for topic in topics for number in topic.partitions if not only or number in only]
-    if missing := sorted(set(only) - {partition.number for partition in found}):
+    every = [Partition(topic=topic.name, number=number) for topic in topics for number in topic.partitions]
+    found = [partition for partition in every if not only or partition in only or partition.number in only]
+    if missing := sorted(map(str, {*only} - {*every} - {partition.number for partition in every})):
         names = ", ".join(topic.name for topic in topics)
         raise UnknownTopicError(f"there is no partition {missing[0]} of {names}; correct --partitions")
     return found

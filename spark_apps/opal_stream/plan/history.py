@@ -1,15 +1,15 @@
 """Traffic as Kafka itself knows it: how many offsets each hour brought, by the timestamps of messages, as far back as the topic is kept.
 
-Sizes of messages are not known here: each counts as one.
+Sizes of messages are not known here.
 """
 
 from collections.abc import Sequence
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from opal_lake.traffic.hours import HOUR_MS, WEEK, Traffic, Volume
 from opal_stream.kafka.connection import TIMEOUT_S, Connection
 from opal_stream.kafka.topics import Partition, reach_of
-from opal_stream.plan.traffic import HOUR_MS, WEEK, Traffic
 
 LOOK_BACK = 2 * WEEK  # hours
 
@@ -42,8 +42,8 @@ def _traffic(marks: Sequence[int], first_hour: int) -> Traffic | None:
     start = next((at for at, mark in enumerate(marks) if mark > marks[0]), None)
     if start is None or start == len(marks) - 1:
         return None
-    traffic = Traffic(first_hour=first_hour + start, hour=first_hour + start)
+    traffic = Traffic(hour=first_hour + start, position=marks[-1])
     for at in range(start, len(marks) - 1):
-        traffic.observe(first_hour + at, max(0, marks[at + 1] - marks[at]))
+        traffic.observe(first_hour + at, Volume(max(0, marks[at + 1] - marks[at])))
     traffic.advance(first_hour + len(marks) - 1)
     return traffic

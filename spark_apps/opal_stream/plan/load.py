@@ -1,22 +1,51 @@
-"""Load: what a partition is expected to give a process to do, in messages a second."""
+"""Load: what a partition is expected to give a process to do, in messages of the usual size a second."""
 
 from collections.abc import Iterable, Mapping
 
+from opal_lake.traffic.hours import Traffic, Volume, mean_of
 from opal_stream.kafka.topics import Partition
-from opal_stream.plan.traffic import Traffic
 
+# As much work as a message by itself. JSON of 76, 1,076 and 5,075 bytes takes 3.3, 8.8 and 32 us of CPU a message
+MESSAGE_BYTES = 500
 _HOUR_S = 3600
 
 
 def predict_loads(
     traffic: Mapping[Partition, Traffic], partitions: Iterable[Partition], first_hour: int, hours: int
 ) -> dict[Partition, float]:
-    """The mean of the coming hours. Of a new partition nothing is known: it counts as the mean of the others of its topic."""
+    """Those of the coming hours."""
+    return weigh(predict_rates(traffic, partitions, first_hour, hours))
+
+
+def predict_rates(
+    traffic: Mapping[Partition, Traffic], partitions: Iterable[Partition], first_hour: int, hours: int
+) -> dict[Partition, Volume]:
+    """A second, the mean of the coming hours. Of a new partition nothing is known: it counts as the mean of the others of its topic."""
     known = {
-        partition: sum(found.predict(first_hour + hour) for hour in range(hours)) / hours / _HOUR_S for partition, found in traffic.items()
+        partition: mean_of([found.predict(first_hour + hour) for hour in range(hours)]).times(1 / _HOUR_S)
+        for partition, found in sorted(traffic.items())
     }
-    loads = {}
-    for partition in partitions:
-        others = [load for other, load in sorted(known.items()) if other.topic == partition.topic]
-        loads[partition] = known[partition] if partition in known else sum(others) / len(others) if others else 0.0
-    return loads
+    topics = {partition.topic for partition in known}
+    means = {topic: mean_of([rate for other, rate in known.items() if other.topic == topic]) for topic in topics}
+    return {partition: known.get(partition) or means.get(partition.topic, Volume()) for partition in partitions}
+
+
+def weigh(rates: Mapping[Partition, Volume]) -> dict[Partition, float]:
+    """Large messages count more, small ones less, so that all together count as they are. Of an unknown size they are as their topic's."""
+    sized = {partition: rate for partition, rate in rates.items() if rate.messages and rate.bytes}
+    usual = _size(sized.values())
+    topics = {partition.topic for partition in sized}
+    sizes = {topic: _size(rate for other, rate in sized.items() if other.topic == topic) for topic in topics}
+    costs = {}
+    for partition, rate in rates.items():
+        size = rate.bytes if partition in sized else rate.messages * sizes.get(partition.topic, usual)
+        costs[partition] = rate.messages + size / MESSAGE_BYTES
+    total = sum(costs.values())
+    factor = sum(rate.messages for rate in rates.values()) / total if total else 1.0
+    return {partition: cost * factor for partition, cost in costs.items()}
+
+
+def _size(rates: Iterable[Volume]) -> float:
+    """Of the mean message."""
+    every = mean_of([*rates])
+    return every.bytes / every.messages if every.messages else 0.0

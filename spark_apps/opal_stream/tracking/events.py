@@ -42,6 +42,13 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
+class Listener(Protocol):
+    """Who wants to know what was committed, for itself."""
+
+    def flushed(self, taken: Mapping[Partition, Taken], topic_ids: Mapping[str, str]) -> None: ...
+    def close(self) -> None: ...
+
+
 class FolderSink:
     """A file of lines of JSON for each process."""
 
@@ -75,10 +82,19 @@ class TopicSink:
 
 
 class Tracker:
-    """Tells sinks and metrics. What fails here stops no stream."""
+    """Tells sinks, metrics and listeners. What fails here stops no stream."""
 
-    def __init__(self, sinks: Sequence[Sink] = (), metrics: Metrics | None = None, *, table: str = "", stream: str = "main") -> None:
+    def __init__(
+        self,
+        sinks: Sequence[Sink] = (),
+        metrics: Metrics | None = None,
+        *,
+        table: str = "",
+        stream: str = "main",
+        listeners: Sequence[Listener] = (),
+    ) -> None:
         self._sinks = list(sinks)
+        self._listeners = list(listeners)
         self._metrics = metrics
         self._reached: dict[Partition, int] = {}
         self._who = {"table": table, "stream": stream, "host": socket.gethostname(), "process": os.getpid()}
@@ -96,6 +112,8 @@ class Tracker:
         self._send(events)
         if self._metrics is not None:
             self._metrics.flushed(events, flush.took_s, flush.bad)
+        for listener in self._listeners:
+            listener.flushed(flush.taken, flush.topic_ids)
 
     def _odd(self, partition: Partition, taken: Taken) -> dict[str, int]:
         """Offsets without a message, and messages that came again. Transactions and compacted topics have empty offsets, too."""
@@ -119,6 +137,8 @@ class Tracker:
             self._metrics.seen({(partition.topic, partition.number): found for partition, found in ends.items()})
 
     def close(self) -> None:
+        for listener in self._listeners:
+            listener.close()
         for sink in self._sinks:
             sink.close()
         if self._metrics is not None:

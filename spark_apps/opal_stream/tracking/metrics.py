@@ -3,13 +3,13 @@
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_HELP = {
+HELP = {
     "opal_stream_records_total": ("counter", "messages that were committed"),
     "opal_stream_bytes_total": ("counter", "bytes of keys and values of these"),
     "opal_stream_position": ("gauge", "next offset to read, as committed"),
@@ -24,6 +24,8 @@ _HELP = {
     "opal_stream_bad_messages_total": ("counter", "messages put aside"),
     "opal_stream_commit_seconds": ("gauge", "how long the last commit took"),
     "opal_stream_last_flush_timestamp_seconds": ("gauge", "when the last commit was"),
+    "opal_stream_predicted_load": ("gauge", "messages a second that a process of several is planned for"),
+    "opal_stream_restarts_total": ("counter", "how often a process of several was started again"),
 }
 Labels = tuple[tuple[str, str], ...]
 
@@ -36,7 +38,7 @@ class Metrics:
         self._stuck_s: dict[Labels, tuple[float, float]] = {}  # position, and since when there is lag that it has not moved for
         self._lock = threading.Lock()
         self._path = Path(path) if path else None
-        self._server = _serve(self, port) if port is not None else None
+        self._server = serve(self.text, port) if port is not None else None
 
     @property
     def port(self) -> int | None:
@@ -85,13 +87,10 @@ class Metrics:
             for labels, (_, since_s) in self._stuck_s.items():
                 has_lag = values["opal_stream_lag", labels] > 0
                 values["opal_stream_stalled_seconds", labels] = round(now_s - since_s, 1) if has_lag else 0
-        lines: list[str] = []
-        for name, (kind, meaning) in _HELP.items():
-            found = [(labels, value) for (other, labels), value in values.items() if other == name]
-            if found:
-                lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
-                lines += [f"{name}{_shown(labels)} {value:.15g}" for labels, value in sorted(found)]
-        return "\n".join([*lines, ""])
+        lines: dict[str, list[str]] = {}
+        for (name, labels), value in sorted(values.items()):
+            lines.setdefault(name, []).append(f"{name}{_shown(labels)} {value:.15g}")
+        return described(lines)
 
     def close(self) -> None:
         if self._server is not None:
@@ -102,12 +101,25 @@ class Metrics:
         self._values[name, labels] = self._values.get((name, labels), 0) + value
 
     def _write(self) -> None:
-        """Whole or not at all: a collector may read at any moment."""
-        if self._path is None:
-            return
-        part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        part.write_text(self.text(), encoding="utf-8")
-        part.replace(self._path)
+        if self._path is not None:
+            write_whole(self._path, self.text())
+
+
+def described(lines: Mapping[str, Sequence[str]]) -> str:
+    """Those of a name together, in the order of the page."""
+    found = [line for name, about in HELP.items() if name in lines for line in (_about(name, *about), *lines[name])]
+    return "\n".join([*found, ""])
+
+
+def _about(name: str, kind: str, meaning: str) -> str:
+    return f"# HELP {name} {meaning}\n# TYPE {name} {kind}"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Or not at all: a collector may read at any moment."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
 
 
 def _labels(topic: str, partition: int) -> Labels:
@@ -118,12 +130,12 @@ def _shown(labels: Labels) -> str:
     return "{" + ",".join(f'{name}="{value}"' for name, value in labels) + "}" if labels else ""
 
 
-def _serve(metrics: Metrics, port: int) -> ThreadingHTTPServer:
+def serve(text: Callable[[], str], port: int) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         """Answers every path with the metrics."""
 
         def do_GET(self) -> None:
-            body = metrics.text().encode()
+            body = text().encode()
             self.send_response(200)
             self.send_header("Content-Type", _TYPE)
             self.send_header("Content-Length", str(len(body)))

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_provider_opal.streaming import process as processes
 from airflow_provider_opal.streaming.process import Outcome, StreamProcess
 from opal_lake.table import Table
+from opal_stream.supervise import process as processes
 from tests.airflow_provider_opal.streaming.orders import connect, new_job
 from tests.fixtures_kafka import Kafka
 from tests.opal_stream.orders import ends, ids, new_topic, order

@@ -28,6 +28,8 @@ from opal_lake.table import Table, create_on
 from opal_lake.testing.failing_store import Crash, FailingStore, Mode, StallingStore
 from opal_lake.testing.ids import CountingIds
 from opal_lake.testing.runs import MemoryRuns
+from opal_lake.traffic.documents import TrafficFolder
+from opal_lake.traffic.hours import Traffic
 from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest
 from opal_lake.write.metagen_job import commit_metagen
@@ -153,6 +155,18 @@ def test_a_dry_run_tells_what_a_run_does_and_changes_nothing(storage: Storage) -
     assert {example["path"] for example in result.examples} == gone
     again = table.retain(window="3h", grace="1h", token="t")
     assert (again.repeated, dict(again.counts)) == (True, dict(done.counts))
+
+
+def test_traffic_of_streams_that_have_not_run_within_the_window_goes(storage: Storage) -> None:
+    table = history(storage, 5)
+    folder = TrafficFolder(storage, table.snapshot_at().root.table_id, CountingIds())
+    folder.write({"orders": Traffic(hour=1)}, 1)
+    table.retain(window="30d", grace="1h")
+    assert folder.read()
+    result = table.retain(window="2h", grace="1h")
+    assert (result.counts["traffic"], folder.read()) == (1, {})
+    folder.write({"orders": Traffic(hour=2)}, 2)
+    assert folder.read()["orders"].hour == 2
 
 
 def test_what_merges_replaced_goes_once_no_version_reads_it(storage: Storage) -> None:

@@ -174,6 +174,7 @@ def test_an_interval_of_time_with_settings_from_the_environment(
         (["{table}", "more", "--topic", "t"], "'more' is one too many"),
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--flush-interval", "soon"], "no span of time"),
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--partitions", "0,x"], "'x' is no partition"),
+        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--partitions", "t/x"], "'t/x' is no partition"),
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--kafka", "group.id=x"], "the stream's own"),
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--kafka-settings", "/no/file"], "cannot be read"),
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--name", "a/b"], "no name of a stream"),

@@ -8,13 +8,13 @@ import pytest
 
 from opal_lake.cli import main
 from opal_lake.job.exit_codes import INPUT, OK
+from opal_lake.traffic.hours import HOUR_MS, Volume
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition
 from opal_stream.plan.history import read_traffic
-from opal_stream.plan.traffic import HOUR_MS
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
-from tests.opal_stream.orders import new_topic
+from tests.opal_stream.orders import new_table, new_topic, order
 
 __all__ = ["metadata", "opal_commands"]
 
@@ -41,9 +41,8 @@ def test_hours_are_counted_by_the_timestamps_of_messages(kafka: Kafka, topic: st
     traffic = read_traffic(Connection(bootstrap_servers=kafka.servers), partitions, hour)
     assert set(traffic) == set(partitions[:4])
     for partition, count in zip(partitions[:4], COUNTS, strict=True):
-        assert traffic[partition].predict(hour - 2) == count
-        assert traffic[partition].first_hour == hour - 5  # the first hour may be deleted in part
-        assert len(traffic[partition].means) == 5
+        assert traffic[partition].predict(hour - 2) == Volume(count)
+        assert len(traffic[partition].means) == 5  # the first of six may be deleted in part
 
 
 @pytest.mark.usefixtures("opal_commands")
@@ -63,6 +62,23 @@ def test_the_command_spreads_by_load_and_keeps_what_is_even(
     assert ([process["changed"] for process in again["processes"]], again["moved"]) == ([False, False], [])
     assert main([*words, "--capacity", "1"]) == OK
     assert "no history yet" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("opal_commands")
+def test_sizes_that_streams_counted_into_their_table_weigh(kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, table = new_topic(kafka, 2), new_table(tmp_path)
+    kafka.produce(name, [order(number) for number in range(1000)], partition=0)
+    kafka.produce(name, [order(1000 + number, name="x" * 5_000) for number in range(1000)], partition=1)
+    words = ["--bootstrap-servers", kafka.servers, "--topic", name]
+    assert main(["stream", table.uri, *words, "--until-empty"]) == OK
+    for place, known in (("plan", False), (f"plan {table.uri}", True)):
+        capsys.readouterr()
+        assert main(["stream", *place.split(" "), *words, "--processes", "2", "--json"]) == OK
+        told = json.loads(capsys.readouterr().out)
+        small, large = sorted((part for process in told["processes"] for part in process["partitions"]), key=lambda part: part["partition"])
+        assert (large["bytes"] > 30 * small["bytes"] > 0) == known
+        assert (large["load"] > 5 * small["load"] > 0) == known
+        assert told["without_history"] == ([] if known else [f"{name}/0", f"{name}/1"])
 
 
 @pytest.mark.usefixtures("opal_commands")

@@ -12,8 +12,9 @@ from opal_lake.cli import main
 from opal_lake.job.exit_codes import OK
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
+from opal_stream.supervise.metrics import FleetMetrics
 from opal_stream.tracking.events import FlushEvents, Tracker
-from opal_stream.tracking.metrics import _HELP, Metrics
+from opal_stream.tracking.metrics import HELP, Metrics
 from tests.fixtures_cli import metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]
@@ -26,28 +27,29 @@ RULES = [
 PANELS = {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in DASHBOARD["panels"]}
 EXPRESSIONS = [*(expr for exprs in PANELS.values() for expr in exprs), *(rule["expr"] for rule in RULES)]
 SELECTOR = re.compile(r"(opal_stream_\w+)(\{[^}]*\})?(\[[^\]]+\])?")
-OF_PROMETHEUS = {"instance", "job"}  # labels that a scrape adds
+OF_OTHERS = {"instance", "job", "process"}  # labels that a scrape or a supervisor adds
 
 
 def exported() -> dict[str, tuple[str, set[str]]]:
-    """Kind and labels of each metric that a stream with one partition exports."""
+    """Kind and labels of each metric that a stream with one partition exports, and its supervisor."""
+    fleet = FleetMetrics()
+    fleet.gather({0: 1.0}, {0: 0})
     metrics = Metrics()
     tracker, partition = Tracker(metrics=metrics), Partition(topic="orders", number=0)
     taken = Taken(low=0, high=3, records=3, bytes=30, oldest_ms=1, newest_ms=1)
     tracker.flushed(FlushEvents(taken={partition: taken}, version=1, took_s=0.1, bad=0))
     tracker.gap(partition, 3, 5)
     tracker.seen({partition: (5, 9)})
-    kinds = dict(re.findall(r"# TYPE (\w+) (\w+)", metrics.text()))
-    labels = {
-        name: set(re.findall(r'(\w+)="', shown)) for name, shown in re.findall(r"^(opal_\w+)(\{.*\})? ", metrics.text(), re.MULTILINE)
-    }
+    page = metrics.text() + fleet.text()
+    kinds = dict(re.findall(r"# TYPE (\w+) (\w+)", page))
+    labels = {name: set(re.findall(r'(\w+)="', shown)) for name, shown in re.findall(r"^(opal_\w+)(\{.*\})? ", page, re.MULTILINE)}
     return {name: (kind, labels[name]) for name, kind in kinds.items()}
 
 
 def test_everything_declared_is_exported_and_shown() -> None:
-    assert set(exported()) == set(_HELP)
+    assert set(exported()) == set(HELP)
     shown = {name for expression in EXPRESSIONS for name, _, _ in SELECTOR.findall(expression)}
-    assert shown == set(_HELP)
+    assert shown == set(HELP)
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
@@ -56,12 +58,12 @@ def test_an_expression_fits_the_metrics(expression: str) -> None:
     assert found
     for name, selector, span in found:
         kind, labels = metrics[name]
-        assert set(re.findall(r"(\w+)=~", selector)) <= labels | OF_PROMETHEUS
+        assert set(re.findall(r"(\w+)=~", selector)) <= labels | OF_OTHERS
         assert bool(span) == (kind == "counter"), "a counter is read by rate or increase over a span, a gauge as it is"
         if span:
             assert re.search(rf"(rate|increase)\({name}", expression)
         for kept in re.findall(r"by \(([^)]*)\)", expression):
-            assert set(kept.split(", ")) <= labels | OF_PROMETHEUS
+            assert set(kept.split(", ")) <= labels | OF_OTHERS
     assert all(expression.count(one) == expression.count(other) for one, other in ("()", "{}", "[]"))
 
 

@@ -80,6 +80,7 @@ class KafkaModel(Strict):
     columns: dict[Column, Text] = Field(default_factory=dict, description="Columns from the message itself, as `at: '@timestamp'`.")
     time_unit: Literal["s", "ms", "us", "ns"] = Field("ms", description="Of times that are numbers.")
     start: Literal["earliest", "latest"] = Field("earliest", description="Where the table has no position yet.")
+    processes: int | None = Field(None, ge=1, description="How many share the partitions by load; an interval is read by one.")
     flush_interval: Duration = Field(timedelta(seconds=1), description="A commit is due so long after a first message.")
     on_new_columns: Literal["fail", "add", "ignore", "quarantine"] | None = Field(
         None, description="Columns of messages that the table lacks; quarantine puts the messages aside. If not given, the pipeline's."

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from opal_lake import layout
 from opal_lake.errors import ExpiredError, FormatError, InvalidInputError, NotFoundError, count_text
 from opal_lake.inspect.check.business import check_business
-from opal_lake.inspect.check.chain import check_chain, check_claims, check_clock, check_kept, check_results, kept_root, list_sizes
+from opal_lake.inspect.check.chain import (
+    check_chain,
+    check_claims,
+    check_clock,
+    check_kept,
+    check_results,
+    check_traffic,
+    kept_root,
+    list_sizes,
+)
 from opal_lake.inspect.check.content.in_process import LEAST_BYTES, AtStep, Content, LocalCheck, look_here
 from opal_lake.inspect.check.files import check_sizes, check_totals
 from opal_lake.inspect.check.finding import Finding, Findings
@@ -101,6 +110,7 @@ def _check(table: Table, kept: Root | None, options: CheckOptions, look: Look) -
     check_clock(table.log, commits, findings)
     check_results(storage, commits, sizes, findings)
     check_claims(storage, commits, sizes, findings)
+    check_traffic(storage, commits, sizes, findings)
     check_business(storage, commits, findings)
     check_restores(table.log, commits, kept, findings)
     events = KnownEvents(storage=storage, findings=findings)

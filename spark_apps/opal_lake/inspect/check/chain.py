@@ -1,4 +1,4 @@
-"""The chain of commits, and what is written beside it: claims and copies of results (I1 to I5)."""
+"""The chain of commits, and what is written beside it: claims, copies of results, traffic of streams (I1 to I5, I29)."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +19,7 @@ from opal_lake.log.version_window import serving_checkpoint
 from opal_lake.retention.clock_repair import find_ahead, gather
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
+from opal_lake.traffic.documents import decode_traffic
 
 Sizes = Mapping[str, int]
 
@@ -156,6 +157,20 @@ def check_results(storage: Storage, commits: Sequence[Commit], sizes: Sizes, fin
             findings.expect(
                 same, "I4", path, f"it differs from the result in version {version}; delete it, the commit holds the result too"
             )
+
+
+def check_traffic(storage: Storage, commits: Sequence[Commit], sizes: Sizes, findings: Findings) -> None:
+    """What streams counted is of this table, and within the bounds of the format."""
+    for path in sizes:
+        if not path.startswith(layout.TRAFFIC):
+            continue
+        findings.expect(layout.traffic_moment(path) is not None, "I29", path, "its name holds no time; delete it")
+        try:
+            decode_traffic(read_sealed(storage, path), f"{storage.uri}/{path}", commits[-1].table_id)
+        except NotFoundError:
+            continue  # its writer has deleted it in the meantime
+        except FormatError as error:
+            findings.add("I29", path, f"it is no traffic of this table ({error}); delete it, streams count again")
 
 
 def check_claims(storage: Storage, commits: Sequence[Commit], sizes: Sizes, findings: Findings) -> None:

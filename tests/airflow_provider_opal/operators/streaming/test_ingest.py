@@ -104,6 +104,17 @@ def test_deferred_it_hands_its_job_to_the_trigger_and_goes_on_with_what_that_say
             task.resume(given, {"totals": {}, "failure": "the store is away", "is_final": is_final})
 
 
+def test_several_processes_share_the_partitions(kafka: Broker, table: LakeTable) -> None:
+    topic = new_topic(kafka, 3)
+    for partition in range(3):
+        kafka.produce(topic, [order(10 * partition + n) for n in range(5)], partition=partition)
+    totals, _ = run(operator(topic, processes=2))
+    assert (totals["records"], len(ids(table)), totals["version"]) == (15, 15, table.log.head().version)
+    kafka.produce(topic, [b"nope"], partition=1)
+    with pytest.raises(AirflowFailException, match=f"{topic}/1@5: the message is no JSON object"):
+        run(operator(topic, processes=2))
+
+
 def test_a_bad_message_fails_the_task_for_good(kafka: Broker, table: LakeTable) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [b"nope"])
@@ -121,6 +132,8 @@ def test_a_bad_message_fails_the_task_for_good(kafka: Broker, table: LakeTable) 
         ({"schedule": "@daily"}, "are for mode='interval'"),
         ({"mode": "until_empty", "run_for": "1h"}, "run_for ends a continuous stream"),
         ({"on_gap": "maybe"}, "use one of fail, continue"),
+        ({"processes": 0}, "processes=0: at least 1 reads a stream"),
+        ({"mode": None, "schedule": "@daily", "processes": 2}, "an interval is read by one"),
         ({"create": Table(keys=["id"], delta="at")}, "needs a schema"),
     ],
 )

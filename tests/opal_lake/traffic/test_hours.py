@@ -4,17 +4,23 @@ from datetime import UTC, datetime
 
 import pytest
 
-from opal_stream.plan.traffic import DAY, WEEK, Traffic, hour_of_week
+from opal_lake.traffic.hours import DAY, WEEK, Traffic, Volume, hour_of_week, mean_of
 
 MONDAY = int(datetime(2026, 11, 23, tzinfo=UTC).timestamp()) // 3600
 
 
 def observed(hours: dict[int, float]) -> Traffic:
-    first = min(hours)
-    traffic = Traffic(first_hour=first, hour=first)
+    """Each message has 100 bytes."""
+    traffic = Traffic(hour=min(hours))
     for hour, messages in sorted(hours.items()):
-        traffic.observe(hour, messages)
+        traffic.observe(hour, Volume(messages, 100 * messages))
     return traffic
+
+
+def predicted(traffic: Traffic, hour: int) -> float:
+    found = traffic.predict(hour)
+    assert found.bytes == pytest.approx(100 * found.messages)
+    return found.messages
 
 
 def test_the_week_begins_on_monday() -> None:
@@ -23,32 +29,36 @@ def test_the_week_begins_on_monday() -> None:
 
 def test_an_hour_is_predicted_by_the_same_hour_of_the_week() -> None:
     traffic = observed({MONDAY + hour: (1000 if hour % DAY < 12 else 10) + hour for hour in range(WEEK + 1)})
-    assert traffic.predict(MONDAY + WEEK + 30) == 1030
-    assert traffic.predict(MONDAY + WEEK + 40) == 50
+    assert predicted(traffic, MONDAY + WEEK + 30) == 1030
+    assert predicted(traffic, MONDAY + WEEK + 40) == 50
 
 
 def test_weeks_are_averaged_and_the_last_four_count_most() -> None:
     two = observed({MONDAY: 100, MONDAY + WEEK: 300, MONDAY + WEEK + 1: 0})
-    assert two.predict(MONDAY) == 200
+    assert predicted(two, MONDAY) == 200
     grown = observed({MONDAY + week * WEEK: 100 if week < 10 else 1000 for week in range(20)})
     grown.advance(MONDAY + 20 * WEEK)
-    assert 900 < grown.predict(MONDAY) < 1000
+    assert 900 < predicted(grown, MONDAY) < 1000
 
 
 def test_hours_without_messages_count_as_none() -> None:
     traffic = observed({MONDAY: 100, MONDAY + 5: 100, MONDAY + 6: 0})
-    assert [traffic.predict(MONDAY + WEEK + hour) for hour in range(6)] == [100, 0, 0, 0, 0, 100]
+    assert [predicted(traffic, MONDAY + WEEK + hour) for hour in range(6)] == [100, 0, 0, 0, 0, 100]
 
 
 def test_before_a_week_is_over_other_days_predict_and_before_that_what_was_counted() -> None:
     traffic = observed({MONDAY: 50})
-    assert traffic.predict(MONDAY + 7) == 50
+    assert predicted(traffic, MONDAY + 7) == 50
     traffic = observed({MONDAY + hour: float(hour % DAY) for hour in range(2 * DAY + 1)})
-    assert traffic.predict(MONDAY + 4 * DAY + 7) == 7
+    assert predicted(traffic, MONDAY + 4 * DAY + 7) == 7
 
 
 @pytest.mark.parametrize("late", [MONDAY, MONDAY + 3])
 def test_late_messages_are_not_lost(late: int) -> None:
     traffic = observed({MONDAY: 1, MONDAY + 3: 5})
-    traffic.observe(late, 2)
-    assert traffic.current == 7
+    traffic.observe(late, Volume(2, 200))
+    assert traffic.current == Volume(7, 700)
+
+
+def test_the_mean_of_nothing_is_nothing() -> None:
+    assert (mean_of([]), mean_of([Volume(1, 2), Volume(3, 6)])) == (Volume(), Volume(2, 4))

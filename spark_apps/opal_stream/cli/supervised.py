@@ -1,0 +1,77 @@
+"""`opal stream --processes`: the command line of each process, and of what watches them."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from opal_lake.cli.command import whole_number
+from opal_lake.duration import parse_duration
+from opal_lake.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from opal_lake.table import Table
+    from opal_stream.flush.options import StreamOptions
+    from opal_stream.kafka.connection import Connection
+    from opal_stream.kafka.topics import Partition
+    from opal_stream.supervise.supervisor import Supervisor
+
+# What is its own, and what each process gets in another way
+_OF_SUPERVISOR = ("processes", "capacity", "replan_interval", "stall_after", "json", "watched", "partitions")
+_OF_METRICS = ("metrics_file", "metrics_port")
+
+
+def add_supervised(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--processes", type=whole_number, metavar="N", help="read by so many processes, or after `plan`: spread over so many"
+    )
+    parser.add_argument("--capacity", type=whole_number, metavar="N", help="or by so many that each has N messages/s at most")
+    parser.add_argument(
+        "--replan-interval", default="10m", metavar="SPAN", help="of several processes: look so often who reads what (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--stall-after",
+        default="5m",
+        metavar="SPAN",
+        help="of several processes: restart one of which a partition does not move for so long (default: %(default)s)",
+    )
+    parser.set_defaults(parser=parser)
+
+
+def is_supervised(args: argparse.Namespace) -> bool:
+    return bool(args.processes or args.capacity)
+
+
+def supervisor_of(args: argparse.Namespace, table: "Table", connection: "Connection", options: "StreamOptions") -> "Supervisor":
+    from opal_stream.supervise.metrics import FleetMetrics
+    from opal_stream.supervise.supervisor import FleetOptions, Supervisor
+
+    fleet = FleetOptions(
+        processes=args.processes or 0,
+        capacity=args.capacity or 0,
+        replan_s=parse_duration(args.replan_interval, name="--replan-interval") / 1e6,
+        stall_s=parse_duration(args.stall_after, name="--stall-after") / 1e6,
+    )
+    shared = child_words(args)
+    logging.getLogger("opal_stream.supervise").setLevel(logging.INFO)
+
+    def words(share: "Collection[Partition]") -> list[str]:
+        return [*shared, f"--partitions={','.join(map(str, sorted(share)))}"]
+
+    metrics = FleetMetrics(path=args.metrics_file, port=args.metrics_port)
+    return Supervisor(table, connection, options, fleet, words, metrics=metrics)
+
+
+def child_words(args: argparse.Namespace) -> list[str]:
+    """What was given to the whole is given to each, whatever options there are."""
+    from opal_stream.supervise.process import WATCHED_S
+
+    words = [sys.executable, "-m", "opal_lake.cli", "stream", args.table, "--json", "--watched", f"{WATCHED_S}s"]
+    return [*words, *args.parser.given_words(args, without=(*_OF_SUPERVISOR, *_OF_METRICS))]
+
+
+def refuse_supervised(args: argparse.Namespace, what: str) -> None:
+    """Where there is one process, whatever it reads."""
+    if is_supervised(args):
+        raise InvalidInputError(f"--processes and --capacity are for streams by several processes, and {what}; leave them out")

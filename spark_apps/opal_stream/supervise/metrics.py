@@ -1,0 +1,66 @@
+"""Metrics of all processes of a stream on one page: each writes a file of its own, and here they are put together, by process."""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from opal_stream.tracking.metrics import HELP, described, serve, write_whole
+
+_SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
+
+
+class FleetMetrics:
+    """Written to `path` when they are gathered, served on `port` as they are. Without either there are none."""
+
+    def __init__(self, *, path: str | None = None, port: int | None = None) -> None:
+        self._path = Path(path) if path else None
+        self._folder = Path(tempfile.mkdtemp(prefix="opal-stream-metrics-")) if path or port is not None else None
+        self._own: dict[str, dict[int, float]] = {}
+        self._server = serve(self.text, port) if port is not None else None
+
+    @property
+    def port(self) -> int | None:
+        return self._server.server_address[1] if self._server is not None else None
+
+    def words(self, process: int) -> list[str]:
+        """What a process has to be told. What its predecessor wrote does not count any more."""
+        if self._folder is None:
+            return []
+        self._file(process).unlink(missing_ok=True)
+        return [f"--metrics-file={self._file(process)}"]
+
+    def gather(self, loads: Mapping[int, float], restarts: Mapping[int, int]) -> None:
+        """What the supervisor itself knows of its processes."""
+        self._own = {
+            "opal_stream_predicted_load": {number: round(load, 3) for number, load in loads.items()},
+            "opal_stream_restarts_total": {number: float(count) for number, count in restarts.items()},
+        }
+        if self._path is not None:
+            write_whole(self._path, self.text())
+
+    def text(self) -> str:
+        lines: dict[str, list[str]] = {
+            name: [f'{name}{{process="{n}"}} {v:.15g}' for n, v in own.items()] for name, own in self._own.items()
+        }
+        for file in sorted(self._folder.glob("*.prom")) if self._folder is not None else ():
+            with suppress(OSError):  # its process is being started again
+                for sample in map(_SAMPLE.fullmatch, file.read_text(encoding="utf-8").splitlines()):
+                    if sample is not None:
+                        more = f",{sample['labels']}" if sample["labels"] else ""
+                        line = f'{sample["name"]}{{process="{file.stem}"{more}}} {sample["value"]}'
+                        lines.setdefault(sample["name"], []).append(line)
+        return described({name: lines[name] for name in HELP if lines.get(name)})
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _file(self, process: int) -> Path:
+        assert self._folder is not None
+        return self._folder / f"{process}.prom"

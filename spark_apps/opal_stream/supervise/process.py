@@ -1,0 +1,167 @@
+"""`opal stream` as a process that somebody watches: started again when it fails, and never left alone.
+
+The process is a child, and reads a pipe that the watcher holds. The watcher's end, however it comes, closes the pipe; where another child
+holds it open, or the watcher hangs, the beats stop. Either way the process flushes what it has, and ends (`--watched`).
+
+What fails is started again after 1, 2, 4 ... 60 s, unless it says that the same would fail again. After `restarts` failures without a
+minute of work between them the watcher gives up. Needs no Kafka client: Airflow's side watches in the same way.
+"""
+
+import asyncio
+import json
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from opal_lake.job.exit_codes import FINAL, MEANINGS, OK
+
+WATCHED_S, BEAT_S = 60, 5
+RESTARTS = 10
+DRAIN_S = 30.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _WORKED_S = 1.0, 60.0, 60.0
+_LAST_LINES = 5
+Say = Callable[[str], None]
+Command = Callable[[], tuple[list[str], Mapping[str, str]]]  # the words, and the environment beside them
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """How it ended: `totals` are what a process that was done has told; a failure is final if the same would fail again."""
+
+    totals: dict[str, Any] = field(default_factory=dict)
+    failure: str | None = None
+    is_final: bool = False
+    code: int | None = None
+
+
+class WatchedProcess:
+    """One stream, and one process of it at a time; `reads` says what it does. `stop` lets it flush and end."""
+
+    def __init__(self, command: Command, say: Say, *, reads: str, restarts: int = RESTARTS, run_for_s: float | None = None) -> None:
+        self._command = command
+        self._say = say
+        self._reads = reads
+        self._restarts = restarts
+        self._ends_s = None if run_for_s is None else time.monotonic() + run_for_s
+        self._process: asyncio.subprocess.Process | None = None
+        self._began_s = 0.0
+        self._stopping = False
+        self._stop_asked = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self.restarted = 0
+
+    async def watch(self) -> Outcome:
+        """Until it is done, or fails for good. Whatever ends this ends the process."""
+        self._loop = asyncio.get_running_loop()
+        in_a_row = 0
+        while True:
+            self._began_s = time.monotonic()
+            try:
+                outcome = await self._run_once()
+            finally:
+                await self._end()
+            if outcome.failure is None or outcome.is_final or self._stopping:
+                return outcome
+            in_a_row = 1 if time.monotonic() - self._began_s >= _WORKED_S else in_a_row + 1
+            if in_a_row > self._restarts:
+                return outcome
+            pause_s = min(_FIRST_PAUSE_S * 2 ** (in_a_row - 1), _LONGEST_PAUSE_S)
+            self._say(f"{outcome.failure}; started again in {pause_s:g} s")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop_asked.wait(), pause_s)
+            if self._stopping:
+                return outcome
+            self.restarted += 1
+
+    def stop(self) -> None:
+        """Also from a signal handler."""
+        self._stopping = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # nobody watches any more
+                self._loop.call_soon_threadsafe(self._stop_asked.set)
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """One that does not end when it is asked to: what it has not flushed is read again."""
+        self._stopping = True
+        self._signal(signal.SIGKILL)
+
+    @property
+    def up_s(self) -> float:
+        """For how long the process has been there; 0 between two of them."""
+        is_up = self._process is not None and self._process.returncode is None
+        return time.monotonic() - self._began_s if is_up else 0.0
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def _run_once(self) -> Outcome:
+        words, environment = await asyncio.to_thread(self._command)
+        pipe = asyncio.subprocess.PIPE
+        # A session of its own: who ends this process by its group must not take the chance to flush away
+        process = self._process = await asyncio.create_subprocess_exec(
+            *words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
+        )
+        self._say(f"process {process.pid} reads {self._reads}")
+        assert process.stdout is not None
+        beats = asyncio.ensure_future(self._beat(process))
+        errors = asyncio.ensure_future(self._listen(process))
+        if self._stopping:  # said while it was being started
+            self._signal(signal.SIGTERM)
+        try:
+            told = await process.stdout.read()
+            code = await process.wait()
+            await errors
+        finally:
+            for task in (beats, errors):
+                task.cancel()
+        return self._outcome(code, told.decode(errors="replace"))
+
+    async def _beat(self, process: asyncio.subprocess.Process) -> None:
+        """That somebody watches; and the end of its time."""
+        assert process.stdin is not None
+        with suppress(ConnectionError):
+            while True:
+                process.stdin.write(b"\n")
+                await process.stdin.drain()
+                left_s = BEAT_S if self._ends_s is None else self._ends_s - time.monotonic()
+                if left_s <= 0 and not self._stopping:
+                    self._say("its time is over: it flushes, and ends")
+                    self.stop()
+                await asyncio.sleep(BEAT_S if self._stopping else max(0.0, min(BEAT_S, left_s)))
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        while line := await process.stderr.readline():
+            text = line.decode(errors="replace").rstrip()
+            self.last_lines.append(text)
+            self._say(text)
+
+    async def _end(self) -> None:
+        """Ask, wait, and insist. A watcher that has no time for that is gone by then, and the process ends by itself."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        self._signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), DRAIN_S)
+        except TimeoutError:
+            self._signal(signal.SIGKILL)
+            await process.wait()
+
+    def _outcome(self, code: int, told: str) -> Outcome:
+        if code == OK:
+            lines = told.strip().splitlines()
+            return Outcome(totals=json.loads(lines[-1]) if lines else {}, code=code)
+        if self._stopping and code == -signal.SIGTERM:  # it was ended before it could listen, and so before it had read anything
+            return Outcome(code=code)
+        what = MEANINGS.get(code, f"it was ended by signal {-code}" if code < 0 else f"exit code {code}")
+        text = "\n".join([f"the stream of {self._reads} failed: {what}", *self.last_lines])
+        return Outcome(failure=text, is_final=code in FINAL, code=code)

@@ -1,0 +1,81 @@
+"""What a supervisor sees: which partitions there are, where the table stands in each, where Kafka ends, and what follows from two looks."""
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer
+
+from opal_lake.table import Table
+from opal_stream.flush.options import StreamOptions
+from opal_stream.kafka.applications import Application
+from opal_stream.kafka.connection import Connection
+from opal_stream.kafka.topics import Partition, Reach, Topic, Topics, chosen_partitions, reach_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """At one moment. A position is the next offset to read, also where the table has none yet."""
+
+    at_s: float
+    topics: tuple[Topic, ...] = ()
+    positions: Mapping[Partition, int] = field(default_factory=dict)
+    ends: Mapping[Partition, int] = field(default_factory=dict)
+
+    def lag(self, partition: Partition) -> int:
+        return max(0, self.ends[partition] - self.positions[partition])
+
+
+class Lookout:
+    """Asks Kafka and the table."""
+
+    def __init__(self, table: Table, connection: Connection, options: StreamOptions) -> None:
+        self._table = table
+        self._connection = connection
+        self._options = options
+        self._topics = Topics(connection)
+        self._consumer = Consumer({**connection.client(), "group.id": "opal-stream"})  # asks for the ends of partitions alone
+        self._head = table.log.head()
+
+    def look(self) -> Sight:
+        topics = self._topics.describe(self._options.topics)
+        partitions = chosen_partitions(topics.values(), self._options.partitions)
+        reach = reach_of(self._consumer, self._connection, partitions)
+        self._head = self._table.log.refresh(self._head)
+        return Sight(
+            at_s=time.monotonic(),
+            topics=tuple(topics.values()),
+            positions={partition: self._position(partition, topics, reach[partition]) for partition in partitions},
+            ends={partition: reach[partition].high for partition in partitions},
+        )
+
+    def _position(self, partition: Partition, topics: Mapping[str, Topic], reach: Reach) -> int:
+        application = Application(stream=self._options.name, partition=partition, topic_id=topics[partition.topic].id)
+        begin = reach.high if self._options.start == "latest" else reach.low
+        return self._head.positions.get(str(application), begin)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+@dataclass(slots=True)
+class Stalls:
+    """Since when each position has not moved although there is more."""
+
+    _since: dict[Partition, tuple[int, float]] = field(default_factory=dict)
+
+    def see(self, sight: Sight) -> None:
+        before, self._since = self._since, {}
+        for partition, position in sight.positions.items():
+            stood, since_s = before.get(partition, (-1, sight.at_s))
+            self._since[partition] = (position, since_s if stood == position and sight.lag(partition) else sight.at_s)
+
+    def stalled(self, share: Collection[Partition], now_s: float, limit_s: float) -> list[Partition]:
+        """Those of a share for so long."""
+        return sorted(part for part in share if now_s - self._since.get(part, (0, now_s))[1] >= limit_s)
+
+
+def arrivals(before: Sight, now: Sight) -> dict[Partition, float]:
+    """Messages a second that came between two looks, by partition."""
+    span_s = max(1.0, now.at_s - before.at_s)
+    return {part: max(0, end - before.ends[part]) / span_s for part, end in now.ends.items() if part in before.ends}

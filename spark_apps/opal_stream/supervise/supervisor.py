@@ -1,0 +1,162 @@
+"""A stream by several processes: planned by load, watched, planned again, and ended together.
+
+Every few seconds it looks where the table and Kafka stand. It plans again after `replan_s`, and at once when there are new partitions.
+A process that fails is started again (`process.py`), also one that hangs. A failure that would come again ends all, with its message.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+
+from opal_lake.errors import InvalidInputError, OpalError
+from opal_lake.table import Table
+from opal_stream.flush.options import StreamOptions, Totals
+from opal_stream.kafka.connection import Connection
+from opal_stream.kafka.topics import Partition
+from opal_stream.plan.spread import Spread
+from opal_stream.supervise.fleet import Fleet, failure_of, names_of
+from opal_stream.supervise.metrics import FleetMetrics
+from opal_stream.supervise.planner import Planner
+from opal_stream.supervise.process import RESTARTS
+from opal_stream.supervise.sight import Lookout, Sight, Stalls
+
+LOOK_S = 5.0
+Words = Callable[[Collection[Partition]], list[str]]  # the command line of a process that reads these
+_AGAIN_S = 1.0
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """How many processes, or how many messages a second each can carry; and when to look again."""
+
+    processes: int = 0
+    capacity: int = 0
+    replan_s: float = 600.0
+    stall_s: float = 300.0
+    restarts: int = RESTARTS
+
+    def __post_init__(self) -> None:
+        if bool(self.processes) == bool(self.capacity):
+            raise InvalidInputError("several processes: give one of --processes N and --capacity N")
+        if self.replan_s <= 0 or self.stall_s <= 0:
+            raise InvalidInputError("--replan-interval and --stall-after are spans of time; give more than 0")
+
+
+class Supervisor:
+    """`stop` may be called from a signal handler."""
+
+    def __init__(
+        self, table: Table, connection: Connection, options: StreamOptions, fleet: FleetOptions, words: Words, *, metrics: FleetMetrics
+    ) -> None:
+        self._table = table
+        self._connection = connection
+        self._options = options
+        self._fleet_options = fleet
+        self._metrics = metrics
+        self._fleet = Fleet(lambda number, share: [*words(share), *metrics.words(number)], restarts=fleet.restarts)
+        self._planner = Planner(table, connection, options, processes=fleet.processes, capacity=fleet.capacity)
+        self._stalls = Stalls()
+        self._spread: Spread | None = None
+        self._planned_s = 0.0
+        self._stopping = False
+        self._woken = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def stop(self) -> None:
+        """Let all flush, and end."""
+        self._stopping = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended by itself this moment
+                self._loop.call_soon_threadsafe(self._woken.set)
+
+    def run(self) -> Totals:
+        """Until it is stopped, or all is read that was there when it began."""
+        return asyncio.run(self._run())
+
+    async def _run(self) -> Totals:
+        self._loop = asyncio.get_running_loop()
+        lookout = await asyncio.to_thread(Lookout, self._table, self._connection, self._options)
+        try:
+            await self._plan(await asyncio.to_thread(lookout.look))
+            while not self._stopping and (self._fleet.children or not self._options.until_empty):
+                await self._wait()
+                await self._collect()
+                if not self._stopping:
+                    await self._look(lookout)
+            await self._end()
+        finally:
+            await self._fleet.end(self._fleet.children.values())
+            lookout.close()
+            self._metrics.close()
+        counts = self._fleet.totals
+        return Totals(**{name: counts[name] for name in ("records", "bad", "flushes", "missing")}, version=self._fleet.version)
+
+    async def _wait(self) -> None:
+        """For the next look, or until somebody ends."""
+        woken = asyncio.ensure_future(self._woken.wait())
+        await asyncio.wait(
+            [woken, *(child.watching for child in self._fleet.children.values())], timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        woken.cancel()
+
+    async def _collect(self) -> None:
+        for child, outcome in self._fleet.collect():
+            if outcome.failure is not None:
+                raise failure_of(child, outcome)
+            if not self._options.until_empty and not self._stopping:
+                logger.warning("%s has ended, though nobody asked it to; started again", child.name)
+                await asyncio.sleep(_AGAIN_S)
+                await self._fleet.restart(child)
+
+    async def _look(self, lookout: Lookout) -> None:
+        """What cannot be seen now is seen later: the processes go on by themselves."""
+        try:
+            sight = await asyncio.to_thread(lookout.look)
+            known = set().union(*self._fleet.shares)
+            is_due = time.monotonic() - self._planned_s >= self._fleet_options.replan_s or sight.ends.keys() - known
+            if is_due and not self._options.until_empty:
+                await self._plan(sight)
+        except OpalError as error:
+            logger.warning("%s", error)
+            return
+        self._stalls.see(sight)
+        await self._restart_stalled(sight)
+        self._tell()
+
+    async def _plan(self, sight: Sight) -> None:
+        spread = await asyncio.to_thread(self._planner.plan, sight, self._fleet.shares)
+        self._planned_s = time.monotonic()
+        for number in spread.changed:
+            share = names_of(spread.shares[number]) or "nothing"
+            logger.info("process %d reads %s, about %.1f messages/s", number, share, spread.loads[number])
+        self._spread = spread
+        if not self._stopping:
+            await self._fleet.take(spread.shares)
+        self._tell()
+
+    async def _restart_stalled(self, sight: Sight) -> None:
+        limit_s = self._fleet_options.stall_s + self._options.limits.interval_s
+        for child in [*self._fleet.children.values()]:
+            stalled = self._stalls.stalled(child.share, sight.at_s, limit_s)
+            if stalled and child.process.up_s >= limit_s:
+                logger.warning("%s: %s has not moved for %g s though messages wait; started again", child.name, stalled[0], limit_s)
+                await self._fleet.restart(child)
+
+    async def _end(self) -> None:
+        """Together. What one could not flush is an error, as of a single stream."""
+        children = [*self._fleet.children.values()]
+        for child, outcome in zip(children, await self._fleet.end(children), strict=True):
+            if outcome.failure is not None:
+                raise failure_of(child, outcome)
+
+    def _tell(self) -> None:
+        if self._spread is None:
+            return
+        try:
+            self._metrics.gather(dict(enumerate(self._spread.loads)), self._fleet.restarts)
+        except OSError as error:
+            logger.warning("metrics were not written: %s", error)

@@ -1,0 +1,34 @@
+"""The command line of the processes of a stream: what is given to the whole is given to each, whatever options there are."""
+
+import argparse
+
+from opal_lake.cli.command import OpalParser
+from opal_stream.cli.commands import commands
+from opal_stream.cli.supervised import _OF_METRICS, _OF_SUPERVISOR, child_words
+
+
+def value_for(action: argparse.Action) -> list[str]:
+    """Something that is not the default."""
+    flag = action.option_strings[-1]
+    if action.nargs == 0:
+        return [flag]
+    value = [*action.choices][-1] if action.choices else "7" if action.type else "-x=y"
+    return [f"{flag}={value}"] * (2 if isinstance(action.default, list) else 1)
+
+
+def test_a_process_gets_every_option_that_is_not_the_supervisor_s() -> None:
+    parser = OpalParser(prog="opal")
+    commands(parser.add_subparsers(dest="command", parser_class=OpalParser))
+    stream = parser.verbs()["stream"]
+    options = [action for action in stream._actions if action.option_strings and action.dest != "help"]
+    given = parser.parse(["stream", "lake/orders", *(word for action in options for word in value_for(action))])
+    own = {*_OF_SUPERVISOR, *_OF_METRICS}
+    assert own <= {action.dest for action in options}
+    child = parser.parse(child_words(given)[3:])
+    assert {name: value for name, value in vars(child).items() if name not in own} == {
+        name: value for name, value in vars(given).items() if name not in own
+    }
+    assert {name: getattr(child, name) for name in own} == {action.dest: action.default for action in options if action.dest in own} | {
+        "json": True,
+        "watched": "60s",
+    }

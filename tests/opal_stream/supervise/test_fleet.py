@@ -1,0 +1,139 @@
+"""Real processes that stand for streams: who may be there at once, who is touched by a plan, and what their ends mean."""
+
+import asyncio
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from opal_lake.errors import FormatError
+from opal_lake.job.exit_codes import BUG, DAMAGE, INPUT, RETRY, exit_code
+from opal_stream.errors import StreamError
+from opal_stream.kafka.topics import Partition
+from opal_stream.supervise import fleet as fleets
+from opal_stream.supervise import process as processes
+from opal_stream.supervise.fleet import Fleet, failure_of
+from opal_stream.supervise.process import Outcome
+
+PARTS = [Partition(topic="orders", number=number) for number in range(5)]
+HOLDS = """
+import os, signal, sys, time
+folder, parts = sys.argv[1], sys.argv[2].split(",")
+def end(*_):
+    for part in parts:
+        os.unlink(f"{folder}/{part}")
+    print('{"records": 2, "version": 7}')
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+for part in parts:
+    open(f"{folder}/{part}", "x").close()
+open(f"{folder}/starts", "a").write(" ".join(parts) + "\\n")
+while True:
+    time.sleep(60)
+"""
+
+
+def share(*numbers: int) -> frozenset[Partition]:
+    return frozenset(PARTS[number] for number in numbers)
+
+
+def holders(folder: Path) -> Fleet:
+    """Each holds a file for each partition, and fails if it is there already."""
+
+    def words(_: int, parts: Collection[Partition]) -> list[str]:
+        return [sys.executable, "-S", "-c", HOLDS, str(folder), ",".join(str(part.number) for part in sorted(parts))]
+
+    return Fleet(words, restarts=0)
+
+
+async def until_held(folder: Path, shares: Collection[Collection[Partition]]) -> None:
+    expected = {str(part.number) for one in shares for part in one}
+    for _ in range(1000):
+        if {path.name for path in folder.iterdir()} - {"starts"} == expected:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{sorted(path.name for path in folder.iterdir())} instead of {sorted(expected)}")
+
+
+SHARES = st.lists(st.integers(0, 2), min_size=len(PARTS), max_size=len(PARTS)).map(
+    lambda owners: [share(*(number for number, owner in enumerate(owners) if owner == process)) for process in range(3)]
+)
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(SHARES, min_size=2, max_size=3))
+def test_no_partition_is_ever_read_twice_and_each_always_in_the_end(
+    tmp_path_factory: pytest.TempPathFactory, plans: list[list[frozenset[Partition]]]
+) -> None:
+    folder = tmp_path_factory.mktemp("held")
+
+    async def scene() -> Fleet:
+        fleet = holders(folder)
+        for plan in plans:
+            await fleet.take(plan)
+            await until_held(folder, plan)
+            assert fleet.collect() == []  # nobody found a partition taken
+            assert {number: child.share for number, child in fleet.children.items()} == {n: one for n, one in enumerate(plan) if one}
+        await fleet.end(fleet.children.values())
+        return fleet
+
+    fleet = asyncio.run(scene())
+    started = len((folder / "starts").read_text().splitlines())
+    assert (fleet.totals["records"], fleet.version, fleet.children) == (2 * started, 7, {})
+    assert [*folder.iterdir()] == [folder / "starts"]
+
+
+def test_who_keeps_its_share_is_not_touched(tmp_path: Path) -> None:
+    async def scene() -> None:
+        fleet = holders(tmp_path)
+        await fleet.take([share(0, 1), share(2), share(3)])
+        await until_held(tmp_path, fleet.shares)
+        before = {number: child.watching for number, child in fleet.children.items()}
+        await fleet.take([share(0), share(2), share(1, 3)])
+        await until_held(tmp_path, fleet.shares)
+        assert [fleet.children[number].watching is before[number] for number in range(3)] == [False, True, False]
+        await fleet.take([share(0, 1, 3), share(2)])  # one process fewer
+        await until_held(tmp_path, fleet.shares)
+        assert fleet.children[1].watching is before[1]
+        assert sorted(fleet.children) == [0, 1]
+        await fleet.end(fleet.children.values())
+
+    asyncio.run(scene())
+
+
+def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleets, "DRAIN_S", 0.2)
+    deaf = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, file=sys.stderr, flush=True); time.sleep(60)"
+
+    async def scene() -> list[Outcome]:
+        fleet = Fleet(lambda *_: [sys.executable, "-S", "-c", deaf])
+        await fleet.take([share(0)])
+        while not fleet.children[0].process.last_lines:
+            await asyncio.sleep(0.01)
+        return await fleet.end(fleet.children.values())
+
+    [outcome] = asyncio.run(scene())
+    assert "ended by signal 9" in str(outcome.failure)
+
+
+@pytest.mark.parametrize("code", [INPUT, DAMAGE, BUG, RETRY])
+def test_what_a_process_fails_of_is_what_the_supervisor_says(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_FIRST_PAUSE_S", 0.01)
+    fails = f"import sys; print('opal stream: a hint', 'opal: orders/0@5: no JSON', sep=chr(10), file=sys.stderr); sys.exit({code})"
+
+    async def scene() -> Exception:
+        fleet = Fleet(lambda *_: [sys.executable, "-S", "-c", fails], restarts=2)
+        await fleet.take([share(0, 1)])
+        await asyncio.wait([fleet.children[0].watching])
+        [(child, outcome)] = fleet.collect()
+        assert fleet.restarts == {0: 0 if outcome.is_final else 2}
+        return failure_of(child, outcome)
+
+    error = asyncio.run(scene())
+    assert str(error).startswith("orders/0@5: no JSON [process 0 (orders/0, orders/1)]")
+    assert exit_code(error) == code
+    assert ("started again 2 times" in str(error)) == (code == RETRY)
+    assert isinstance(error, {INPUT: StreamError, DAMAGE: FormatError}.get(code, Exception))

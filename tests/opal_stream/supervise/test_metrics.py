@@ -1,0 +1,44 @@
+"""One page of metrics from the files of several processes."""
+
+import urllib.request
+from pathlib import Path
+
+from opal_stream.kafka.taken import Taken
+from opal_stream.kafka.topics import Partition
+from opal_stream.supervise.metrics import FleetMetrics
+from opal_stream.tracking.events import FlushEvents, Tracker
+from opal_stream.tracking.metrics import Metrics
+
+
+def test_samples_of_all_processes_are_on_one_page_each_with_its_process(tmp_path: Path) -> None:
+    path = tmp_path / "m.prom"
+    fleet = FleetMetrics(path=str(path), port=0)
+    try:
+        for number in range(2):
+            [word] = fleet.words(number)
+            tracker = Tracker(metrics=Metrics(path=word.removeprefix("--metrics-file=")))
+            taken = {Partition(topic="orders", number=number): Taken(low=0, high=3, records=3, bytes=30, oldest_ms=1, newest_ms=1)}
+            tracker.flushed(FlushEvents(taken=taken, version=1, took_s=0.1, bad=0))
+        fleet.gather({0: 12.5, 1: 3.0}, {0: 2})
+        page = path.read_text()
+        assert 'opal_stream_records_total{process="1",topic="orders",partition="1"} 3\n' in page
+        assert 'opal_stream_flushes_total{process="0"} 1\nopal_stream_flushes_total{process="1"} 1\n' in page
+        assert 'opal_stream_predicted_load{process="0"} 12.5\n' in page
+        assert 'opal_stream_restarts_total{process="0"} 2\n' in page
+        assert page.count("# TYPE opal_stream_records_total counter\n") == 1
+        assert page.index("# TYPE opal_stream_records_total") < page.index("opal_stream_records_total{")
+        with urllib.request.urlopen(f"http://127.0.0.1:{fleet.port}/metrics") as answer:
+            assert answer.read().decode() == page
+        [word] = fleet.words(1)  # its successor begins with nothing
+        fleet.gather({0: 1.0, 1: 1.0}, {})
+        assert 'records_total{process="1"' not in path.read_text()
+    finally:
+        fleet.close()
+    assert not Path(word.removeprefix("--metrics-file=")).parent.exists()
+
+
+def test_who_asks_for_none_gets_none() -> None:
+    fleet = FleetMetrics()
+    assert (fleet.words(0), fleet.port) == ([], None)
+    fleet.gather({0: 1.0}, {})
+    fleet.close()

@@ -1,0 +1,280 @@
+"""`opal stream --processes` with a real broker: whatever dies or moves, the table is the model, and nothing is left behind."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from opal_lake.cli import main
+from opal_lake.inspect.check import check_table
+from opal_lake.job.exit_codes import INPUT, OK
+from opal_lake.table import Table
+from opal_stream.flush.options import StreamOptions
+from opal_stream.kafka.connection import Connection
+from opal_stream.kafka.topics import Partition
+from opal_stream.plan.spread import Shares, Spread
+from opal_stream.supervise import supervisor as supervisors
+from opal_stream.supervise.metrics import FleetMetrics
+from opal_stream.supervise.planner import Planner
+from opal_stream.supervise.sight import Lookout, Sight
+from opal_stream.supervise.supervisor import FleetOptions, Supervisor
+from tests.fixtures_cli import metadata, opal_commands
+from tests.fixtures_kafka import Kafka
+from tests.opal_stream.orders import ends, ids, new_table, new_topic, order
+
+__all__ = ["metadata", "opal_commands"]
+
+pytestmark = pytest.mark.usefixtures("opal_commands")
+
+SKEWED = (400, 200, 50, 50, 20, 10)  # messages by partition
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return new_table(tmp_path)
+
+
+def fill(kafka: Kafka, topic: str, counts: tuple[int, ...], first: int = 0) -> int:
+    """Orders with ids of their own; the next one."""
+    for partition, count in enumerate(counts):
+        kafka.produce(topic, [order(first + number) for number in range(count)], partition=partition)
+        first += count
+    return first
+
+
+def command(table: Table, kafka: Kafka, topic: str, *more: str) -> list[str]:
+    words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, *more]
+    return [sys.executable, "-m", "opal_lake.cli", *words]
+
+
+@contextmanager
+def supervised(table: Table, kafka: Kafka, topic: str, *more: str) -> "Iterator[subprocess.Popen[str]]":
+    words = command(table, kafka, topic, *more)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+        wait_until(lambda: not children_of(topic), "processes were left behind")
+
+
+def children_of(topic: str) -> list[psutil.Process]:
+    """The processes that read, by what they read."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = process.info["cmdline"] or []
+        if f"--topic={topic}" in words and "--watched" in words and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return sorted(found, key=share_of)
+
+
+def share_of(process: psutil.Process) -> str:
+    return next(word.partition("=")[2] for word in process.info["cmdline"] if word.startswith("--partitions="))
+
+
+def wait_until(holds: Callable[[], bool], what: str = "", most_s: float = 60) -> None:
+    until = time.monotonic() + most_s
+    while not holds():
+        assert time.monotonic() < until, what
+        time.sleep(0.05)
+
+
+def test_until_empty_each_reads_about_as_much_and_all_is_read_once(kafka: Kafka, table: Table, tmp_path: Path) -> None:
+    topic = new_topic(kafka, len(SKEWED))
+    count, metrics = fill(kafka, topic, SKEWED), tmp_path / "m.prom"
+    words = ["--processes", "2", "--until-empty", "--json", "--tracking", str(tmp_path / "events"), "--metrics-file", str(metrics)]
+    done = subprocess.run(command(table, kafka, topic, *words), capture_output=True, text=True, timeout=120)
+    assert done.returncode == OK, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["records"], told["missing"], told["version"]) == (count, 0, table.log.head().version)
+    assert ids(table) == [*range(count)]
+    assert ends(table) == list(SKEWED)
+    by_process: dict[int, int] = {}
+    for path in (tmp_path / "events").iterdir():
+        for event in map(json.loads, path.read_text().splitlines()):
+            by_process[event["process"]] = by_process.get(event["process"], 0) + event["records"]
+    assert sorted(by_process.values()) == [330, 400]  # as even as partitions allow
+    assert f"reads {topic}/0, about" in done.stderr
+    assert 'opal_stream_predicted_load{process="0"}' in metrics.read_text()
+    assert check_table(table) == []
+
+
+def test_a_message_that_stops_one_stops_all_and_is_said(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 3)
+    fill(kafka, topic, (20, 20, 0))
+    kafka.produce(topic, [b"nope"], partition=2)
+    done = subprocess.run(command(table, kafka, topic, "--processes", "2"), capture_output=True, text=True, timeout=120)
+    assert done.returncode == INPUT
+    assert f"opal: {topic}/2@0: the message is no JSON object" in done.stderr.splitlines()[-1]
+    assert not children_of(topic)
+    assert set(ids(table)) <= {*range(40)}
+    words = ["--processes", "2", "--until-empty", "--on-bad-message", "quarantine", "--json"]
+    done = subprocess.run(command(table, kafka, topic, *words), capture_output=True, text=True, timeout=120)
+    assert (done.returncode, json.loads(done.stdout)["bad"], ids(table)) == (OK, 1, [*range(40)]), done.stderr
+
+
+def test_a_child_that_is_killed_is_started_again_and_sigterm_flushes_all(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 4)
+    count = fill(kafka, topic, (30, 20, 10, 5))
+    with supervised(table, kafka, topic, "--processes", "2") as process:
+        wait_until(lambda: len(ids(table)) == count)
+        victim, other = children_of(topic)
+        victim.kill()
+        count = fill(kafka, topic, (5, 5, 5, 5), count)
+        wait_until(lambda: len(ids(table)) == count)
+        again = children_of(topic)
+        assert len({*again, victim, other}) == 3
+        assert other in again
+        count = fill(kafka, topic, (2, 2, 2, 2), count)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == OK, errors
+        assert "ended by signal 9" in errors
+    assert not children_of(topic)
+    assert set(ids(table)) <= {*range(count)}
+    done = subprocess.run(command(table, kafka, topic, "--processes", "2", "--until-empty"), capture_output=True, text=True, timeout=120)
+    assert (done.returncode, ids(table), sum(ends(table))) == (OK, [*range(count)], count)
+    assert table.snapshot_at().root.rows == count
+
+
+def test_a_supervisor_that_is_killed_leaves_nothing_behind_and_another_goes_on(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 4)
+    with supervised(table, kafka, topic, "--processes", "2", "--flush-interval", "1h") as process:
+        wait_until(lambda: len(children_of(topic)) == 2)
+        count = fill(kafka, topic, (30, 20, 10, 5))
+        time.sleep(5)
+        assert ids(table) == []
+        process.kill()
+        wait_until(lambda: not children_of(topic))
+        assert {*ids(table)} <= {*range(count)}
+        assert ids(table)  # they flushed
+    with supervised(table, kafka, topic, "--processes", "2"):
+        count = fill(kafka, topic, (5, 5, 5, 5), count)
+        wait_until(lambda: len(ids(table)) == count)
+    assert table.snapshot_at().root.rows == count
+
+
+def test_new_partitions_are_read_and_only_who_gets_them_restarts(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 2)
+    count = fill(kafka, topic, (30, 20))
+    with supervised(table, kafka, topic, "--processes", "2"):
+        wait_until(lambda: len(ids(table)) == count)
+        before = children_of(topic)
+        kafka.add_partitions(topic, 3)
+        count = fill(kafka, topic, (1, 1, 10), count)
+        wait_until(lambda: len(ids(table)) == count)
+        after = children_of(topic)
+        assert len([*before, *after]) - len({*before, *after}) == 1  # one process was there before and after
+        assert sorted(",".join(map(share_of, after)).split(",")) == [f"{topic}/{number}" for number in range(3)]
+    assert (sorted(ends(table)), table.snapshot_at().root.rows) == ([10, 21, 31], count)
+
+
+class Turning(Planner):
+    """Plans that move partitions round all the time."""
+
+    turn = 0
+
+    def plan(self, sight: Sight, current: Shares = ()) -> Spread:
+        parts, self.turn = sorted(sight.ends), self.turn + 1
+        shares = tuple(frozenset(part for part in parts if (part.number + self.turn) % 4 // 2 == process) for process in range(2))
+        changed = tuple(number for number, share in enumerate(shares) if number >= len(current) or share != current[number])
+        return Spread(shares=shares, loads=(1.0, 1.0), changed=changed)
+
+
+@pytest.mark.slow
+def test_partitions_that_move_while_they_are_read_are_neither_lost_nor_doubled(
+    kafka: Kafka, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisors, "LOOK_S", 0.5)
+    monkeypatch.setattr(supervisors, "Planner", Turning)
+    topic, over = new_topic(kafka, 4), threading.Event()
+    count, shared = 0, command(table, kafka, topic, "--json", "--watched", "60s")
+    connection, options = Connection(bootstrap_servers=kafka.servers), StreamOptions(topics=[topic])
+
+    def words(share: "frozenset[Partition]") -> list[str]:
+        return [*shared, f"--topic={topic}", f"--partitions={','.join(map(str, sorted(share)))}"]
+
+    supervisor = Supervisor(table, connection, options, FleetOptions(processes=2, replan_s=4, restarts=0), words, metrics=FleetMetrics())
+    running = threading.Thread(target=lambda: (supervisor.run(), over.set()))
+    running.start()
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        count = fill(kafka, topic, (7, 5, 3, 1), count)
+        time.sleep(0.2)
+    wait_until(lambda: len(ids(table)) == count)
+    supervisor.stop()
+    running.join(60)
+    assert over.is_set()  # with restarts=0 a TakenOverError would have ended it
+    assert (table.snapshot_at().root.rows, sum(ends(table)), ids(table)) == (count, count, [*range(count)])
+    assert check_table(table) == []
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_is_ended_and_started_again(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 2)
+    count = fill(kafka, topic, (30, 20))
+    with supervised(table, kafka, topic, "--processes", "2", "--stall-after", "6s") as process:
+        wait_until(lambda: len(ids(table)) == count)
+        victim = children_of(topic)[0]
+        victim.suspend()
+        count = fill(kafka, topic, (5, 5), count)
+        wait_until(lambda: len(ids(table)) == count)
+        assert victim not in children_of(topic)
+        process.terminate()
+        assert "has not moved for 7 s though messages wait; started again" in process.communicate(timeout=60)[1]
+
+
+def test_plans_go_by_what_waits_and_capacity_finds_how_many(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 6)
+    fill(kafka, topic, SKEWED)
+    connection = Connection(bootstrap_servers=kafka.servers)
+    options = StreamOptions(topics=[topic], until_empty=True)
+    lookout = Lookout(table, connection, options)
+    sight = lookout.look()
+    lookout.close()
+    assert {part.number: sight.lag(part) for part in sight.ends} == dict(enumerate(SKEWED))
+    spread = Planner(table, connection, options, processes=2).plan(sight)
+    assert sorted(sum(sight.lag(part) for part in share) for share in spread.shares) == [330, 400]
+    by_capacity = Planner(table, connection, options, capacity=410 / 3600)
+    first = by_capacity.plan(sight)
+    assert len(first.shares) == 2
+    by_capacity_now = Planner(table, connection, options, capacity=800 / 3600)
+    assert len(by_capacity_now.plan(sight, first.shares).shares) == 2  # one could carry it, but barely
+    roomy = Planner(table, connection, options, capacity=2000 / 3600)
+    assert len(roomy.plan(sight, first.shares).shares) == 1
+
+
+def test_what_came_since_the_last_plan_counts_where_it_is_more_than_expected(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 4)
+    connection, options = Connection(bootstrap_servers=kafka.servers), StreamOptions(topics=[topic])
+    lookout, planner = Lookout(table, connection, options), Planner(table, connection, options, processes=2)
+    first = planner.plan(lookout.look())
+    assert sorted(map(len, first.shares)) == [2, 2]  # nothing known: by count
+    busy = sorted(part.number for part in first.shares[0])
+    fill(kafka, topic, tuple(300 if number in busy else 0 for number in range(4)))
+    second = planner.plan(lookout.look(), first.shares)
+    lookout.close()
+    assert len({number for number, share in enumerate(second.shares) for part in share if part.number in busy}) == 2
+    assert second.skew < 1.1
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--processes", "2", "--capacity", "5"], "give one of --processes N and --capacity N"),
+        (["--processes", "2", "--replan-interval", "0s"], "give more than 0"),
+        (["--processes", "2", "--start-timestamp", "1", "--end-timestamp", "2"], "an interval and Spark are read by one"),
+    ],
+)
+def test_wrong_usage_is_said(words: list[str], message: str, kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command(table, kafka, "t", *words)[3:]) == INPUT
+    assert message in capsys.readouterr().err
