@@ -61,8 +61,7 @@ class StreamJob:
             words += ["--topic", topic]
         for name, value in store.items():
             words += [] if name in _KEYS else ["--option", f"{name}={value}"]
-        for name, path in self.columns.items():
-            words += ["--column", f"{name}={path}"]
+        words += _flag("column", self.columns)
         for name, value in {"registry": None, **self.options}.items():
             words += _flag(name, value or (kafka.registry if name == "registry" else None))
         return words, {**os.environ, **keys, **kafka.environment()}
@@ -77,8 +76,10 @@ def checked(name: str, value: Any) -> Any:
 
 def _flag(name: str, value: Any) -> list[str]:
     flag = f"--{name.replace('_', '-')}"
-    if value in (None, False, [], ()):
+    if value in (None, False, [], (), {}):
         return []
+    if isinstance(value, Mapping):
+        return [word for member, text in value.items() for word in (flag, f"{member}={text}")]
     if value is True:
         return [flag]
     return [flag, ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)]

@@ -84,6 +84,7 @@ def test_by_hand_it_reads_what_there_is_and_in_a_group_too() -> None:
         ({"mode": "x"}, {}, "use one of continuous, until_empty, interval"),
         ({"run_for": "1h"}, {}, "run_for ends a continuous stream"),
         ({"format": "xml"}, {}, "format='xml' is unknown"),
+        ({"spark": True}, {}, "source.kafka.spark is true: Spark spreads partitions over tasks by itself, and reads no interval"),
         ({"processes": 2}, {}, "source.kafka.processes is 2: at least 1 reads a stream, and an interval is read by one"),
         ({"topics": ""}, {}, "at least one topic"),
         ({"flush_interval": "soon"}, {}, "no duration"),

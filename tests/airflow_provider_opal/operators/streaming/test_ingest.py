@@ -115,6 +115,21 @@ def test_several_processes_share_the_partitions(kafka: Broker, table: LakeTable)
         run(operator(topic, processes=2))
 
 
+@pytest.mark.slow
+def test_spark_may_read_it_and_goes_on_where_the_table_stands(kafka: Broker, table: LakeTable) -> None:
+    topic = new_topic(kafka, 2)
+    for partition in range(2):
+        kafka.produce(topic, [order(10 * partition + n) for n in range(5)], partition=partition)
+    spark = {"spark": True, "spark_conf": {"spark.master": "local[1]", "spark.sql.shuffle.partitions": "2"}}
+    totals, _ = run(operator(topic, **spark))
+    assert (totals["records"], len(ids(table))) == (10, 10)
+    kafka.produce(topic, [order(100)])
+    assert (run(operator(topic))[0]["records"], run(operator(topic, **spark))[0]["records"], len(ids(table))) == (1, 0, 11)
+    kafka.produce(topic, [b"nope"])
+    with pytest.raises(AirflowFailException, match="the message is no JSON object"):
+        run(operator(topic, **spark))
+
+
 def test_a_bad_message_fails_the_task_for_good(kafka: Broker, table: LakeTable) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [b"nope"])
@@ -132,6 +147,9 @@ def test_a_bad_message_fails_the_task_for_good(kafka: Broker, table: LakeTable) 
         ({"schedule": "@daily"}, "are for mode='interval'"),
         ({"mode": "until_empty", "run_for": "1h"}, "run_for ends a continuous stream"),
         ({"on_gap": "maybe"}, "use one of fail, continue"),
+        ({"spark": True, "processes": 2}, "Spark spreads partitions over tasks by itself"),
+        ({"spark": True, "mode": None, "schedule": "@daily"}, "and reads no interval"),
+        ({"spark_conf": {"spark.master": "local"}}, "add spark=True"),
         ({"processes": 0}, "processes=0: at least 1 reads a stream"),
         ({"mode": None, "schedule": "@daily", "processes": 2}, "an interval is read by one"),
         ({"create": Table(keys=["id"], delta="at")}, "needs a schema"),
