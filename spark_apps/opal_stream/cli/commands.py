@@ -165,6 +165,7 @@ def _tell(args: argparse.Namespace) -> int | None:
         args.table = args.paths[0]
         return status(args, _connection(args))
     if args.table == GATHER:
+        refuse_supervised(args, "what they gather is committed by one")
         args.table = args.paths[0]
         gather(args, finish, _tracker(args, _connection(args)))
         return None

@@ -8,6 +8,7 @@ from confluent_kafka import Consumer
 
 from opal_lake.table import Table
 from opal_stream.flush.options import StreamOptions
+from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition, Reach, Topic, Topics, chosen_partitions, reach_of
@@ -15,7 +16,7 @@ from opal_stream.kafka.topics import Partition, Reach, Topic, Topics, chosen_par
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """At one moment. A position is the next offset to read, also where the table has none yet."""
+    """At one moment. A position is the next offset to read: also where the table has none yet, and behind what was gathered."""
 
     at_s: float
     topics: tuple[Topic, ...] = ()
@@ -36,23 +37,26 @@ class Lookout:
         self._topics = Topics(connection)
         self._consumer = Consumer({**connection.client(), "group.id": "opal-stream"})  # asks for the ends of partitions alone
         self._head = table.log.head()
+        self._folder = GatheredFolder(table.storage, self._head.root.table_id) if options.commit == "gathered" else None
 
     def look(self) -> Sight:
         topics = self._topics.describe(self._options.topics)
         partitions = chosen_partitions(topics.values(), self._options.partitions)
         reach = reach_of(self._consumer, self._connection, partitions)
+        listing = self._folder.look() if self._folder is not None else None  # before the head, as it says
         self._head = self._table.log.refresh(self._head)
+        stands = self._head.positions if listing is None else listing.ends(self._head.positions)
         return Sight(
             at_s=time.monotonic(),
             topics=tuple(topics.values()),
-            positions={partition: self._position(partition, topics, reach[partition]) for partition in partitions},
+            positions={partition: self._position(partition, topics, reach[partition], stands) for partition in partitions},
             ends={partition: reach[partition].high for partition in partitions},
         )
 
-    def _position(self, partition: Partition, topics: Mapping[str, Topic], reach: Reach) -> int:
+    def _position(self, partition: Partition, topics: Mapping[str, Topic], reach: Reach, stands: Mapping[str, int]) -> int:
         application = Application(stream=self._options.name, partition=partition, topic_id=topics[partition.topic].id)
         begin = reach.high if self._options.start == "latest" else reach.low
-        return self._head.positions.get(str(application), begin)
+        return stands.get(str(application), begin)
 
     def close(self) -> None:
         self._consumer.close()

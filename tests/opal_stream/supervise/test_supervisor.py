@@ -108,6 +108,25 @@ def test_until_empty_each_reads_about_as_much_and_all_is_read_once(kafka: Kafka,
     assert check_table(table) == []
 
 
+def test_processes_that_gather_stand_where_their_files_end_and_one_committer_makes_their_rows_visible(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 3)
+    count = fill(kafka, topic, (20, 10, 5))
+    gathered = ["--processes", "2", "--until-empty", "--commit", "gathered"]
+    done = subprocess.run(command(table, kafka, topic, *gathered), capture_output=True, text=True, timeout=120)
+    assert (done.returncode, ids(table)) == (OK, []), done.stderr
+    connection = Connection(bootstrap_servers=kafka.servers)
+    for commit, position in (("direct", 0), ("gathered", 20)):
+        lookout = Lookout(table, connection, StreamOptions(topics=[topic], commit=commit))
+        assert lookout.look().positions[Partition(topic=topic, number=0)] == position
+        lookout.close()
+    gather = [sys.executable, "-m", "opal_lake.cli", "stream", "gather", table.uri]
+    assert subprocess.run([*gather, "--until-empty"], capture_output=True, timeout=120).returncode == OK
+    assert (ids(table), ends(table)) == ([*range(count)], [20, 10, 5])
+    refused = subprocess.run([*gather, "--processes", "2"], capture_output=True, text=True, timeout=120)
+    assert refused.returncode == INPUT
+    assert "what they gather is committed by one" in refused.stderr
+
+
 def test_a_message_that_stops_one_stops_all_and_is_said(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 3)
     fill(kafka, topic, (20, 20, 0))
