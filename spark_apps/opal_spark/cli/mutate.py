@@ -11,7 +11,6 @@ from opal_lake.cli.flags import add_flags, add_token, operation_of
 from opal_lake.errors import InvalidInputError, OpalError
 from opal_lake.job.operations.declared import default_of
 from opal_lake.job.operations.folder import Mutate
-from opal_lake.mutate.mutation import bytes_of
 from opal_lake.mutate.properties import arguments_of, parse_properties
 
 RunOne = Callable[[argparse.Namespace, Mutate], None]
@@ -68,6 +67,8 @@ def _run(args: argparse.Namespace, run_one: RunOne) -> None:
 
 def _is_small(args: argparse.Namespace, job: Mutate) -> bool:
     """Whether Spark will start for longer than it works. What is wrong with the files, the run itself says."""
+    from opal_lake.mutate.mutation import bytes_of  # brings Arrow, which help does without
+
     try:
         return bytes_of(args.table, job, store_options(args)) < _SMALL_BYTES
     except OpalError:

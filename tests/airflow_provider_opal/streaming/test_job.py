@@ -49,4 +49,4 @@ def test_choices_are_those_of_opal_stream() -> None:
     verbs = OpalParser(prog="opal").add_subparsers(dest="command")
     commands(verbs)
     flags = {flag.dest: tuple(flag.choices) for flag in verbs.choices["stream"]._actions if flag.choices}  # none tells else
-    assert flags == POLICIES
+    assert flags == POLICIES | {"commit": ("direct", "gathered")}  # an operator commits itself: its events name the version

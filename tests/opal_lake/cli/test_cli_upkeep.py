@@ -49,8 +49,8 @@ def test_columns_are_added_by_name_and_type(uri: str, capsys: pytest.CaptureFixt
     assert "nothing to do" in capsys.readouterr().out
     for arguments, problem in (
         (["discount:long"], "is double, not long"),
-        (["note"], "'note' is no new column"),
-        (["n:long", "n:long"], "once"),
+        (["note"], "'note' has no type; write discount:double"),
+        (["n:long", "n:long"], "column 'n' is named twice"),
     ):
         assert main(["add-columns", uri, *arguments]) == INPUT
         assert problem in capsys.readouterr().err

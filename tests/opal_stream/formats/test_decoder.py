@@ -56,7 +56,7 @@ def test_deletes_are_those_of_the_table_s_condition(condition: str, deleted: lis
     "condition, message",
     [
         ("upper(id) = 'D'", "a stream cannot evaluate the table's delete condition"),
-        ("id = 'D'", "with a value that is no int64, and a stream does not convert it; write it as int64"),
+        ("id = 'D'", "of type int64, with a value of another type, and a stream converts none"),
     ],
 )
 def test_a_condition_that_needs_sql_is_refused_at_the_start(condition: str, message: str) -> None:

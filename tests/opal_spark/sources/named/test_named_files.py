@@ -229,7 +229,11 @@ def test_bad_rows_are_put_aside_with_their_files(bench: Bench) -> None:
 REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
     ({"a.csv": "1,a\n"}, {}, "a.csv has no suffix of up to 18 digits to order by"),
     ({"a_1.csv": "1\n"}, {"columns": ["id"]}, r"columns=\['id'\] must name the table's columns: missing column 'name'"),
-    ({"a_1.csv": "1,a,5\n"}, {"columns": ["id", "name", "at"]}, "unknown column 'at'.*the files themselves may not have the delta column"),
+    (
+        {"a_1.csv": "1,a,5\n"},
+        {"columns": ["id", "name", "at"]},
+        "unknown column 'at'.*fills the delta column 'at': the files must not have it",
+    ),
     ({"a_1.csv": "1,a\n", "del_2.csv": "id\n1\n"}, {"deletes": "del*"}, "del_2.csv, line 1: 'id' is a header, and these files have none"),
     ({"a_1.csv": "1,a\n", "del_2.csv": "1,a,b\n"}, {"deletes": "del*"}, "1 row: the row has more or fewer cells.*del_2.csv"),
     (
@@ -241,7 +245,7 @@ REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
     (
         {"a_1.json": '{"id": 1, "name": "a"}\n'},
         {"format": "json"},
-        r"columns=\['id', 'name'\] name the cells of CSV, and these files are json",
+        r"columns=\['id', 'name'\] name the cells of CSV files, and these are json",
     ),
     ({"a_1.csv": "id,nmae\n1,a\n"}, {"header": True, "columns": []}, "unknown column 'nmae'"),
     ({"del_1.csv": "id,nmae\n1,a\n"}, {"header": True, "columns": [], "deletes": "del*"}, "unknown column 'nmae'"),
