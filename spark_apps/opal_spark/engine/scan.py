@@ -14,10 +14,10 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.storage.spark_path import spark_paths
 from opal_lake.storage.verified import missing_error
 from opal_spark.engine.columns import quoted
-from opal_spark.engine.session import few_listing_tasks
+from opal_spark.engine.session import STRICT, few_listing_tasks
 
-# With the session's own settings a lost file could be silently missing rows, and old dates could shift.
-_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "pathGlobFilter": "*", "recursiveFileLookup": "true"}
+# A path is a file, whatever its name looks like; old dates do not shift.
+_ALL_FILES = {**STRICT, "pathGlobFilter": "*", "recursiveFileLookup": "true"}
 _BY_FORMAT = {
     "parquet": {"datetimeRebaseMode": "CORRECTED", "parquet.page.verify-checksum.enabled": "true", "mergeSchema": "false"},
     "orc": {"mergeSchema": "false"},
@@ -26,7 +26,7 @@ _BY_FORMAT = {
 
 def scan_files(spark: SparkSession, storage: Storage, files: Sequence[DataFile], schema: StructType, file_format: str) -> DataFrame:
     """A scan of at least one file. Every read of a table uses it."""
-    reader = spark.read.schema(schema).options(**_STRICT).options(**_BY_FORMAT[file_format]).format(file_format)
+    reader = spark.read.schema(schema).options(**_ALL_FILES).options(**_BY_FORMAT[file_format]).format(file_format)
     with few_listing_tasks(spark):
         try:
             return reader.load(spark_paths(storage, [file.path for file in files]))

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
 
+# For readers of files: with the session's own settings a file that is lost or damaged could be silently missing rows.
+STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 _DISCOVERY = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _SHUFFLE, _SHUFFLED_BYTES = "spark.sql.shuffle.partitions", 16 << 20
 _CHARSETS = "spark.sql.legacy.javaCharsets"

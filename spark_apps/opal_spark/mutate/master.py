@@ -18,7 +18,7 @@ from opal_lake.mutate.place import MasterFile
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.columns import quoted
-from opal_spark.engine.session import bring_avro, few_listing_tasks, storage_options
+from opal_spark.engine.session import STRICT, bring_avro, few_listing_tasks, storage_options
 from opal_spark.mutate.avro_files import schema_text
 from opal_spark.mutate.csv_text import CORRUPT, header_cells, read_options
 from opal_spark.mutate.groups import AT_ONCE
@@ -26,7 +26,6 @@ from opal_spark.mutate.record import unknown_names
 from opal_spark.sources.text.csv_lines import first_line, is_true
 
 PLACE = "_opal_place"
-STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from opal_lake.job.operations.folder import Mutate
 from opal_lake.job.source import BY_SUFFIX
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.columns import quoted
-from opal_spark.engine.session import few_listing_tasks
+from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_utf8, open_quote, read_options
 from opal_spark.mutate.groups import Form, Readable
 from opal_spark.mutate.record import Record, fitted, unknown_names
@@ -28,7 +28,6 @@ BAD, RAW, HEADER, LINE, COPY = (f"_opal_{name}" for name in ("bad", "raw", "head
 _URI, _TEXT, _PARSED, _END = "_opal_uri", "_opal_text", "_opal_parsed", "_opal_end"
 _FAULT, _SUFFIX, _FOLDERS = "_opal_fault", "_opal_suffix", "_opal_folders"
 _VALUE = "value"  # of Spark's source of text
-_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 _RAGGED = "the row has more or fewer fields than there are (where fields hold line breaks, set multiLine=true)"
 UNCLOSED = "the quote of its last field is not closed (where fields hold line breaks, set multiLine=true)"
 _BREAK = "a line break, which the master's CSV takes with the option multiLine=true only"
@@ -74,7 +73,7 @@ def _placed(spark: SparkSession, rows: DataFrame, files: Sequence[Readable]) -> 
 def _load(spark: SparkSession, kind: str, files: Sequence[Readable], schema: StructType | None, options: Mapping[str, str]) -> DataFrame:
     """With the file of each row and its place there: blocks of a file follow each other, and so do ranks within a block."""
     paths = [path for file in files for path in spark_paths(file.storage, [file.path])]
-    reader = spark.read.format(kind).options(**{**options, **_STRICT, "recursiveFileLookup": "true"})
+    reader = spark.read.format(kind).options(**{**options, **STRICT, "recursiveFileLookup": "true"})
     with few_listing_tasks(spark):
         rows = (reader if schema is None else reader.schema(schema)).load(paths)
     about = rows.metadataColumn("_metadata")

@@ -12,9 +12,9 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.mutate.mutation import Work
 from opal_lake.storage import Storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
-from opal_spark.engine.session import few_listing_tasks
+from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.csv_text import CORRUPT, is_utf8, open_quote
-from opal_spark.mutate.master import PLACE, STRICT, MasterFiles, by_root
+from opal_spark.mutate.master import PLACE, MasterFiles, by_root
 from opal_spark.sources.marks import plain_uri
 from opal_spark.sources.text.csv_lines import is_true, line_number, lines
 

@@ -10,11 +10,10 @@ from pyspark.sql.types import StringType, StructType
 
 from opal_lake.errors import InvalidInputError, NoRowsError
 from opal_lake.job.source import Files
-from opal_spark.engine.session import few_listing_tasks
+from opal_spark.engine.session import STRICT, few_listing_tasks
 
 MOST_FILES = 200  # that are looked at one by one to explain a failure
 
-_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 _PATTERN_CHARACTER = re.compile(r"[\\*?\[\]{}]")
 
 
@@ -34,7 +33,7 @@ def open_files(
 
 
 def _load(spark: SparkSession, source: Files, file_format: str, options: Mapping[str, str], schema: StructType | None) -> DataFrame:
-    reader = spark.read.format(file_format).options(**options).options(**_STRICT)
+    reader = spark.read.format(file_format).options(**options).options(**STRICT)
     reader = reader if schema is None else reader.schema(schema)
     try:
         with few_listing_tasks(spark):

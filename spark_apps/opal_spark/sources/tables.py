@@ -15,10 +15,9 @@ from opal_lake.errors import InvalidInputError, NotFoundError, OpalError
 from opal_lake.job.source import DELTA_CONF, PACKAGES, Files
 from opal_lake.write.bootstrap import BootstrapPlan, SourceFile, SourceTable, cut_batches, plain_path
 from opal_spark.engine.failures import first_words
-from opal_spark.engine.session import few_listing_tasks
+from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.sources.paths import one_file, open_files
 
-_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 _FILE, _WANTED = "_opal_source_file", "_opal_wanted_file"
 _UNREADABLE = re.compile(r"\S+ is not a Parquet file|Malformed ORC file \S+")
 _DELTA_COMMIT = re.compile(r"/(\d{20})\.json$")
@@ -46,7 +45,7 @@ def batch_rows(spark: SparkSession, plan: BootstrapPlan, batch: int) -> DataFram
         if plan.source.format in PACKAGES:
             return _only(spark, _rows(spark, plan.source), plan.source, files)
         _check_unchanged(spark, files)
-        reader = spark.read.format(plan.source.format).schema(StructType.fromJson(dict(plan.schema))).options(**_STRICT)
+        reader = spark.read.format(plan.source.format).schema(StructType.fromJson(dict(plan.schema))).options(**STRICT)
         if plan.folders:
             reader = reader.option("basePath", _hadoop(plan.source.location))
         with few_listing_tasks(spark):

@@ -18,7 +18,7 @@ from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_stream.flush.options import Totals
-from opal_stream.flush.writer import PASSING, Patience
+from opal_stream.flush.writer import PASSING, Backoff
 from opal_stream.formats.rows import fitted
 from opal_stream.gathered.file import MEND, Header
 from opal_stream.gathered.folder import Chain, GatheredFolder, Listing
@@ -97,16 +97,16 @@ class Committer:
 
     def run(self) -> Totals:
         """Until it is stopped, or has committed what could be. Then what could not be is an error."""
-        patience: Patience | None = None
+        backoff: Backoff | None = None
         try:
             while True:
                 is_last, began_s = self._stopping, time.monotonic()
                 try:
                     files = self._turn()
-                    patience = None
+                    backoff = None
                 except PASSING as error:
-                    patience = patience or Patience(give_up_s=self.options.give_up_s)
-                    patience.wait(error, lambda: None)
+                    backoff = backoff or Backoff(give_up_s=self.options.give_up_s)
+                    backoff.wait(error, lambda: None)
                     continue
                 if self._has_more:
                     continue

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Patience:
+class Backoff:
     """With what passes by itself, for so long; each pause is longer than the one before."""
 
     give_up_s: float
@@ -74,7 +74,7 @@ class Writer:
         }
         if not advances:
             return None
-        patience = Patience(give_up_s=self.give_up_s)
+        backoff = Backoff(give_up_s=self.give_up_s)
         result, is_first = None, True
         while result is None:
             try:
@@ -88,7 +88,7 @@ class Writer:
                 if self._has_landed(advances):
                     result = _landed(self.table)
                     continue
-                patience.wait(error, while_waiting)
+                backoff.wait(error, while_waiting)
                 is_first = False
         for partition, taken in batch.taken.items():
             self.positions[partition] = taken.high
@@ -96,14 +96,14 @@ class Writer:
 
     def flush_once(self, batch: Batch, token: str, partition_key: str | None, while_waiting: Callable[[], None]) -> JobResult:
         """Commit what a batch holds under a token, or find that it is there. No position is moved."""
-        patience = Patience(give_up_s=self.give_up_s)
+        backoff = Backoff(give_up_s=self.give_up_s)
         is_first = True
         while True:
             try:
                 result = self._ingest(batch, IngestOptions(token=token, partition_key=partition_key))
                 return result if is_first else replace(result, repeated=False)  # it may have landed when it was said to have failed
             except PASSING as error:
-                patience.wait(error, while_waiting)
+                backoff.wait(error, while_waiting)
                 is_first = False
 
     def _advance(self, partition: Partition, low: int, high: int) -> Advance:

@@ -13,7 +13,7 @@ from opal_stream.kafka.topics import Partition
 from opal_stream.plan.known import KnownTraffic, counted_traffic
 from opal_stream.plan.load import predict_rates, weigh
 from opal_stream.plan.spread import Shares, Spread, plan_spread, processes_for
-from opal_stream.supervise.sight import Sight, arrivals
+from opal_stream.supervise.observation import Observation, arrivals
 
 CATCH_UP_S = 3600.0  # what waits counts as if it were to be read within so long
 SHRINK_AT = 0.7  # of the capacity: fewer processes must carry it with room to spare
@@ -30,22 +30,22 @@ class Planner:
         self._processes = processes
         self._capacity = capacity
         self._known = KnownTraffic(connection)
-        self._before: Sight | None = None
+        self._before: Observation | None = None
 
-    def plan(self, sight: Sight, current: Shares = ()) -> Spread:
+    def plan(self, seen: Observation, current: Shares = ()) -> Spread:
         """From the current shares only what makes them even moves. A stream that ends when all is read goes by what waits alone."""
         now_hour = time.time_ns() // 1_000_000 // HOUR_MS
-        partitions = sorted(sight.ends)
-        traffic = self._known.complete(self._counted(sight), partitions, now_hour)
-        came = {} if self._before is None else arrivals(self._before, sight)
+        partitions = sorted(seen.ends)
+        traffic = self._known.complete(self._counted(seen), partitions, now_hour)
+        came = {} if self._before is None else arrivals(self._before, seen)
         predicted = predict_rates(traffic, partitions, now_hour, 1)
-        loads = weigh({part: self._rate(predicted[part], came.get(part, 0.0), sight.lag(part)) for part in partitions})
-        self._before = sight
+        loads = weigh({part: self._rate(predicted[part], came.get(part, 0.0), seen.lag(part)) for part in partitions})
+        self._before = seen
         return plan_spread(loads, self._count(loads, len(current)), current)
 
-    def _counted(self, sight: Sight) -> dict[Partition, Traffic]:
+    def _counted(self, seen: Observation) -> dict[Partition, Traffic]:
         try:
-            return counted_traffic(self._table, self._options.name, sight.topics)
+            return counted_traffic(self._table, self._options.name, seen.topics)
         except (OpalError, OSError) as error:
             logger.warning("the traffic that was counted cannot be read, and Kafka's history is taken: %s", error)
             return {}

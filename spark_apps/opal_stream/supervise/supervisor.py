@@ -19,9 +19,9 @@ from opal_stream.kafka.topics import Partition
 from opal_stream.plan.spread import Spread
 from opal_stream.supervise.fleet import Fleet, failure_of, names_of
 from opal_stream.supervise.metrics import FleetMetrics
+from opal_stream.supervise.observation import Observation, Observer, Stalls
 from opal_stream.supervise.planner import Planner
 from opal_stream.supervise.process import RESTARTS
-from opal_stream.supervise.sight import Lookout, Sight, Stalls
 
 LOOK_S = 5.0
 Words = Callable[[Collection[Partition]], list[str]]  # the command line of a process that reads these
@@ -79,18 +79,18 @@ class Supervisor:
 
     async def _run(self) -> Totals:
         self._loop = asyncio.get_running_loop()
-        lookout = await asyncio.to_thread(Lookout, self._table, self._connection, self._options)
+        observer = await asyncio.to_thread(Observer, self._table, self._connection, self._options)
         try:
-            await self._plan(await asyncio.to_thread(lookout.look))
+            await self._plan(await asyncio.to_thread(observer.look))
             while not self._stopping and (self._fleet.children or not self._options.until_empty):
                 await self._wait()
                 await self._collect()
                 if not self._stopping:
-                    await self._look(lookout)
+                    await self._look(observer)
             await self._end()
         finally:
             await self._fleet.end(self._fleet.children.values())
-            lookout.close()
+            observer.close()
             self._metrics.close()
         counts = self._fleet.totals
         return Totals(**{name: counts[name] for name in ("records", "bad", "flushes", "missing")}, version=self._fleet.version)
@@ -112,23 +112,23 @@ class Supervisor:
                 await asyncio.sleep(_AGAIN_S)
                 await self._fleet.restart(child)
 
-    async def _look(self, lookout: Lookout) -> None:
+    async def _look(self, observer: Observer) -> None:
         """What cannot be seen now is seen later: the processes go on by themselves."""
         try:
-            sight = await asyncio.to_thread(lookout.look)
+            seen = await asyncio.to_thread(observer.look)
             known = set().union(*self._fleet.shares)
-            is_due = time.monotonic() - self._planned_s >= self._fleet_options.replan_s or sight.ends.keys() - known
+            is_due = time.monotonic() - self._planned_s >= self._fleet_options.replan_s or seen.ends.keys() - known
             if is_due and not self._options.until_empty:
-                await self._plan(sight)
+                await self._plan(seen)
         except OpalError as error:
             logger.warning("%s", error)
             return
-        self._stalls.see(sight)
-        await self._restart_stalled(sight)
+        self._stalls.see(seen)
+        await self._restart_stalled(seen)
         self._tell()
 
-    async def _plan(self, sight: Sight) -> None:
-        spread = await asyncio.to_thread(self._planner.plan, sight, self._fleet.shares)
+    async def _plan(self, seen: Observation) -> None:
+        spread = await asyncio.to_thread(self._planner.plan, seen, self._fleet.shares)
         self._planned_s = time.monotonic()
         for number in spread.changed:
             share = names_of(spread.shares[number]) or "nothing"
@@ -138,10 +138,10 @@ class Supervisor:
             await self._fleet.take(spread.shares)
         self._tell()
 
-    async def _restart_stalled(self, sight: Sight) -> None:
+    async def _restart_stalled(self, seen: Observation) -> None:
         limit_s = self._fleet_options.stall_s + self._options.limits.interval_s
         for child in [*self._fleet.children.values()]:
-            stalled = self._stalls.stalled(child.share, sight.at_s, limit_s)
+            stalled = self._stalls.stalled(child.share, seen.at_s, limit_s)
             if stalled and child.process.up_s >= limit_s:
                 logger.warning("%s: %s has not moved for %g s though messages wait; started again", child.name, stalled[0], limit_s)
                 await self._fleet.restart(child)

@@ -19,7 +19,8 @@ from opal_stream.plan.known import counted_traffic
 from opal_stream.plan.recorder import TrafficRecorder, begin_count, count_taken
 from tests.opal_stream.orders import new_spec, new_table
 
-NOW = int(time.time() * 1000) // HOUR_MS
+NOW_NS = time.time_ns()
+NOW = NOW_NS // 1_000_000 // HOUR_MS
 PART = Partition(topic="orders", number=0)
 TOPIC = Topic(name="orders", id="id", partitions=(0, 1))
 IDS = {"orders": "id"}
@@ -27,7 +28,7 @@ IDS = {"orders": "id"}
 
 @pytest.fixture(autouse=True)
 def _within_one_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time_ns", lambda: (NOW * HOUR_MS + HOUR_MS // 2) * 1_000_000)
+    monkeypatch.setattr(time, "time_ns", lambda: NOW_NS)
 
 
 def taken(low: int, high: int, hour: int = NOW, *, until: int | None = None, size: int = 100) -> Taken:

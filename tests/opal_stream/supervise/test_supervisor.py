@@ -23,8 +23,8 @@ from opal_stream.kafka.topics import Partition
 from opal_stream.plan.spread import Shares, Spread
 from opal_stream.supervise import supervisor as supervisors
 from opal_stream.supervise.metrics import FleetMetrics
+from opal_stream.supervise.observation import Observation, Observer
 from opal_stream.supervise.planner import Planner
-from opal_stream.supervise.sight import Lookout, Sight
 from opal_stream.supervise.supervisor import FleetOptions, Supervisor
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
@@ -116,9 +116,9 @@ def test_processes_that_gather_stand_where_their_files_end_and_one_committer_mak
     assert (done.returncode, ids(table)) == (OK, []), done.stderr
     connection = Connection(bootstrap_servers=kafka.servers)
     for commit, position in (("direct", 0), ("gathered", 20)):
-        lookout = Lookout(table, connection, StreamOptions(topics=[topic], commit=commit))
-        assert lookout.look().positions[Partition(topic=topic, number=0)] == position
-        lookout.close()
+        observer = Observer(table, connection, StreamOptions(topics=[topic], commit=commit))
+        assert observer.look().positions[Partition(topic=topic, number=0)] == position
+        observer.close()
     gather = [sys.executable, "-m", "opal_lake.cli", "stream", "gather", table.uri]
     assert subprocess.run([*gather, "--until-empty"], capture_output=True, timeout=120).returncode == OK
     assert (ids(table), ends(table)) == ([*range(count)], [20, 10, 5])
@@ -202,8 +202,8 @@ class Turning(Planner):
 
     turn = 0
 
-    def plan(self, sight: Sight, current: Shares = ()) -> Spread:
-        parts, self.turn = sorted(sight.ends), self.turn + 1
+    def plan(self, seen: Observation, current: Shares = ()) -> Spread:
+        parts, self.turn = sorted(seen.ends), self.turn + 1
         shares = tuple(frozenset(part for part in parts if (part.number + self.turn) % 4 // 2 == process) for process in range(2))
         changed = tuple(number for number, share in enumerate(shares) if number >= len(current) or share != current[number])
         return Spread(shares=shares, loads=(1.0, 1.0), changed=changed)
@@ -257,31 +257,31 @@ def test_plans_go_by_what_waits_and_capacity_finds_how_many(kafka: Kafka, table:
     fill(kafka, topic, SKEWED)
     connection = Connection(bootstrap_servers=kafka.servers)
     options = StreamOptions(topics=[topic], until_empty=True)
-    lookout = Lookout(table, connection, options)
-    sight = lookout.look()
-    lookout.close()
-    assert {part.number: sight.lag(part) for part in sight.ends} == dict(enumerate(SKEWED))
-    spread = Planner(table, connection, options, processes=2).plan(sight)
-    assert sorted(sum(sight.lag(part) for part in share) for share in spread.shares) == [330, 400]
+    observer = Observer(table, connection, options)
+    seen = observer.look()
+    observer.close()
+    assert {part.number: seen.lag(part) for part in seen.ends} == dict(enumerate(SKEWED))
+    spread = Planner(table, connection, options, processes=2).plan(seen)
+    assert sorted(sum(seen.lag(part) for part in share) for share in spread.shares) == [330, 400]
     by_capacity = Planner(table, connection, options, capacity=410 / 3600)
-    first = by_capacity.plan(sight)
+    first = by_capacity.plan(seen)
     assert len(first.shares) == 2
     by_capacity_now = Planner(table, connection, options, capacity=800 / 3600)
-    assert len(by_capacity_now.plan(sight, first.shares).shares) == 2  # one could carry it, but barely
+    assert len(by_capacity_now.plan(seen, first.shares).shares) == 2  # one could carry it, but barely
     roomy = Planner(table, connection, options, capacity=2000 / 3600)
-    assert len(roomy.plan(sight, first.shares).shares) == 1
+    assert len(roomy.plan(seen, first.shares).shares) == 1
 
 
 def test_what_came_since_the_last_plan_counts_where_it_is_more_than_expected(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 4)
     connection, options = Connection(bootstrap_servers=kafka.servers), StreamOptions(topics=[topic])
-    lookout, planner = Lookout(table, connection, options), Planner(table, connection, options, processes=2)
-    first = planner.plan(lookout.look())
+    observer, planner = Observer(table, connection, options), Planner(table, connection, options, processes=2)
+    first = planner.plan(observer.look())
     assert sorted(map(len, first.shares)) == [2, 2]  # nothing known: by count
     busy = sorted(part.number for part in first.shares[0])
     fill(kafka, topic, tuple(300 if number in busy else 0 for number in range(4)))
-    second = planner.plan(lookout.look(), first.shares)
-    lookout.close()
+    second = planner.plan(observer.look(), first.shares)
+    observer.close()
     assert len({number for number, share in enumerate(second.shares) for part in share if part.number in busy}) == 2
     assert second.skew < 1.1
 

@@ -15,7 +15,7 @@ from opal_stream.kafka.topics import Partition, Reach, Topic, Topics, chosen_par
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class Observation:
     """At one moment. A position is the next offset to read: also where the table has none yet, and behind what was gathered."""
 
     at_s: float
@@ -27,7 +27,7 @@ class Sight:
         return max(0, self.ends[partition] - self.positions[partition])
 
 
-class Lookout:
+class Observer:
     """Asks Kafka and the table."""
 
     def __init__(self, table: Table, connection: Connection, options: StreamOptions) -> None:
@@ -39,14 +39,14 @@ class Lookout:
         self._head = table.log.head()
         self._folder = GatheredFolder(table.storage, self._head.root.table_id) if options.commit == "gathered" else None
 
-    def look(self) -> Sight:
+    def look(self) -> Observation:
         topics = self._topics.describe(self._options.topics)
         partitions = chosen_partitions(topics.values(), self._options.partitions)
         reach = reach_of(self._consumer, self._connection, partitions)
         listing = self._folder.look() if self._folder is not None else None  # before the head, as it says
         self._head = self._table.log.refresh(self._head)
         stands = self._head.positions if listing is None else listing.ends(self._head.positions)
-        return Sight(
+        return Observation(
             at_s=time.monotonic(),
             topics=tuple(topics.values()),
             positions={partition: self._position(partition, topics, reach[partition], stands) for partition in partitions},
@@ -68,18 +68,18 @@ class Stalls:
 
     _since: dict[Partition, tuple[int, float]] = field(default_factory=dict)
 
-    def see(self, sight: Sight) -> None:
+    def see(self, seen: Observation) -> None:
         before, self._since = self._since, {}
-        for partition, position in sight.positions.items():
-            stood, since_s = before.get(partition, (-1, sight.at_s))
-            self._since[partition] = (position, since_s if stood == position and sight.lag(partition) else sight.at_s)
+        for partition, position in seen.positions.items():
+            stood, since_s = before.get(partition, (-1, seen.at_s))
+            self._since[partition] = (position, since_s if stood == position and seen.lag(partition) else seen.at_s)
 
     def stalled(self, share: Collection[Partition], now_s: float, limit_s: float) -> list[Partition]:
         """Those of a share for so long."""
         return sorted(part for part in share if now_s - self._since.get(part, (0, now_s))[1] >= limit_s)
 
 
-def arrivals(before: Sight, now: Sight) -> dict[Partition, float]:
+def arrivals(before: Observation, now: Observation) -> dict[Partition, float]:
     """Messages a second that came between two looks, by partition."""
     span_s = max(1.0, now.at_s - before.at_s)
     return {part: max(0, end - before.ends[part]) / span_s for part, end in now.ends.items() if part in before.ends}
