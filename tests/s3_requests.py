@@ -47,7 +47,8 @@ class Requests:
     def __repr__(self) -> str:
         verbs = ", ".join(f"{self.verbs[verb]} {verb}" for verb in VERBS if self.verbs[verb])
         parts = "\n".join(f"  {count:6} {verb:6} {part}" for (verb, part), count in sorted(self.parts.items()))
-        return f"{self.total} requests: {verbs}\n{parts}"
+        again = "".join(f"\n  {count:6} times  {path}" for path, count in sorted(self.repeated.items()))
+        return f"{self.total} requests: {verbs}\n{parts}{again}"
 
 
 @contextmanager
