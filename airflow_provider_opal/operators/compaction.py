@@ -34,6 +34,4 @@ class CompactionOperator(UpkeepOperator):
         only_if_due: bool = True,
         **kwargs: Any,
     ) -> None:
-        if archive_codec is not None and archive_after is None:
-            raise ValueError(f"archive_codec={archive_codec!r} has no effect without archive_after; add archive_after='365d'")
         super().__init__(table=table, given=locals(), **kwargs)

@@ -41,7 +41,7 @@ from opal_lake.read.changes import plan_changes
 from opal_lake.read.get import get_rows
 from opal_lake.read.history_changes import history_changes
 from opal_lake.read.history_view import history_of_all, history_of_keys
-from opal_lake.read.net_rows import key_of_net, plan_net, read_net
+from opal_lake.read.partition_net import key_of_net, plan_net, read_net
 from opal_lake.read.read import event_time_of, narrowed, plan_read, read_rows, segments_after, segments_of_partition
 from opal_lake.retention.business_snapshot import read_business_snapshot
 from opal_lake.retention.retention import retain

@@ -10,7 +10,7 @@ from airflow_provider_opal.templates.maintenance import Maintenance
 from airflow_provider_opal.templates.mutation import mutation_dag
 from airflow_provider_opal.templates.pipeline import Consumer, opal_dag
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
-from airflow_provider_opal.templates.yaml.models.options import RunOptions
+from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
 from airflow_provider_opal.templates.yaml.models.version_1 import DagModel, Options, TableModel, TableSchedule, WaitForModel
 
 

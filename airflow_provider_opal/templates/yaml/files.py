@@ -11,8 +11,8 @@ from pydantic import BaseModel, ValidationError
 
 from airflow_provider_opal.templates.yaml.models.mistakes import explained
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
-from airflow_provider_opal.templates.yaml.models.options import DefaultArgs, SparkModel
 from airflow_provider_opal.templates.yaml.models.rules import doubts, findings, mutation_findings
+from airflow_provider_opal.templates.yaml.models.run_options import DefaultArgs, SparkModel
 from airflow_provider_opal.templates.yaml.models.version_1 import (
     MODELS,
     DagModel,

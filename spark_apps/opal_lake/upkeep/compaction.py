@@ -15,6 +15,7 @@ from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import ConflictError, InvalidInputError
 from opal_lake.events.bitmap import Bitmaps, add_bitmaps
 from opal_lake.job.job import JobResult
+from opal_lake.job.operations.upkeep import Compact
 from opal_lake.key_store.merge import plan_merge
 from opal_lake.log.checkpoint import write_checkpoint
 from opal_lake.log.claim import claim_number
@@ -60,10 +61,9 @@ class CompactOptions:
         check_properties({} if self.archive_codec is None else {"archive_codec": self.archive_codec})
         if self.mode not in MODES:
             raise InvalidInputError(f"mode={self.mode!r} is unknown; use one of {', '.join(MODES)}")
-        if (self.look_back is not None or self.floor is not None) != (self.mode == "major"):
-            raise InvalidInputError(
-                f"mode={self.mode!r} with look_back={self.look_back!r}: a major compaction needs a look_back, a minor one takes none"
-            )
+        look_back = self.look_back if self.look_back is not None else self.floor
+        given = {"mode": self.mode, "look_back": look_back, "archive_after": self.archive_after, "archive_codec": self.archive_codec}
+        Compact.check_together(given, lambda _: False)
 
 
 def compact(table: OpenTable, options: CompactOptions) -> JobResult:

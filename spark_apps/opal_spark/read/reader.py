@@ -23,7 +23,7 @@ from opal_lake.events.bitmap import Bitmaps
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.explain import explain
-from opal_lake.read.net_rows import NetPlan, key_of_net, plan_net
+from opal_lake.read.partition_net import NetPlan, key_of_net, plan_net
 from opal_lake.read.read import ReadPlan, event_time_of, file_filter, plan_read
 from opal_lake.spec.schema import SEGMENT
 from opal_lake.spec.table_spec import refuse_text
@@ -33,7 +33,7 @@ from opal_spark.engine.failures import first_words
 from opal_spark.engine.scan import not_after, scan_files
 from opal_spark.engine.session import session_zone
 from opal_spark.engine.verify import verify_files
-from opal_spark.read.net_rows import net_rows
+from opal_spark.read.partition_net import net_rows
 from opal_spark.read.predicate import may_list_null, parse_predicate
 from opal_spark.read.words import is_not_marked, word_lists
 

@@ -1,1 +1,5 @@
-"""Several processes of one stream: who reads what by load, started, watched, started again, and never left alone."""
+"""Several processes of one stream: who reads what by load, started, watched, started again, and never left alone.
+
+`observation` says where each partition stands, `planner` which process reads it. `fleet` turns one plan into the next, `process` starts
+one process again, each time after a longer pause, and `supervisor` does all that until the stream ends.
+"""

@@ -88,6 +88,7 @@ def test_values_are_held_as_json_has_them_and_defaults_are_left_out(name: str, g
         ("compact", {"mode": "middle"}, "mode='middle' is unknown; use one of minor, major"),
         ("compact", {"look_back": "30d"}, "a minor compaction, which keeps all history; add mode='major'"),
         ("compact", {"mode": "major"}, "needs look_back, which says how much to keep; add look_back='90d'"),
+        ("compact", {"archive_codec": "zstd:19"}, "has no effect without archive_after; add archive_after='365d'"),
         ("compact", {"mode": "major", "look_back": -1}, "look_back=-1 is negative"),
         ("compact", {"mode": "major", "look_back": ""}, "look_back='' is no duration"),
         ("compact", {"target_mb": 0}, "target_mb=0; write a whole number of at least 1"),

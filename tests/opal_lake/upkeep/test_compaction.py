@@ -206,10 +206,12 @@ def test_cold_partitions_are_compressed_by_the_table_s_codec(
 def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(InvalidInputError, match="use one of minor, major"):
         CompactOptions(mode="full")
-    with pytest.raises(InvalidInputError, match="a major compaction needs a look_back"):
+    with pytest.raises(InvalidInputError, match="needs look_back, which says how much to keep"):
         CompactOptions(mode="major")
-    with pytest.raises(InvalidInputError, match="a minor one takes none"):
+    with pytest.raises(InvalidInputError, match="has no effect on a minor compaction"):
         CompactOptions(look_back="30d")
+    with pytest.raises(InvalidInputError, match="has no effect without archive_after"):
+        CompactOptions(archive_codec="zstd:19")
 
 
 def test_a_look_back_counts_in_the_unit_of_the_delta(request: pytest.FixtureRequest) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from airflow_provider_opal.templates.yaml.models.base import OTHER, TEXT, Column, Columns, Cron, Settings, Text, is_text
-from airflow_provider_opal.templates.yaml.models.options import RunOptions
+from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
 from opal_lake.job.operations.folder import ORDER_TYPES, Mutate
 from opal_lake.job.source import FOLDER_FORMATS
 

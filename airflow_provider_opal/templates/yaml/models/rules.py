@@ -12,7 +12,7 @@ from airflow_provider_opal.secrets import secret_arguments
 from airflow_provider_opal.streaming.source import stream_faults
 from airflow_provider_opal.templates.short_spans import short_spans
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
-from airflow_provider_opal.templates.yaml.models.options import RunOptions
+from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
 from airflow_provider_opal.templates.yaml.models.version_1 import DagModel, MaintenanceModel, TableModel
 from airflow_provider_opal.templates.yaml.text.problem import Keys, advice, listed, shown
 from opal_lake.errors import InvalidInputError

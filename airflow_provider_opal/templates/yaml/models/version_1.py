@@ -34,7 +34,7 @@ from airflow_provider_opal.templates.yaml.models.base import (
     is_text,
 )
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
-from airflow_provider_opal.templates.yaml.models.options import RunOptions
+from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
 from airflow_provider_opal.templates.yaml.models.sources import SourceModel
 from opal_lake.spec.condition import check_condition
 

@@ -1,5 +1,8 @@
 """Each operation on a table, declared once: its arguments with their types, defaults and checks. Airflow imports it to parse a DAG file.
 
+The command line, the apps and the YAML models follow from a declaration. The methods of `Table` and `OpalTable`, and the operators, repeat
+its arguments in their signatures; the tests compare them.
+
 `table` has create, ingest, bootstrap, restore, set_properties and add_columns, `rows` what reads rows or rules on them, `folder` what needs
 no table, `upkeep` the rest.
 """

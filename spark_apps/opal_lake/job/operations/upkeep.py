@@ -44,7 +44,7 @@ class Compact(Operation):
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """A major compaction drops history up to the look-back, a minor one keeps all."""
+        """A major compaction drops history up to the look-back, a minor one keeps all; a codec is for partitions of some age."""
         mode, look_back = given["mode"], given["look_back"]
         if mode == "minor" and look_back is not None:
             raise InvalidInputError(
@@ -52,6 +52,9 @@ class Compact(Operation):
             )
         if mode == "major" and look_back is None:
             raise InvalidInputError("mode='major' drops history and needs look_back, which says how much to keep; add look_back='90d'")
+        codec = given["archive_codec"]
+        if codec is not None and given["archive_after"] is None:
+            raise InvalidInputError(f"archive_codec={codec!r} has no effect without archive_after; add archive_after='365d'")
 
 
 @declaration

@@ -12,7 +12,7 @@ from airflow_provider_opal.operators.folders.bulk_mutation import BulkMutationOp
 from airflow_provider_opal.templates.yaml.lint.lint import lint
 from airflow_provider_opal.templates.yaml.loader import load_yaml_dags
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
-from airflow_provider_opal.templates.yaml.models.options import RunOptions
+from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
 from opal_lake.job.operations.folder import Mutate
 from tests.airflow_provider_opal.templates.yaml.test_schema import SCHEMA, Editor
 
