@@ -225,6 +225,11 @@ def gathered_folder(application: str) -> str:
     return f"{GATHERED}{_token_name(application)}/"
 
 
+def gathered_prefix(beginning: str) -> str:
+    """Of the folders of all applications whose names begin so, and of others if that is long."""
+    return GATHERED + quote(beginning, safe="")[:_MAX_FOLDER_VALUE]
+
+
 def gathered_path(application: str, position: int) -> str:
     """Named by where they begin alone, so that no two files begin there."""
     return f"{gathered_folder(application)}{position:0{_VERSION_DIGITS}d}.rows"

@@ -5,16 +5,19 @@ OPAL_STREAM_KILLS says how many (5); OPAL_SEED chooses the moments.
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from opal_lake.job.exit_codes import OK, RETRY
 from opal_lake.table import Table
 from tests.fixtures_kafka import Kafka, kafka_broker
-from tests.opal_stream.orders import gather, gathered, new_table, read
+from tests.opal_stream.orders import ends, gather, gathered, new_table, read
 from tests.opal_stream.shop import PARTITIONS, SEED, Shop, check_shop
 
 KILLS = int(os.environ.get("OPAL_STREAM_KILLS", "5"))
@@ -26,7 +29,15 @@ def start(table: Table, broker: Kafka, topic: str, *more: str) -> "subprocess.Po
 
 
 def run(*words: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def wait_until_committed(table: Table) -> None:
+    """All are up: only then it says something that they are killed."""
+    until = time.monotonic() + 120
+    while not ends(table):
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 @pytest.mark.slow
@@ -62,14 +73,14 @@ def test_each_record_is_once_in_the_table_whatever_dies_where_commits_are_gather
     dice, table = random.Random(f"{SEED} gathered"), new_table(tmp_path)
     with kafka_broker() as broker:
         topic = broker.create_topic("orders", PARTITIONS)
-        gathers = ["stream", "gather", table.uri, "--flush-interval", "200ms", "--give-up-after", "2m"]
-        more = ["--commit", "gathered", "--flush-interval", "200ms", "--partitions"]
+        gathers = ["stream", "gather", table.uri, "--flush-interval", "1s", "--give-up-after", "2m"]
+        more = ["--commit", "gathered", "--flush-interval", "1s", "--partitions"]
         starts = [lambda number=number: start(table, broker, topic, *more, str(number)) for number in range(PARTITIONS)]
         starts += [lambda: run(*gathers)] * 2
         shop, processes = Shop(broker, topic), [begin() for begin in starts]
         by_mistake: list[subprocess.Popen[bytes]] = []
         try:
-            time.sleep(3)
+            wait_until_committed(table)
             for kill in range(3 * KILLS):
                 time.sleep(0.2 + 2 * dice.random())
                 if kill % 4 == 2:
@@ -86,6 +97,36 @@ def test_each_record_is_once_in_the_table_whatever_dies_where_commits_are_gather
             for process in (*processes, *by_mistake):
                 process.kill()
                 process.communicate()
+        read(table, broker, topic, commit="gathered")
+        gather(table)
+    check_shop(shop, table)
+    assert gathered(table) == []
+
+
+@pytest.mark.slow
+def test_each_record_is_once_in_the_table_whatever_dies_below_a_supervisor_and_it_too(tmp_path: Path) -> None:
+    """Supervisor, committer and those that read; each start goes on where the table and the files stand."""
+    dice, table = random.Random(f"{SEED} supervised"), new_table(tmp_path)
+    with kafka_broker() as broker:
+        topic = broker.create_topic("orders", PARTITIONS)
+        more = ["--commit", "gathered", "--processes", "2", "--flush-interval", "1s", "--gathered-mb", "1"]
+        shop, supervisor = Shop(broker, topic), start(table, broker, topic, *more)
+        try:
+            wait_until_committed(table)
+            for kill in range(2 * KILLS):
+                time.sleep(1 + 3 * dice.random())
+                below = psutil.Process(supervisor.pid).children()
+                if kill % 4 == 3 or not below:
+                    supervisor.kill()
+                    supervisor.communicate()
+                    supervisor = start(table, broker, topic, *more)  # at once: the children of the other one are still there
+                else:
+                    dice.choice(below).kill()
+        finally:
+            shop.close()
+            supervisor.terminate()
+            supervisor.communicate(timeout=60)
+        assert supervisor.returncode in (OK, RETRY, -signal.SIGTERM)  # of what was killed last, or before it could listen
         read(table, broker, topic, commit="gathered")
         gather(table)
     check_shop(shop, table)

@@ -18,7 +18,7 @@ from opal_stream.cli.gather import add_commit, gather
 from opal_stream.cli.monitoring import MONITORING, print_monitoring
 from opal_stream.cli.plan import add_plan, plan
 from opal_stream.cli.status import add_alarms, status
-from opal_stream.cli.supervised import add_supervised, is_supervised, refuse_supervised, supervisor_of
+from opal_stream.cli.supervised import add_supervised, has_committer, is_supervised, refuse_supervised, supervisor_of
 
 if TYPE_CHECKING:
     from opal_lake.table import Table
@@ -190,6 +190,7 @@ def opened(args: argparse.Namespace) -> "tuple[Table, Connection, StreamOptions]
         raise InvalidInputError(f"opal stream reads into one table; {args.paths[0]!r} is one too many")
     logging.basicConfig(level=logging.WARNING, format="opal stream: %(message)s", stream=sys.stderr)
     options, connection = _options(args), _connection(args)
+    has_committer(args)  # refuses what makes no sense
     if connection is None:
         raise InvalidInputError("opal stream: where is Kafka? --bootstrap-servers localhost:9092")
     return Table.open(args.table, store_options(args)), connection, options
@@ -204,16 +205,17 @@ def finish(args: argparse.Namespace, running: Running) -> None:
     if args.watched:
         stop_when_left_alone(running.stop, parse_duration(args.watched, name="--watched") / 1e6)
     totals = running.run()
-    print(json.dumps({"table": args.table, **asdict(totals)}) if args.json else _page(totals, args.table, args.commit))
+    is_left = args.commit == "gathered" and not has_committer(args)
+    print(json.dumps({"table": args.table, **asdict(totals)}) if args.json else _page(totals, args.table, is_left_to_another=is_left))
 
 
-def _page(totals: "Totals", table: str, commit: str) -> str:
+def _page(totals: "Totals", table: str, *, is_left_to_another: bool) -> str:
     style = Style.of(sys.stdout)
     bad = f", {count_text(totals.bad, 'message')} put aside" if totals.bad else ""
     lost = f", {count_text(totals.missing, 'offset')} lost" if totals.missing else ""
     if not totals.flushes:
         return f"{style.good('nothing new')} for {table}{lost}"
-    if commit == "gathered":
+    if is_left_to_another:
         return f"{style.good('gathered ' + count_text(totals.records, 'message'))}{bad}{lost}; opal stream gather {table} commits them"
     at = "" if totals.version is None else f", version {totals.version:,} of {table}"
     if open_ := getattr(totals, "open", []):
@@ -246,6 +248,7 @@ def _options(args: argparse.Namespace) -> "StreamOptions":
         until_empty=args.until_empty,
         give_up_s=parse_duration(args.give_up_after, name="--give-up-after") / 1e6,
         commit=args.commit,
+        gathered_bytes=args.gathered_mb * _MIB,
     )
 
 

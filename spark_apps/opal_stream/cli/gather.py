@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from opal_lake.cli.command import store_options
+from opal_lake.cli.command import store_options, whole_number
 from opal_lake.duration import parse_duration
 
 if TYPE_CHECKING:
@@ -20,6 +20,13 @@ def add_commit(parser: argparse.ArgumentParser) -> None:
         choices=("direct", "gathered"),
         default="direct",
         help="by this process, or for many by one `opal stream gather` (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--gathered-mb",
+        type=whole_number,
+        default=1024,
+        metavar="N",
+        help="with --commit gathered: read no more while so many MiB of files wait for their commit; 0 for no limit (default: %(default)s)",
     )
 
 

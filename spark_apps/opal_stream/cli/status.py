@@ -33,7 +33,7 @@ def status(args: argparse.Namespace, connection: "Connection | None") -> int:
     limits = AlarmLimits(lag=args.alarm_lag, stall_s=stall_s)
     if connection is None and limits != AlarmLimits():
         raise InvalidInputError("whether a stream lags or stalls, Kafka knows: --bootstrap-servers localhost:9092")
-    statuses = read_status(Table.open(args.table, store_options(args)), connection, stall_s=stall_s)
+    statuses = read_status(Table.open(args.table, store_options(args)), connection, stall_s=stall_s, gathered_bytes=args.gathered_mb << 20)
     alarms = find_alarms(statuses, limits, read_events(args.tracking) if args.tracking else ())
     entries = [asdict(entry) for entry in statuses]
     if args.json:

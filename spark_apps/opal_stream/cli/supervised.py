@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from opal_stream.supervise.supervisor import Supervisor
 
 # What is its own, and what each process gets in another way
-_OF_SUPERVISOR = ("processes", "capacity", "replan_interval", "stall_after", "json", "watched", "partitions")
+_OF_SUPERVISOR = ("processes", "capacity", "replan_interval", "stall_after", "no_committer", "json", "watched", "partitions")
 _OF_METRICS = ("metrics_file", "metrics_port")
+_OF_READERS = ("commit", "until_empty")  # which the committer outlives
 
 
 def add_supervised(parser: argparse.ArgumentParser) -> None:
@@ -36,11 +37,21 @@ def add_supervised(parser: argparse.ArgumentParser) -> None:
         metavar="SPAN",
         help="of several processes: restart one of which a partition does not move for so long (default: %(default)s)",
     )
+    parser.add_argument(
+        "--no-committer", action="store_true", help="of several processes with --commit gathered: `opal stream gather` runs elsewhere"
+    )
     parser.set_defaults(parser=parser)
 
 
 def is_supervised(args: argparse.Namespace) -> bool:
     return bool(args.processes or args.capacity)
+
+
+def has_committer(args: argparse.Namespace) -> bool:
+    """Whether the supervisor is to run the committer, too."""
+    if args.no_committer and not (is_supervised(args) and args.commit == "gathered"):
+        raise InvalidInputError("--no-committer is for several processes whose commits are gathered; leave it out")
+    return is_supervised(args) and args.commit == "gathered" and not args.no_committer
 
 
 def supervisor_of(args: argparse.Namespace, table: "Table", connection: "Connection", options: "StreamOptions") -> "Supervisor":
@@ -60,15 +71,25 @@ def supervisor_of(args: argparse.Namespace, table: "Table", connection: "Connect
         return [*shared, f"--partitions={','.join(map(str, sorted(share)))}"]
 
     metrics = FleetMetrics(path=args.metrics_file, port=args.metrics_port)
-    return Supervisor(table, connection, options, fleet, words, metrics=metrics)
+    committer = (lambda: committer_words(args)) if has_committer(args) else None
+    return Supervisor(table, connection, options, fleet, words, metrics=metrics, committer=committer)
 
 
 def child_words(args: argparse.Namespace) -> list[str]:
     """What was given to the whole is given to each, whatever options there are."""
+    return [*_watched_words(args.table), *args.parser.given_words(args, without=(*_OF_SUPERVISOR, *_OF_METRICS))]
+
+
+def committer_words(args: argparse.Namespace) -> list[str]:
+    """Also to the committer, which leaves alone what it has no use for."""
+    without = (*_OF_SUPERVISOR, *_OF_METRICS, *_OF_READERS)
+    return [*_watched_words("gather", args.table), *args.parser.given_words(args, without=without)]
+
+
+def _watched_words(*operands: str) -> list[str]:
     from opal_stream.supervise.process import WATCHED_S
 
-    words = [sys.executable, "-m", "opal_lake.cli", "stream", args.table, "--json", "--watched", f"{WATCHED_S}s"]
-    return [*words, *args.parser.given_words(args, without=(*_OF_SUPERVISOR, *_OF_METRICS))]
+    return [sys.executable, "-m", "opal_lake.cli", "stream", *operands, "--json", "--watched", f"{WATCHED_S}s"]
 
 
 def refuse_supervised(args: argparse.Namespace, what: str) -> None:

@@ -20,7 +20,8 @@ COMMITS = ("direct", "gathered")
 class StreamOptions:
     """What to read, and how. Without `partitions` all of the topics, also such as come to be.
 
-    A flush makes a commit itself (`commit="direct"`), or leaves that to the committer of many processes ("gathered").
+    A flush makes a commit itself (`commit="direct"`), or leaves that to the committer of many processes ("gathered"). Then nothing more is
+    read while files of `gathered_bytes` wait for it; 0 is no limit.
     """
 
     topics: Sequence[str]
@@ -34,6 +35,7 @@ class StreamOptions:
     until_empty: bool = False
     give_up_s: float = 60.0
     commit: str = "direct"
+    gathered_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
         check_stream(self.name)

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from opal_lake.table import Table
 from opal_stream.flush.options import StreamOptions, Totals
 from opal_stream.flush.publisher import Publisher
 from opal_stream.flush.writer import Writer
+from opal_stream.gathered.backlog import Gate
 from opal_stream.kafka.applications import Application, known_positions
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import changed_topic, check_topic_ids, plan_begin
@@ -21,8 +23,13 @@ class Places:
 
     def __init__(self, table: Table, connection: Connection, options: StreamOptions, tracker: Tracker) -> None:
         self.totals = Totals()
-        way = Publisher if options.commit == "gathered" else Writer
-        self.writer = way(table=table, on_bad_message=options.on_bad_message, give_up_s=options.give_up_s)
+        self.gate: Gate | None = None
+        policy: dict[str, Any] = {"table": table, "on_bad_message": options.on_bad_message, "give_up_s": options.give_up_s}
+        if options.commit == "gathered":
+            self.gate = Gate(table.storage, options.name, options.gathered_bytes, table.uri)
+            self.writer: Writer = Publisher(gate=self.gate, **policy)
+        else:
+            self.writer = Writer(**policy)
         self.ids: dict[str, str] = {}
         self._topics = Topics(connection)
         self._options = options

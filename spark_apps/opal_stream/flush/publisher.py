@@ -22,6 +22,7 @@ from opal_stream.errors import BadMessageError, TakenOverError
 from opal_stream.flush.writer import PASSING, Backoff, Batch, Writer, taken_over
 from opal_stream.formats.batch import from_partition
 from opal_stream.formats.rows import fitted
+from opal_stream.gathered.backlog import Gate
 from opal_stream.gathered.file import Header
 from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.applications import Application, known_positions
@@ -34,6 +35,7 @@ class Publisher(Writer):
     """`positions` are where the table will stand when all is committed that lies there."""
 
     event: ClassVar[str] = "gathered"
+    gate: Gate
     name: str = field(default_factory=lambda: secrets.token_hex(8))  # of this process: a file of its own is known by it
     _folder: GatheredFolder | None = field(init=False, default=None)
     _head: Snapshot | None = field(init=False, default=None)
@@ -48,6 +50,9 @@ class Publisher(Writer):
             chain = listing.chain(application, positions.get(str(application)))
             self._bounds.setdefault(application, set()).update(chain.bounds)
         return ends
+
+    def is_held_back(self, now_s: float) -> bool:
+        return self.gate.is_shut(now_s)
 
     def flush(self, batch: Batch, before_commit: Callable[[], None], while_waiting: Callable[[], None]) -> JobResult | None:
         """Publish what a batch holds. Of a flush that fails halfway, what is there stays, and counts."""
@@ -106,7 +111,9 @@ class Publisher(Writer):
         own = taken if begin is None else replace(taken, low=begin)
         header = Header(table_id=head.root.table_id, application=application, writer=self.name, taken=own, first=begin is None)
         part = rows if len(self.applications) == 1 else rows.filter(from_partition(rows[SOURCE], partition.topic, partition.number))
-        if not self.folder.put(header, part) and self._writer_of(header.path) != self.name:
+        size = self.folder.put(header, part)
+        self.gate.wrote(size)
+        if not size and self._writer_of(header.path) != self.name:
             raise taken_over(partition, f"there are gathered rows from offset {own.low} on already")
 
     def _writer_of(self, path: str) -> str:

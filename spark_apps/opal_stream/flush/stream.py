@@ -66,12 +66,22 @@ class Stream:
 
     def _turn(self) -> None:
         now_s = time.monotonic()
-        fetched = self._source.fetch(max(0.0, min(_POLL_S, self._buffer.wait_s(now_s))))
+        is_held_back = self._is_held_back(now_s)
+        fetched = self._source.fetch(_POLL_S if is_held_back else max(0.0, min(_POLL_S, self._buffer.wait_s(now_s))))
         self._take(fetched)
-        if self._buffer.is_due(time.monotonic()):
+        if self._buffer.is_due(time.monotonic()) and not is_held_back:
             self._flush()
         elif now_s - self._looked_s > _LOOK_S:
             self._look_around()
+
+    def _is_held_back(self, now_s: float) -> bool:
+        """While the committer is too far behind: nothing is fetched, and what was is flushed behind it, or at the end."""
+        is_held_back = self._writer.is_held_back(now_s)
+        if is_held_back:
+            self._source.pause()
+        else:
+            self._source.resume()
+        return is_held_back
 
     def _take(self, fetched: Fetched) -> None:
         for batch, decoded in self._intake.take(fetched.batch):
@@ -122,7 +132,9 @@ class Stream:
         self._show_ends()
 
     def _show_ends(self) -> None:
-        """Lag and stalls, for those who watch."""
+        """Lag and stalls, for those who watch, and whether the committer holds this process back."""
+        if self._places.gate is not None:
+            self._tracker.gathered(self._places.gate.backlog.files, self._places.gate.shut_s())
         places = {part: self._next[part] if position is None else position for part, position in self._writer.positions.items()}
         self._tracker.seen({partition: (places[partition], end) for partition, end in self._source.ends(places).items()})
 

@@ -67,6 +67,10 @@ class Writer:
         """Where to go on, by application."""
         return self.table.log.head().positions
 
+    def is_held_back(self, now_s: float) -> bool:
+        """Whether nothing more is to be read for now."""
+        return False
+
     def flush(self, batch: Batch, before_commit: Callable[[], None], while_waiting: Callable[[], None]) -> JobResult | None:
         """Commit what a batch holds. `before_commit` looks whether it may still be committed; failures of the store are waited out."""
         advances = {

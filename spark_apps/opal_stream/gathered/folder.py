@@ -107,9 +107,10 @@ class GatheredFolder:
         damaged = {path: known for path, known in self._known.items() if isinstance(known, str)}
         return Listing(paths=paths, headers=headers, damaged=damaged)
 
-    def put(self, header: Header, rows: pa.Table) -> bool:
-        """False if a file begins there already."""
-        return self._storage.put_if_absent(header.path, encode_gathered(header, rows))
+    def put(self, header: Header, rows: pa.Table) -> int:
+        """How many bytes it has; 0 if a file begins there already."""
+        data = encode_gathered(header, rows)
+        return len(data) if self._storage.put_if_absent(header.path, data) else 0
 
     def read_header(self, path: str) -> Header:
         return decode_header(self._storage.get(path, 0, HEADER_BYTES), path, self._table_id)

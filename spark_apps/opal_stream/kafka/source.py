@@ -72,8 +72,10 @@ class Source:
         return {partition: end for partition, end in found.items() if end >= 0}
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
-        """Also read these, from there."""
+        """Also read these, from there; while it is paused, later."""
         self._each(self.consumer.incremental_assign, offsets)
+        if self.paused:
+            self.consumer.pause(self.consumer.assignment())
 
     def drop(self, partition: Partition) -> None:
         """Read it no more."""
@@ -82,7 +84,7 @@ class Source:
     def seek(self, offsets: Mapping[Partition, int]) -> None:
         """Go on somewhere else."""
         self._each(self.consumer.incremental_unassign, offsets)
-        self._each(self.consumer.incremental_assign, offsets)
+        self.assign(offsets)
 
     def pause(self) -> None:
         if not self.paused:

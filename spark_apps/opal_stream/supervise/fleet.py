@@ -1,37 +1,25 @@
 """The processes of a stream, and how one plan becomes another: who gives up a partition ends before who gets it begins."""
 
-import asyncio
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from opal_lake.errors import FormatError
-from opal_lake.job.exit_codes import BUG, DAMAGE
-from opal_stream.errors import ProcessError, StreamError
 from opal_stream.kafka.topics import Partition
 from opal_stream.plan.spread import Shares
-from opal_stream.supervise.process import DRAIN_S, RESTARTS, Outcome, WatchedProcess
+from opal_stream.supervise.child import Child, Sums, begin, end_all
+from opal_stream.supervise.process import RESTARTS, Outcome
 
 Words = Callable[[int, Collection[Partition]], list[str]]
-_HUNG_DRAIN_S = 5.0  # it has not flushed for minutes
-_COUNTS = ("records", "bad", "flushes", "missing")
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Child:
-    """A process, what it reads, and who watches it."""
+class Reader(Child):
+    """A process of the stream, and what it reads."""
 
     number: int
     share: frozenset[Partition]
-    process: WatchedProcess
-    watching: "asyncio.Task[Outcome]"
-
-    @property
-    def name(self) -> str:
-        return f"process {self.number} ({names_of(self.share)})"
 
 
 class Fleet:
@@ -40,10 +28,9 @@ class Fleet:
     def __init__(self, words: Words, *, restarts: int = RESTARTS) -> None:
         self._words = words
         self._restarts = restarts
-        self.children: dict[int, Child] = {}
+        self.children: dict[int, Reader] = {}
         self.shares: list[frozenset[Partition]] = []
-        self.totals: Counter[str] = Counter()
-        self.version: int | None = None
+        self.done = Sums()
         self._restarted: Counter[int] = Counter()
 
     @property
@@ -68,67 +55,36 @@ class Fleet:
         share = self.shares[number]
         if not share:
             return
+        name, reads = f"process {number}", names_of(share)
+        process, watching = begin(name, lambda: self._words(number, share), reads=reads, restarts=self._restarts)
+        self.children[number] = Reader(name=f"{name} ({reads})", process=process, watching=watching, number=number, share=share)
 
-        def say(text: str) -> None:
-            logger.info("process %d: %s", number, text.removeprefix("opal stream: "))
-
-        def command() -> tuple[list[str], dict[str, str]]:
-            return self._words(number, share), dict(os.environ)
-
-        process = WatchedProcess(command, say, reads=names_of(share), restarts=self._restarts)
-        watching = asyncio.ensure_future(process.watch())
-        self.children[number] = Child(number=number, share=share, process=process, watching=watching)
-
-    async def end(self, children: Iterable[Child], *, is_hung: bool = False) -> list[Outcome]:
-        """They flush; one that does not end in time is killed, and what it had not flushed is read again."""
+    async def end(self, children: Iterable[Reader], *, is_hung: bool = False) -> list[Outcome]:
+        """They flush; what one that is killed had not flushed is read again."""
         ending = list(children)
-        for child in ending:
-            child.process.stop()
-        if not ending:
-            return []
-        drain_s = _HUNG_DRAIN_S if is_hung else DRAIN_S
-        _, late = await asyncio.wait([child.watching for child in ending], timeout=drain_s)
-        for child in ending:
-            if child.watching in late:
-                logger.warning("%s does not end in %g s, and is killed", child.name, drain_s)
-                child.process.kill()
-        outcomes = await asyncio.gather(*(child.watching for child in ending))
+        outcomes, _ = await end_all(ending, is_hung=is_hung)
         for child, outcome in zip(ending, outcomes, strict=True):
             self._forget(child, outcome)
         return outcomes
 
-    async def restart(self, child: Child) -> None:
+    async def restart(self, child: Reader) -> None:
         """One that hangs, or has ended unasked."""
         if self.children.get(child.number) is child:
             await self.end([child], is_hung=True)
         self._restarted[child.number] += 1
         self.start(child.number)
 
-    def collect(self) -> list[tuple[Child, Outcome]]:
+    def collect(self) -> list[tuple[Reader, Outcome]]:
         """Those that have ended by themselves."""
         ended = [(child, child.watching.result()) for child in self.children.values() if child.watching.done()]
         for child, outcome in ended:
             self._forget(child, outcome)
         return ended
 
-    def _forget(self, child: Child, outcome: Outcome) -> None:
-        if outcome.failure is not None:
-            logger.warning("%s", outcome.failure)
+    def _forget(self, child: Reader, outcome: Outcome) -> None:
         self.children.pop(child.number, None)
         self._restarted[child.number] += child.process.restarted
-        self.totals.update({name: int(outcome.totals.get(name) or 0) for name in _COUNTS})
-        versions = [version for version in (self.version, outcome.totals.get("version")) if version is not None]
-        self.version = max(versions, default=None)
-
-
-def failure_of(child: Child, outcome: Outcome) -> Exception:
-    """What a child said is what the supervisor says: the same exit code, and the message."""
-    said = [line.removeprefix("opal: ") for line in child.process.last_lines if line.startswith("opal: ")]
-    message = f"{said[-1] if said else outcome.failure} [{child.name}]"
-    if not outcome.is_final:
-        return ProcessError(f"{message}: started again {child.process.restarted} times, and it failed each time")
-    kinds: dict[int, type[Exception]] = {DAMAGE: FormatError, BUG: RuntimeError}
-    return kinds.get(outcome.code or 0, StreamError)(message)
+        self.done.add(outcome)
 
 
 def names_of(share: Collection[Partition]) -> str:

@@ -18,25 +18,26 @@ class FleetMetrics:
     def __init__(self, *, path: str | None = None, port: int | None = None) -> None:
         self._path = Path(path) if path else None
         self._folder = Path(tempfile.mkdtemp(prefix="opal-stream-metrics-")) if path or port is not None else None
-        self._own: dict[str, dict[int, float]] = {}
+        self._own: dict[str, dict[str, float]] = {}
         self._server = serve(self.text, port) if port is not None else None
 
     @property
     def port(self) -> int | None:
         return self._server.server_address[1] if self._server is not None else None
 
-    def words(self, process: int) -> list[str]:
+    def words(self, process: int | str) -> list[str]:
         """What a process has to be told. What its predecessor wrote does not count any more."""
         if self._folder is None:
             return []
         self._file(process).unlink(missing_ok=True)
         return [f"--metrics-file={self._file(process)}"]
 
-    def gather(self, loads: Mapping[int, float], restarts: Mapping[int, int]) -> None:
-        """What the supervisor itself knows of its processes."""
+    def gather(self, loads: Mapping[int, float], restarts: Mapping[int, int], committer: Mapping[str, int] | None = None) -> None:
+        """What the supervisor itself knows of its processes; of the `committer` how often it was started again, by its name."""
+        started = {**{str(number): count for number, count in restarts.items()}, **(committer or {})}
         self._own = {
-            "opal_stream_predicted_load": {number: round(load, 3) for number, load in loads.items()},
-            "opal_stream_restarts_total": {number: float(count) for number, count in restarts.items()},
+            "opal_stream_predicted_load": {str(number): round(load, 3) for number, load in loads.items()},
+            "opal_stream_restarts_total": {name: float(count) for name, count in started.items()},
         }
         if self._path is not None:
             write_whole(self._path, self.text())
@@ -61,6 +62,6 @@ class FleetMetrics:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _file(self, process: int) -> Path:
+    def _file(self, process: int | str) -> Path:
         assert self._folder is not None
         return self._folder / f"{process}.prom"

@@ -8,6 +8,7 @@ from confluent_kafka import Consumer
 
 from opal_lake.table import Table
 from opal_stream.flush.options import StreamOptions
+from opal_stream.gathered.backlog import Backlog
 from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.connection import Connection
@@ -16,12 +17,23 @@ from opal_stream.kafka.topics import Partition, Reach, Topic, Topics, chosen_par
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """At one moment. A position is the next offset to read: also where the table has none yet, and behind what was gathered."""
+    """At one moment. A position is the next offset to read: also where the table has none yet, and behind what was gathered.
+
+    `committed` is where the table itself stands, and None where commits are not gathered. `is_held_back` says that processes wait for the
+    committer.
+    """
 
     at_s: float
     topics: tuple[Topic, ...] = ()
     positions: Mapping[Partition, int] = field(default_factory=dict)
     ends: Mapping[Partition, int] = field(default_factory=dict)
+    committed: Mapping[Partition, int] | None = None
+    is_held_back: bool = False
+
+    @property
+    def has_gathered(self) -> bool:
+        """Whether files wait for the committer."""
+        return self.committed is not None and any(position > self.committed[part] for part, position in self.positions.items())
 
     def lag(self, partition: Partition) -> int:
         return max(0, self.ends[partition] - self.positions[partition])
@@ -46,12 +58,22 @@ class Observer:
         listing = self._folder.look() if self._folder is not None else None  # before the head, as it says
         self._head = self._table.log.refresh(self._head)
         stands = self._head.positions if listing is None else listing.ends(self._head.positions)
+        begins = {} if listing is None else {str(application): begin for application, begin in listing.begins(self._head.positions).items()}
+
+        def positions(known: Mapping[str, int]) -> dict[Partition, int]:
+            return {partition: self._position(partition, topics, reach[partition], known) for partition in partitions}
+
         return Observation(
             at_s=time.monotonic(),
             topics=tuple(topics.values()),
-            positions={partition: self._position(partition, topics, reach[partition], stands) for partition in partitions},
+            positions=positions(stands),
             ends={partition: reach[partition].high for partition in partitions},
+            is_held_back=listing is not None and self._is_held_back(),
+            committed=None if listing is None else positions({**begins, **self._head.positions}),
         )
+
+    def _is_held_back(self) -> bool:
+        return Backlog.read(self._table.storage, self._options.name).is_too_much(self._options.gathered_bytes)
 
     def _position(self, partition: Partition, topics: Mapping[str, Topic], reach: Reach, stands: Mapping[str, int]) -> int:
         application = Application(stream=self._options.name, partition=partition, topic_id=topics[partition.topic].id)
@@ -64,7 +86,7 @@ class Observer:
 
 @dataclass(slots=True)
 class Stalls:
-    """Since when each position has not moved although there is more."""
+    """Since when each position has not moved although there is more, and nobody waits for the committer."""
 
     _since: dict[Partition, tuple[int, float]] = field(default_factory=dict)
 
@@ -72,11 +94,30 @@ class Stalls:
         before, self._since = self._since, {}
         for partition, position in seen.positions.items():
             stood, since_s = before.get(partition, (-1, seen.at_s))
-            self._since[partition] = (position, since_s if stood == position and seen.lag(partition) else seen.at_s)
+            self._since[partition] = (
+                position,
+                since_s if stood == position and seen.lag(partition) and not seen.is_held_back else seen.at_s,
+            )
 
     def stalled(self, share: Collection[Partition], now_s: float, limit_s: float) -> list[Partition]:
         """Those of a share for so long."""
         return sorted(part for part in share if now_s - self._since.get(part, (0, now_s))[1] >= limit_s)
+
+
+@dataclass(slots=True)
+class CommitStall:
+    """Since when no commit has been made although files wait."""
+
+    _committed: Mapping[Partition, int] = field(default_factory=dict)
+    _since_s: float = 0.0
+
+    def see(self, seen: Observation) -> None:
+        committed = seen.committed or {}
+        if committed != self._committed or not seen.has_gathered:
+            self._committed, self._since_s = committed, seen.at_s
+
+    def lasts_s(self, now_s: float) -> float:
+        return now_s - self._since_s
 
 
 def arrivals(before: Observation, now: Observation) -> dict[Partition, float]:

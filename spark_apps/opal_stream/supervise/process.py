@@ -22,6 +22,7 @@ from opal_lake.job.exit_codes import FINAL, MEANINGS, OK
 WATCHED_S, BEAT_S = 60, 5
 RESTARTS = 10
 DRAIN_S = 30.0
+AGAIN_S = 1.0  # before one is started that has ended unasked
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _WORKED_S = 1.0, 60.0, 60.0
 _LAST_LINES = 5
 Say = Callable[[str], None]

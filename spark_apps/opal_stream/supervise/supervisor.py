@@ -2,6 +2,7 @@
 
 Every few seconds it looks where the table and Kafka stand. It plans again after `replan_s`, and at once when there are new partitions.
 A process that fails is started again (`process.py`), also one that hangs. A failure that would come again ends all, with its message.
+Where commits are gathered the committer is one child more (`committer.py`), unless it runs elsewhere.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opal_lake.errors import InvalidInputError, OpalError
 from opal_lake.table import Table
@@ -17,15 +18,17 @@ from opal_stream.flush.options import StreamOptions, Totals
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition
 from opal_stream.plan.spread import Spread
-from opal_stream.supervise.fleet import Fleet, failure_of, names_of
+from opal_stream.supervise.child import failure_of
+from opal_stream.supervise.committer import NAME, WatchedCommitter
+from opal_stream.supervise.committer import Words as CommitterWords
+from opal_stream.supervise.fleet import Fleet, names_of
 from opal_stream.supervise.metrics import FleetMetrics
-from opal_stream.supervise.observation import Observation, Observer, Stalls
+from opal_stream.supervise.observation import CommitStall, Observation, Observer, Stalls
 from opal_stream.supervise.planner import Planner
-from opal_stream.supervise.process import RESTARTS
+from opal_stream.supervise.process import AGAIN_S, RESTARTS
 
 LOOK_S = 5.0
 Words = Callable[[Collection[Partition]], list[str]]  # the command line of a process that reads these
-_AGAIN_S = 1.0
 logger = logging.getLogger(__name__)
 
 
@@ -47,10 +50,18 @@ class FleetOptions:
 
 
 class Supervisor:
-    """`stop` may be called from a signal handler."""
+    """`stop` may be called from a signal handler. `committer` are the words of one that is to run beside the processes."""
 
     def __init__(
-        self, table: Table, connection: Connection, options: StreamOptions, fleet: FleetOptions, words: Words, *, metrics: FleetMetrics
+        self,
+        table: Table,
+        connection: Connection,
+        options: StreamOptions,
+        fleet: FleetOptions,
+        words: Words,
+        *,
+        metrics: FleetMetrics,
+        committer: CommitterWords | None = None,
     ) -> None:
         self._table = table
         self._connection = connection
@@ -59,7 +70,10 @@ class Supervisor:
         self._metrics = metrics
         self._fleet = Fleet(lambda number, share: [*words(share), *metrics.words(number)], restarts=fleet.restarts)
         self._planner = Planner(table, connection, options, processes=fleet.processes, capacity=fleet.capacity)
-        self._stalls = Stalls()
+        self._committer: WatchedCommitter | None = None
+        if committer is not None:
+            self._committer = WatchedCommitter(committer, lambda: metrics.words(NAME), restarts=fleet.restarts)
+        self._stalls, self._commit_stall = Stalls(), CommitStall()
         self._spread: Spread | None = None
         self._planned_s = 0.0
         self._stopping = False
@@ -82,6 +96,8 @@ class Supervisor:
         observer = await asyncio.to_thread(Observer, self._table, self._connection, self._options)
         try:
             await self._plan(await asyncio.to_thread(observer.look))
+            if self._committer is not None:
+                self._committer.start()
             while not self._stopping and (self._fleet.children or not self._options.until_empty):
                 await self._wait()
                 await self._collect()
@@ -90,26 +106,34 @@ class Supervisor:
             await self._end()
         finally:
             await self._fleet.end(self._fleet.children.values())
+            if self._committer is not None:
+                await self._committer.end()
             observer.close()
             self._metrics.close()
-        counts = self._fleet.totals
-        return Totals(**{name: counts[name] for name in ("records", "bad", "flushes", "missing")}, version=self._fleet.version)
+        return self._totals()
+
+    def _totals(self) -> Totals:
+        """Of the commits, and of the gaps that those saw who read."""
+        read = self._fleet.done.totals()
+        return read if self._committer is None else replace(self._committer.done.totals(), missing=read.missing)
 
     async def _wait(self) -> None:
         """For the next look, or until somebody ends."""
         woken = asyncio.ensure_future(self._woken.wait())
-        await asyncio.wait(
-            [woken, *(child.watching for child in self._fleet.children.values())], timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED
-        )
+        watching = [child.watching for child in self._fleet.children.values()]
+        watching += self._committer.watching if self._committer is not None else []
+        await asyncio.wait([woken, *watching], timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
         woken.cancel()
 
     async def _collect(self) -> None:
+        if self._committer is not None:
+            await self._committer.look()
         for child, outcome in self._fleet.collect():
             if outcome.failure is not None:
                 raise failure_of(child, outcome)
             if not self._options.until_empty and not self._stopping:
                 logger.warning("%s has ended, though nobody asked it to; started again", child.name)
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(AGAIN_S)
                 await self._fleet.restart(child)
 
     async def _look(self, observer: Observer) -> None:
@@ -124,6 +148,7 @@ class Supervisor:
             logger.warning("%s", error)
             return
         self._stalls.see(seen)
+        self._commit_stall.see(seen)
         await self._restart_stalled(seen)
         self._tell()
 
@@ -145,6 +170,9 @@ class Supervisor:
             if stalled and child.process.up_s >= limit_s:
                 logger.warning("%s: %s has not moved for %g s though messages wait; started again", child.name, stalled[0], limit_s)
                 await self._fleet.restart(child)
+        if self._committer is not None and min(self._committer.up_s, self._commit_stall.lasts_s(seen.at_s)) >= limit_s:
+            logger.warning("the committer has committed nothing for %g s though files wait; started again", limit_s)
+            await self._committer.restart()
 
     async def _end(self) -> None:
         """Together. What one could not flush is an error, as of a single stream."""
@@ -152,11 +180,15 @@ class Supervisor:
         for child, outcome in zip(children, await self._fleet.end(children), strict=True):
             if outcome.failure is not None:
                 raise failure_of(child, outcome)
+        if self._committer is not None:
+            await self._committer.finish(self._woken, until_empty=self._options.until_empty and not self._stopping)
+            self._tell()
 
     def _tell(self) -> None:
         if self._spread is None:
             return
         try:
-            self._metrics.gather(dict(enumerate(self._spread.loads)), self._fleet.restarts)
+            committer = {NAME: self._committer.restarts} if self._committer is not None else None
+            self._metrics.gather(dict(enumerate(self._spread.loads)), self._fleet.restarts, committer)
         except OSError as error:
             logger.warning("metrics were not written: %s", error)

@@ -131,6 +131,11 @@ class Tracker:
         if self._metrics is not None:
             self._metrics.lost(high - low, partition.topic, partition.number)
 
+    def gathered(self, files: int, held_back_s: float) -> None:
+        """How many files wait for the committer, and for how long this process has read nothing because of that."""
+        if self._metrics is not None:
+            self._metrics.gathered(files, held_back_s)
+
     def seen(self, ends: Mapping[Partition, tuple[int, int]]) -> None:
         """Where the table stands in each partition, and where Kafka ends."""
         if self._metrics is not None:

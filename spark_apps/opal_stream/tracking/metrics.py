@@ -24,6 +24,8 @@ HELP = {
     "opal_stream_bad_messages_total": ("counter", "messages put aside"),
     "opal_stream_commit_seconds": ("gauge", "how long the last commit took"),
     "opal_stream_last_flush_timestamp_seconds": ("gauge", "when the last commit was"),
+    "opal_stream_gathered_files": ("gauge", "files of the stream that no commit holds yet, as last seen"),
+    "opal_stream_held_back_seconds": ("gauge", "for how long nothing has been read because too many files wait for the committer"),
     "opal_stream_predicted_load": ("gauge", "messages a second that a process of several is planned for"),
     "opal_stream_restarts_total": ("counter", "how often a process of several was started again"),
 }
@@ -78,6 +80,12 @@ class Metrics:
                 stood, since_s = self._stuck_s.get(labels, (-1, now_s))
                 self._stuck_s[labels] = (position, since_s if lag and stood == position else now_s)
         self._write()
+
+    def gathered(self, files: int, held_back_s: float) -> None:
+        """Written with what is seen."""
+        with self._lock:
+            self._values["opal_stream_gathered_files", ()] = files
+            self._values["opal_stream_held_back_seconds", ()] = round(held_back_s, 1)
 
     def text(self) -> str:
         """All of them, those of a name together. Stalls grow until the text is asked for, whatever the stream waits for."""

@@ -1,7 +1,7 @@
 """Where a stream stands, as the table itself knows: positions, rates of its last commits, and with Kafka at hand the lag."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from opal_lake.errors import NotFoundError
 from opal_lake.table import Table
+from opal_stream.gathered.backlog import Backlog, held_back_text
 from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.applications import Application, known_positions
 from opal_stream.kafka.connection import Connection
@@ -44,11 +45,15 @@ class PartitionStatus:
 
 
 def read_status(
-    table: Table, connection: Connection | None, *, window_s: float = 60.0, stall_s: float | None = None
+    table: Table, connection: Connection | None, *, window_s: float = 60.0, stall_s: float | None = None, gathered_bytes: int = 0
 ) -> list[PartitionStatus]:
-    """One entry for each position that the table has of a stream or is to get, by name. With `stall_s`, which have moved for so long."""
+    """One entry for each position that the table has of a stream or is to get, by name. With `stall_s`, which have moved for so long.
+
+    With `gathered_bytes` of files that wait for the committer its processes read no more.
+    """
     listing, head = GatheredFolder(table.storage, table.log.head().root.table_id).look(), table.log.head()
     known = known_positions(head.positions) | listing.begins(head.positions)
+    held_back = _held_back(table, {application.stream for application in listing.headers}, gathered_bytes)
     ends_gathered = listing.ends(head.positions)
     rates, moments = _rates(table, window_s)
     ends, ids = _ends(connection, known) if connection is not None else ({}, {})
@@ -59,6 +64,7 @@ def read_status(
         partition, name = application.partition, str(application)
         is_current = ids.get(partition.topic, application.topic_id) == application.topic_id
         reach = ends.get(partition) if is_current else None
+        notes = _note(position, reach, is_current=is_current), listing.note(application, head.positions), held_back.get(application.stream)
         entries.append(
             PartitionStatus(
                 stream=application.stream,
@@ -69,7 +75,7 @@ def read_status(
                 lag=max(0, reach.high - position) if reach else None,
                 rate=rates.get(name, 0.0),
                 committed=moments.get(name),
-                note="; ".join(filter(None, (_note(position, reach, is_current=is_current), listing.note(application, head.positions)))),
+                note="; ".join(filter(None, notes)),
                 topic_id=application.topic_id,
                 lost=max(0, reach.low - position) if reach else 0,
                 waiting_s=waiting.get(application),
@@ -78,6 +84,16 @@ def read_status(
             )
         )
     return entries
+
+
+def _held_back(table: Table, streams: Iterable[str], most_bytes: int) -> dict[str, str]:
+    """Why the processes of a stream read no more, and what to do."""
+    backlogs = {stream: Backlog.read(table.storage, stream) for stream in streams}
+    return {
+        stream: f"held back: {held_back_text(backlog, most_bytes, table.uri, stream)}"
+        for stream, backlog in backlogs.items()
+        if backlog.is_too_much(most_bytes)
+    }
 
 
 def _note(position: int, reach: Reach | None, *, is_current: bool) -> str:

@@ -19,6 +19,7 @@ from opal_stream.flush.buffer import Buffer, FlushLimits
 from opal_stream.flush.committer import Committer, CommitterOptions
 from opal_stream.flush.publisher import Publisher
 from opal_stream.formats.decoder import Decoder, FormatOptions
+from opal_stream.gathered.backlog import Gate
 from opal_stream.gathered.file import Header
 from opal_stream.gathered.folder import follow
 from opal_stream.kafka.applications import Application
@@ -94,7 +95,9 @@ class Process:
 
     def flush(self, count: int) -> None:
         if self.publisher is None:
-            publisher = Publisher(table=self.table, applications={PARTITION: APPLICATION}, give_up_s=5)
+            publisher = Publisher(
+                gate=Gate(self.table.storage, "main", 0, ""), table=self.table, applications={PARTITION: APPLICATION}, give_up_s=5
+            )
             position = publisher.stands().get(str(APPLICATION))
             publisher.positions[PARTITION] = position
             self.publisher, self.next = publisher, FIRST if position is None else position

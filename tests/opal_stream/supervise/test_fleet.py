@@ -13,9 +13,10 @@ from opal_lake.errors import FormatError
 from opal_lake.job.exit_codes import BUG, DAMAGE, INPUT, RETRY, exit_code
 from opal_stream.errors import StreamError
 from opal_stream.kafka.topics import Partition
-from opal_stream.supervise import fleet as fleets
+from opal_stream.supervise import child as children
 from opal_stream.supervise import process as processes
-from opal_stream.supervise.fleet import Fleet, failure_of
+from opal_stream.supervise.child import failure_of
+from opal_stream.supervise.fleet import Fleet
 from opal_stream.supervise.process import Outcome
 
 PARTS = [Partition(topic="orders", number=number) for number in range(5)]
@@ -28,9 +29,9 @@ def end(*_):
     print('{"records": 2, "version": 7}')
     sys.exit(0)
 signal.signal(signal.SIGTERM, end)
+open(f"{folder}/starts", "a").write(" ".join(parts) + "\\n")
 for part in parts:
     open(f"{folder}/{part}", "x").close()
-open(f"{folder}/starts", "a").write(" ".join(parts) + "\\n")
 while True:
     time.sleep(60)
 """
@@ -82,7 +83,7 @@ def test_no_partition_is_ever_read_twice_and_each_always_in_the_end(
 
     fleet = asyncio.run(scene())
     started = len((folder / "starts").read_text().splitlines())
-    assert (fleet.totals["records"], fleet.version, fleet.children) == (2 * started, 7, {})
+    assert (fleet.done.counts["records"], fleet.done.version, fleet.children) == (2 * started, 7, {})
     assert [*folder.iterdir()] == [folder / "starts"]
 
 
@@ -105,7 +106,7 @@ def test_who_keeps_its_share_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleets, "DRAIN_S", 0.2)
+    monkeypatch.setattr(children, "DRAIN_S", 0.2)
     deaf = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, file=sys.stderr, flush=True); time.sleep(60)"
 
     async def scene() -> list[Outcome]:

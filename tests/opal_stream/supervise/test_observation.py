@@ -3,15 +3,20 @@
 import pytest
 
 from opal_stream.kafka.topics import Partition
-from opal_stream.supervise.observation import Observation, Stalls, arrivals
+from opal_stream.supervise.observation import CommitStall, Observation, Stalls, arrivals
 
 A, B = (Partition(topic="orders", number=number) for number in range(2))
 
 
-def observed(at_s: float, **places: tuple[int, int]) -> Observation:
+def observed(at_s: float, *, committed: int | None = None, is_held_back: bool = False, **places: tuple[int, int]) -> Observation:
     found = {{"a": A, "b": B}[name]: place for name, place in places.items()}
-    positions = {part: position for part, (position, _) in found.items()}
-    return Observation(at_s=at_s, positions=positions, ends={part: end for part, (_, end) in found.items()})
+    return Observation(
+        at_s=at_s,
+        positions={part: position for part, (position, _) in found.items()},
+        ends={part: end for part, (_, end) in found.items()},
+        committed=None if committed is None else dict.fromkeys(found, committed),
+        is_held_back=is_held_back,
+    )
 
 
 def test_a_position_that_does_not_move_though_there_is_more_is_a_stall() -> None:
@@ -23,6 +28,24 @@ def test_a_position_that_does_not_move_though_there_is_more_is_a_stall() -> None
     assert stalls.stalled([B], 30, 0.1) == []
     stalls.see(observed(40, a=(8, 9)))
     assert stalls.stalled([A], 40, 1) == []
+
+
+def test_who_waits_for_the_committer_does_not_stall() -> None:
+    stalls = Stalls()
+    for at_s, is_held_back in ((0, False), (10, True), (20, True), (30, False)):
+        stalls.see(observed(at_s, a=(5, 9), is_held_back=is_held_back))
+    assert stalls.stalled([A], 30, 10) == [A]
+    assert stalls.stalled([A], 30, 11) == []
+
+
+def test_a_committer_stalls_while_files_wait_and_nothing_is_committed() -> None:
+    stall = CommitStall()
+    for at_s, position, committed in ((0, 5, 5), (100, 5, 5), (110, 7, 5), (120, 9, 5)):
+        stall.see(observed(at_s, a=(position, 99), committed=committed))
+    assert stall.lasts_s(120) == 20  # since the last look at which none waited
+    stall.see(observed(130, a=(9, 99), committed=7))
+    assert stall.lasts_s(130) == 0
+    assert not observed(0, a=(9, 99)).has_gathered  # commits of their own
 
 
 def test_arrivals_are_of_partitions_that_were_there_before() -> None:

@@ -18,6 +18,7 @@ from opal_lake.inspect.check import check_table
 from opal_lake.job.exit_codes import INPUT, OK
 from opal_lake.table import Table
 from opal_stream.flush.options import StreamOptions
+from opal_stream.gathered.backlog import LEAST_BYTES
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition
 from opal_stream.plan.spread import Shares, Spread
@@ -64,21 +65,30 @@ def supervised(table: Table, kafka: Kafka, topic: str, *more: str) -> "Iterator[
     finally:
         process.kill()
         process.communicate()
-        wait_until(lambda: not children_of(topic), "processes were left behind")
+        wait_until(lambda: not watched_of(topic), "processes were left behind")
 
 
-def children_of(topic: str) -> list[psutil.Process]:
-    """The processes that read, by what they read."""
+def watched_of(topic: str) -> list[psutil.Process]:
+    """Whatever a supervisor started."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         words = process.info["cmdline"] or []
         if f"--topic={topic}" in words and "--watched" in words and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(process)
-    return sorted(found, key=share_of)
+    return found
+
+
+def children_of(topic: str) -> list[psutil.Process]:
+    """The processes that read, by what they read."""
+    return sorted((process for process in watched_of(topic) if share_of(process)), key=share_of)
+
+
+def committers_of(topic: str) -> list[psutil.Process]:
+    return [process for process in watched_of(topic) if "gather" in process.info["cmdline"]]
 
 
 def share_of(process: psutil.Process) -> str:
-    return next(word.partition("=")[2] for word in process.info["cmdline"] if word.startswith("--partitions="))
+    return next((word.partition("=")[2] for word in process.info["cmdline"] if word.startswith("--partitions=")), "")
 
 
 def wait_until(holds: Callable[[], bool], what: str = "", most_s: float = 60) -> None:
@@ -111,14 +121,18 @@ def test_until_empty_each_reads_about_as_much_and_all_is_read_once(kafka: Kafka,
 def test_processes_that_gather_stand_where_their_files_end_and_one_committer_makes_their_rows_visible(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 3)
     count = fill(kafka, topic, (20, 10, 5))
-    gathered = ["--processes", "2", "--until-empty", "--commit", "gathered"]
+    gathered = ["--processes", "2", "--until-empty", "--commit", "gathered", "--no-committer"]
     done = subprocess.run(command(table, kafka, topic, *gathered), capture_output=True, text=True, timeout=120)
     assert (done.returncode, ids(table)) == (OK, []), done.stderr
     connection = Connection(bootstrap_servers=kafka.servers)
     for commit, position in (("direct", 0), ("gathered", 20)):
         observer = Observer(table, connection, StreamOptions(topics=[topic], commit=commit))
-        assert observer.look().positions[Partition(topic=topic, number=0)] == position
+        seen, first = observer.look(), Partition(topic=topic, number=0)
+        assert (seen.positions[first], seen.has_gathered, seen.is_held_back) == (position, commit == "gathered", False)
         observer.close()
+    observer = Observer(table, connection, StreamOptions(topics=[topic], commit="gathered", gathered_bytes=3 * LEAST_BYTES))
+    assert observer.look().is_held_back
+    observer.close()
     gather = [sys.executable, "-m", "opal_lake.cli", "stream", "gather", table.uri]
     assert subprocess.run([*gather, "--until-empty"], capture_output=True, timeout=120).returncode == OK
     assert (ids(table), ends(table)) == ([*range(count)], [20, 10, 5])

@@ -39,6 +39,7 @@ def exported() -> dict[str, tuple[str, set[str]]]:
     taken = Taken(low=0, high=3, records=3, bytes=30, oldest_ms=1, newest_ms=1)
     tracker.flushed(FlushEvents(taken={partition: taken}, version=1, took_s=0.1, bad=0))
     tracker.gap(partition, 3, 5)
+    tracker.gathered(7, 1.5)
     tracker.seen({partition: (5, 9)})
     page = metrics.text() + fleet.text()
     kinds = dict(re.findall(r"# TYPE (\w+) (\w+)", page))
@@ -82,6 +83,17 @@ def test_the_dashboard_is_what_provisioning_takes() -> None:
         assert not own & cells, panel["title"]
         cells |= own
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+def test_what_a_committer_counts_again_is_no_part_of_a_sum() -> None:
+    sums = [
+        expression
+        for title, expressions in PANELS.items()
+        for expression in expressions
+        if re.search(r"_(records|bytes|bad_messages|skipped_offsets|repeated_messages)_total\{", expression) and title != "Load by process"
+    ]
+    assert len(sums) == 5
+    assert all('process!="committer"' in expression for expression in sums)
 
 
 def test_there_is_an_alert_for_lag_stall_loss_and_duplicates() -> None:

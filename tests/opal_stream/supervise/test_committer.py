@@ -1,0 +1,221 @@
+"""`opal stream --processes --commit gathered` with a real broker: the committer is a child, too, whatever is killed."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from opal_lake.cli import main
+from opal_lake.errors import FormatError
+from opal_lake.inspect.check import check_table
+from opal_lake.job.exit_codes import DAMAGE, INPUT, OK, RETRY
+from opal_lake.table import Table
+from opal_stream.errors import ProcessError
+from opal_stream.supervise import process as processes
+from opal_stream.supervise.committer import WatchedCommitter
+from tests.fixtures_cli import metadata, opal_commands
+from tests.fixtures_kafka import Kafka
+from tests.opal_stream.orders import ends, gather, gathered, ids, new_table, new_topic, order, read
+from tests.opal_stream.supervise.test_supervisor import children_of, command, committers_of, fill, supervised, wait_until, watched_of
+
+__all__ = ["metadata", "opal_commands"]
+
+pytestmark = pytest.mark.usefixtures("opal_commands")
+
+GATHERED = ["--processes", "2", "--commit", "gathered", "--flush-interval", "1s"]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return new_table(tmp_path)
+
+
+def ended(table: Table, kafka: Kafka, topic: str, *more: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command(table, kafka, topic, *GATHERED, *more), capture_output=True, text=True, timeout=120)
+
+
+def test_until_empty_all_is_committed_and_the_totals_are_those_of_the_commits(kafka: Kafka, table: Table, tmp_path: Path) -> None:
+    topic, metrics = new_topic(kafka, 4), tmp_path / "m.prom"
+    kafka.produce(topic, [order(1000)], partition=3)
+    assert read(table, kafka, topic, commit="gathered").records == 1  # of a former run, which waits for a committer
+    count = fill(kafka, topic, (40, 20, 10, 5))
+    more = ["--flush-rows", "8", "--tracking", str(tmp_path / "events"), "--metrics-file", str(metrics)]
+    done = ended(table, kafka, topic, "--until-empty", "--json", *more)
+    assert done.returncode == OK, done.stderr
+    told = json.loads(done.stdout)
+    paths = (tmp_path / "events").iterdir()
+    events = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    versions = {event["version"] for event in events if event["event"] == "flush"}
+    assert told == {"table": table.uri, "records": count + 1, "bad": 0, "flushes": len(versions), "version": max(versions), "missing": 0}
+    assert (told["version"], ids(table), gathered(table)) == (table.log.head().version, [*range(count), 1000], [])
+    assert sum(event["event"] == "gathered" for event in events) > len(versions)
+    page = metrics.read_text()
+    assert 'opal_stream_restarts_total{process="committer"} 0\n' in page
+    assert f'opal_stream_records_total{{process="committer",topic="{topic}",partition="0"}} ' in page
+    assert not watched_of(topic)
+    again = ended(table, kafka, topic, "--until-empty")
+    assert (again.returncode, again.stdout) == (OK, f"nothing new for {table.uri}\n"), again.stderr
+    kafka.produce(topic, [order(2000)])
+    one = ended(table, kafka, topic, "--until-empty")
+    assert one.stdout == f"read 1 message in 1 commit, version {told['version'] + 1} of {table.uri}\n"
+
+
+def test_a_committer_that_is_killed_is_started_again_and_sigterm_drains_all(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 3)
+    count = fill(kafka, topic, (30, 20, 10))
+    with supervised(table, kafka, topic, *GATHERED, "--json") as process:
+        wait_until(lambda: len(ids(table)) == count)
+        [victim] = committers_of(topic)
+        victim.kill()
+        count = fill(kafka, topic, (5, 5, 5), count)
+        wait_until(lambda: len(ids(table)) == count)
+        [successor] = committers_of(topic)
+        assert successor != victim
+        assert len(children_of(topic)) == 2
+        successor.kill()  # and none comes before the end: only the last one can commit what is flushed then
+        count = fill(kafka, topic, (2, 2, 2), count)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == OK, errors
+        assert "committer: the stream of what is gathered failed: it was ended by signal 9" in errors
+    assert gathered(table) == []
+    assert {*range(count - 6)} <= set(ids(table)) <= {*range(count)}
+    assert json.loads(output)["version"] in (None, table.log.head().version)
+    done = ended(table, kafka, topic, "--until-empty")
+    assert (done.returncode, ids(table), sum(ends(table)), table.snapshot_at().root.rows) == (OK, [*range(count)], count, count)
+    assert check_table(table) == []
+
+
+def test_sigterm_commits_what_the_processes_flush_at_their_end(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 2)
+    with supervised(table, kafka, topic, *GATHERED, "--flush-interval", "1h", "--json") as process:
+        wait_until(lambda: len(watched_of(topic)) == 3)
+        count = fill(kafka, topic, (30, 20))
+        time.sleep(5)
+        assert (gathered(table), ids(table)) == ([], [])
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=60)
+    assert (process.returncode, ids(table), json.loads(output)["records"]) == (OK, [*range(count)], count), errors
+    assert gathered(table) == []
+
+
+def test_a_supervisor_that_is_killed_leaves_no_committer_behind_and_another_commits_the_rest(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 2)
+    with supervised(table, kafka, topic, *GATHERED) as process:
+        count = fill(kafka, topic, (30, 20))
+        wait_until(lambda: len(ids(table)) == count)
+        count = fill(kafka, topic, (7, 7), count)
+        process.kill()
+        wait_until(lambda: not watched_of(topic))
+    with supervised(table, kafka, topic, *GATHERED):
+        count = fill(kafka, topic, (5, 5), count)
+        wait_until(lambda: len(ids(table)) == count)
+    assert table.snapshot_at().root.rows == count
+
+
+def test_it_may_run_elsewhere_and_two_do_no_harm(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 2)
+    count = fill(kafka, topic, (30, 20))
+    done = ended(table, kafka, topic, "--until-empty", "--no-committer")
+    assert (done.returncode, ids(table)) == (OK, []), done.stderr
+    assert done.stdout == f"gathered {count} messages; opal stream gather {table.uri} commits them\n"
+    assert gather(table).records == count
+    words = [sys.executable, "-m", "opal_lake.cli", "stream", "gather", table.uri, "--flush-interval", "0s"]
+    elsewhere = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(3):
+            count = fill(kafka, topic, (300, 200), count)
+            done = ended(table, kafka, topic, "--until-empty", "--flush-rows", "20", "--gathered-mb", "1")
+            assert (done.returncode, ids(table)) == (OK, [*range(count)]), done.stderr
+    finally:
+        elsewhere.kill()
+        elsewhere.wait()
+    assert (table.snapshot_at().root.rows, gathered(table), check_table(table)) == (count, [], [])
+
+
+def test_what_cannot_be_committed_is_said_at_the_end(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 2)
+    fill(kafka, topic, (3, 3))
+    read(table, kafka, topic, commit="gathered")
+    [file, _] = sorted(Path(table.uri).rglob("_opal/gathered/*/*.rows"))
+    file.write_bytes(file.read_bytes()[:-1])
+    done = ended(table, kafka, topic, "--until-empty")
+    assert done.returncode == DAMAGE
+    assert f"{file.name} is damaged" in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1].endswith("[committer]")
+    assert ids(table) == [3, 4, 5]
+    assert not watched_of(topic)
+
+
+@pytest.mark.slow
+def test_a_committer_that_hangs_is_ended_and_started_again(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 2)
+    count = fill(kafka, topic, (30, 20))
+    with supervised(table, kafka, topic, *GATHERED, "--stall-after", "6s") as process:
+        wait_until(lambda: len(ids(table)) == count)
+        time.sleep(8)  # nothing waits: that is no stall
+        [victim] = committers_of(topic)
+        readers = children_of(topic)
+        victim.suspend()
+        count = fill(kafka, topic, (5, 5), count)
+        wait_until(lambda: len(ids(table)) == count)
+        assert victim not in committers_of(topic)
+        assert children_of(topic) == readers
+        process.terminate()
+        assert "the committer has committed nothing for 7 s though files wait; started again" in process.communicate(timeout=60)[1]
+
+
+@pytest.mark.slow
+def test_processes_that_wait_for_a_committer_are_left_alone(kafka: Kafka, table: Table) -> None:
+    topic, count = new_topic(kafka, 2), 0
+    more = [*GATHERED, "--no-committer", "--gathered-mb", "1", "--stall-after", "6s"]
+    with supervised(table, kafka, topic, *more) as process:
+        wait_until(lambda: len(children_of(topic)) == 2)
+        readers = children_of(topic)
+        for _ in range(8):
+            before, count = len(gathered(table)), fill(kafka, topic, (1, 1), count)
+            wait_until(lambda before=before: len(gathered(table)) >= before + 2)
+        time.sleep(3)
+        count = fill(kafka, topic, (1, 1), count)
+        time.sleep(14)
+        assert (len(gathered(table)), children_of(topic)) == (16, readers)
+        gather(table)
+        wait_until(lambda: len(gathered(table)) == 2)
+        process.terminate()
+        errors = process.communicate(timeout=60)[1]
+    assert "started again" not in errors
+    assert "nothing more is read: 16 gathered files, which count as 1 MiB, wait for a commit, and --gathered-mb is 1." in errors
+    assert f"Is `opal stream gather {table.uri}` running" in errors
+    gather(table)
+    assert ids(table) == [*range(count)]
+
+
+@pytest.mark.parametrize("code, kind", [(DAMAGE, FormatError), (RETRY, ProcessError)])
+def test_what_it_fails_of_for_good_ends_all(code: int, kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_FIRST_PAUSE_S", 0.01)
+    fails = [sys.executable, "-S", "-c", f"import sys; print('opal: no store', file=sys.stderr); sys.exit({code})"]
+
+    async def scene(*, stopped: bool) -> None:
+        committer = WatchedCommitter(lambda: fails, restarts=2)
+        committer.start()
+        if stopped:
+            await committer.finish(asyncio.Event(), until_empty=True)
+        while committer.watching:
+            await asyncio.wait(committer.watching)
+            await committer.look()
+
+    for stopped in (False, True):
+        with pytest.raises(kind, match=r"no store \[committer\]"):
+            asyncio.run(scene(stopped=stopped))
+
+
+@pytest.mark.parametrize("words", [["--no-committer"], ["--no-committer", "--processes", "2"], ["--no-committer", "--commit", "gathered"]])
+def test_leaving_out_what_is_not_there_is_refused(words: list[str], kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command(table, kafka, "t", *words)[3:]) == INPUT
+    assert "--no-committer is for several processes whose commits are gathered" in capsys.readouterr().err
