@@ -21,6 +21,7 @@ POLICIES = {
     "start": ("earliest", "latest"),
     "format": FORMATS,
     "time_unit": ("s", "ms", "us", "ns"),
+    "commit": ("direct", "gathered"),
 }
 _KEYS = {
     "aws_access_key_id": "AWS_ACCESS_KEY_ID",

@@ -10,6 +10,7 @@ from opal_lake.job.operations.values import Span, span_of, span_text
 MODES = ("continuous", "until_empty", "interval")
 _PROCESSES = "at least 1 reads a stream, and an interval is read by one; give another mode, or leave it out"
 _SPARK = "spreads partitions over tasks by itself, and reads no interval; leave out processes, and give another mode"
+_GATHERED = "an interval and Spark make their own commits; leave it out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +19,8 @@ class Kafka:
 
     Without a `mode` a run reads the interval that its schedule names, and where there is none what is there. `mode="continuous"` reads all
     the time: until it is ended, or for `run_for`. Without `on_new_columns` that of the pipeline counts, or "fail". `processes` share the
-    partitions by load, but for an interval, which one process reads. With `spark` Spark reads, with the settings in `spark_conf`; the
-    machine needs the extra `spark`.
+    partitions by load, but for an interval, which one process reads. With `commit="gathered"` one more process, the committer, makes one
+    commit of what all of them read. With `spark` Spark reads, with the settings in `spark_conf`; the machine needs the extra `spark`.
     """
 
     topics: Sequence[str] | str
@@ -33,6 +34,7 @@ class Kafka:
     time_unit: str = "ms"
     partitions: Sequence[int] = ()
     processes: int | None = None
+    commit: str = "direct"
     spark: bool = False
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     start: str = "earliest"
@@ -55,6 +57,8 @@ class Kafka:
             raise ValueError(f"processes={self.processes!r}: {_PROCESSES}")
         if self.spark and (self.processes is not None or self.mode == "interval"):
             raise ValueError(f"spark=True: Spark {_SPARK}")
+        if self.commit == "gathered" and (self.spark or self.mode == "interval"):
+            raise ValueError(f"commit='gathered': {_GATHERED}")
         if self.spark_conf and not self.spark:
             raise ValueError(f"spark_conf={dict(self.spark_conf)} are settings of Spark, which does not read this: add spark=True")
         for option in POLICIES:
@@ -72,8 +76,9 @@ class Kafka:
 
     def options(self) -> dict[str, Any]:
         """Those of `opal stream` that are no templates."""
-        names = ("format", "time_unit", "start", "flush_rows", "flush_mb", "on_gap", "on_new_topic", "processes", "spark")
+        names = ("format", "time_unit", "start", "flush_rows", "flush_mb", "on_gap", "on_new_topic", "commit", "spark")
         given = {name: getattr(self, name) for name in names} | {"partitions": list(self.partitions), "conf": dict(self.spark_conf)}
+        given["processes"] = self.processes or (1 if self.commit == "gathered" else None)  # whoever has a committer has a supervisor
         return given | {"on_new_columns": self.on_new_columns or "fail", "flush_interval": span_text("flush_interval", self.flush_interval)}
 
 
@@ -90,6 +95,8 @@ def stream_faults(kafka: Kafka, schedule: Any, by: Mapping[str, str], *, has_sch
         )
     if mode == "interval" and kafka.processes is not None:
         yield ("source", "kafka", "processes"), f"is {kafka.processes}: {_PROCESSES}"
+    if mode == "interval" and kafka.commit == "gathered":
+        yield ("source", "kafka", "commit"), f"is gathered: {_GATHERED}"
     if mode == "interval" and kafka.spark:
         yield ("source", "kafka", "spark"), f"is true: Spark {_SPARK}"
     if not has_schema:

@@ -39,8 +39,8 @@ class StreamingIngestOperator(BaseOperator):
 
     Deferred (`deferrable=True`) the process is a child of the triggerer, and takes no worker's slot; else of the task's own process. It
     lives as long as its watcher (`streaming/process.py`); a retry, a clear or another triggerer goes on where the table stands. What fails
-    is started again, up to `restarts` times in a row. `Kafka(processes=3)` shares the partitions over three processes by load. The machine
-    that watches needs the extra `kafka`.
+    is started again, up to `restarts` times in a row. `Kafka(processes=3)` shares the partitions over three processes by load, and
+    `Kafka(processes=3, commit="gathered")` has a fourth one make their commits. The machine that watches needs the extra `kafka`.
 
     `create` makes the table, which needs a `schema` here, as messages have none. At its end the table's assets get their events, as by a
     MetaGenOperator; while it runs, a SnapshotTriggerSensor or LakeChime hears of its commits.

@@ -8,7 +8,6 @@ from airflow_provider_opal.streaming.job import POLICIES, StreamJob, checked
 from opal_lake.cli.command import OpalParser
 from opal_lake.errors import InvalidInputError
 from opal_stream.cli.commands import commands
-from opal_stream.flush.options import COMMITS
 
 
 def test_secrets_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,4 +49,4 @@ def test_choices_are_those_of_opal_stream() -> None:
     verbs = OpalParser(prog="opal").add_subparsers(dest="command")
     commands(verbs)
     flags = {flag.dest: tuple(flag.choices) for flag in verbs.choices["stream"]._actions if flag.choices}  # none tells else
-    assert flags == POLICIES | {"commit": COMMITS}  # an operator commits itself: its events name the version
+    assert flags == POLICIES

@@ -86,6 +86,7 @@ def test_by_hand_it_reads_what_there_is_and_in_a_group_too() -> None:
         ({"format": "xml"}, {}, "format='xml' is unknown"),
         ({"spark": True}, {}, "source.kafka.spark is true: Spark spreads partitions over tasks by itself, and reads no interval"),
         ({"processes": 2}, {}, "source.kafka.processes is 2: at least 1 reads a stream, and an interval is read by one"),
+        ({"commit": "gathered"}, {}, "source.kafka.commit is gathered: an interval and Spark make their own commits"),
         ({"topics": ""}, {}, "at least one topic"),
         ({"flush_interval": "soon"}, {}, "no duration"),
     ],
@@ -97,7 +98,7 @@ def test_what_does_not_go_together_says_what_to_write(source: dict[str, Any], mo
 
 def test_yaml_says_all_of_it(tmp_path: Path) -> None:
     kafka = '{topic: [a, b], connection: mine, mode: continuous, format: avro, registry: "http://r:8081", run_for: 10m, start: latest, '
-    kafka += 'columns: {at: "@timestamp"}, on_new_columns: add, flush_interval: 2s, name: second}'
+    kafka += 'columns: {at: "@timestamp"}, on_new_columns: add, flush_interval: 2s, name: second, commit: gathered}'
     (tmp_path / "clicks.opal.yaml").write_text(TEXT.format(schedule="null", kafka=kafka, more=""))
     with registered() as made:
         load_yaml_dags(tmp_path)
@@ -110,7 +111,7 @@ def test_yaml_says_all_of_it(tmp_path: Path) -> None:
         "second",
         {"at": "@timestamp"},
     )
-    said = {"format": "avro", "on_new_columns": "add", "flush_interval": "2s", "start": "latest"}
+    said = {"format": "avro", "on_new_columns": "add", "flush_interval": "2s", "start": "latest", "commit": "gathered", "processes": 1}
     assert said.items() <= task.options.items()
     assert task.run_for_s == timedelta(minutes=10).total_seconds()
     assert task.create is not None
@@ -122,6 +123,7 @@ def test_yaml_says_all_of_it(tmp_path: Path) -> None:
         ("'@daily'", "{topic: a, mode: continuous}", "", ("schedule",), "write null"),
         ("null", "{topic: a, mode: interval}", "", ("source", "kafka", "mode"), "the schedule has to name"),
         ("null", "{topic: a}", "    consumers: {c: {function: 'm:f'}}", ("consumers", "c", "by"), "write version"),
+        ("'@daily'", "{topic: a, commit: gathered}", "", ("source", "kafka", "commit"), "leave it out"),
         ("null", "{topic: a}", "    on_empty: accept", ("on_empty",), "take it out"),
         ("null", "{topic: a, formt: json}", "", ("source", "kafka", "formt"), "format"),
         ("null", "{topics: a}", "", ("source", "kafka"), "topic"),

@@ -81,6 +81,10 @@ class KafkaModel(Strict):
     time_unit: Literal["s", "ms", "us", "ns"] = Field("ms", description="Of times that are numbers.")
     start: Literal["earliest", "latest"] = Field("earliest", description="Where the table has no position yet.")
     processes: int | None = Field(None, ge=1, description="How many share the partitions by load; an interval is read by one.")
+    commit: Literal["direct", "gathered"] = Field(
+        "direct",
+        description="`gathered`: one more process makes one commit of what all of them read; an interval and Spark make their own.",
+    )
     spark: bool = Field(False, description="Whether Spark reads it, which no interval takes.")
     spark_conf: dict[Text, Text] = Field(default_factory=dict, description="Settings of Spark, as `spark.driver.memory: 4g`.")
     flush_interval: Duration = Field(timedelta(seconds=1), description="A commit is due so long after a first message.")

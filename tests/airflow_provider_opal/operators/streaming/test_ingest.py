@@ -12,7 +12,7 @@ from opal_lake.table import Table as LakeTable
 from tests.airflow_provider_opal.stand_ins import context
 from tests.airflow_provider_opal.streaming.orders import connect
 from tests.fixtures_kafka import Kafka as Broker
-from tests.opal_stream.orders import ids, new_topic, order
+from tests.opal_stream.orders import gathered, ids, new_topic, order
 
 SCHEMA = "id BIGINT, name STRING, total DOUBLE, op STRING, at TIMESTAMP"
 HOUR_MS = 3_600_000
@@ -115,6 +115,26 @@ def test_several_processes_share_the_partitions(kafka: Broker, table: LakeTable)
         run(operator(topic, processes=2))
 
 
+@pytest.mark.parametrize("processes", [None, 2])
+def test_one_more_process_may_commit_for_all_and_its_commits_are_told(kafka: Broker, table: LakeTable, processes: int | None) -> None:
+    topic, asset = new_topic(kafka, 3), opal_asset("orders")
+    for partition in range(3):
+        kafka.produce(topic, [order(10 * partition + n) for n in range(5)], partition=partition)
+    before, task = table.log.head().version, operator(topic, processes=processes, commit="gathered", flush_rows=2)
+    totals, events = run(task)
+    head = table.log.head().version
+    assert (totals["records"], len(ids(table)), totals["version"], gathered(table)) == (15, 15, head, [])
+    assert totals["flushes"] == head - before
+    assert events[asset].extra == {"version": head, "counts": {"records": 15, "bad": 0, "flushes": head - before}}
+    assert events[opal_asset("orders", versions=True)].keys == [f"{head:020d}"]
+    totals, events = run(task)
+    assert (totals["records"], totals["version"], events[asset].extra["version"]) == (0, head, head)
+    kafka.produce(topic, [order(100), b"nope"], partition=1)
+    with pytest.raises(AirflowFailException, match=f"{topic}/1@6: the message is no JSON object"):
+        run(task)
+    assert len(ids(table)) == 16  # what came before it
+
+
 @pytest.mark.slow
 def test_spark_may_read_it_and_goes_on_where_the_table_stands(kafka: Broker, table: LakeTable) -> None:
     topic = new_topic(kafka, 2)
@@ -152,6 +172,9 @@ def test_a_bad_message_fails_the_task_for_good(kafka: Broker, table: LakeTable) 
         ({"spark_conf": {"spark.master": "local"}}, "add spark=True"),
         ({"processes": 0}, "processes=0: at least 1 reads a stream"),
         ({"mode": None, "schedule": "@daily", "processes": 2}, "an interval is read by one"),
+        ({"commit": "later"}, "commit='later' is unknown; use one of direct, gathered"),
+        ({"mode": None, "schedule": "@daily", "commit": "gathered"}, "commit='gathered': an interval and Spark make their own commits"),
+        ({"spark": True, "commit": "gathered"}, "commit='gathered': an interval and Spark make their own commits"),
         ({"create": Table(keys=["id"], delta="at")}, "needs a schema"),
     ],
 )
