@@ -1,6 +1,6 @@
 """A PostgreSQL table, its changes by logical decoding, Debezium's envelopes, Kafka, `opal stream` with kill -9: table = database.
 
-OPAL_DEBEZIUM_CHANGES says how many change events there are (10,000); OPAL_SEED chooses them.
+OPAL_DEBEZIUM_CHANGES says how many change events there are (5,000); OPAL_SEED chooses them.
 """
 
 import os
@@ -22,7 +22,7 @@ from tests.fixtures_postgres import Postgres, postgres_folder, postgres_server
 from tests.opal_stream.bank import SETTINGS, Bank
 from tests.opal_stream.connector import Connector
 
-CHANGES = int(os.environ.get("OPAL_DEBEZIUM_CHANGES", "10000"))
+CHANGES = int(os.environ.get("OPAL_DEBEZIUM_CHANGES", "5000"))
 PARTITIONS, PROCESSES = 4, ("0,1", "2,3")
 SCHEMA = pa.schema(
     {
