@@ -21,6 +21,7 @@ from opal_stream.formats.debezium_json import ENVELOPE, OPERATIONS, UNAVAILABLE,
 from opal_stream.formats.parsed import Parsed
 from opal_stream.formats.registry import HEAD_BYTES, SchemaRegistry, first_unseen, schema_id
 from opal_stream.formats.schemas.avro_types import avro_columns
+from opal_stream.formats.schemas.connect import of_variable_scale
 from opal_stream.formats.schemas.new_columns import Known, is_new, new_of_schemas
 
 Record = dict[str, Any]
@@ -175,4 +176,6 @@ class AvroParser:
             return pa.array(found, pa.int32()).cast(kind)
         if isinstance(first, UUID | time_of_day):
             found = [None if value is None else str(value) for value in found]
+        if isinstance(first, dict) and first.keys() == {"scale", "value"} and not pa.types.is_nested(kind):
+            return of_variable_scale(found, kind)
         return pa.array(found, kind)

@@ -63,8 +63,7 @@ class Held:
         if self.unit is not None:
             return column.cast(pa.timestamp(self.unit, kind.tz)).cast(kind)
         values = column.to_pylist()
-        decimals = _of_variable_scale(values, kind) if self.scale is None else _of_scale(values, self.scale)
-        return pa.chunked_array([decimals.cast(kind)])
+        return pa.chunked_array([of_variable_scale(values, kind) if self.scale is None else _of_scale(values, self.scale).cast(kind)])
 
 
 Holding = Mapping[str, Held]
@@ -150,8 +149,16 @@ def _connect_type(field: Mapping[str, Any], time_unit: str) -> pa.DataType | Non
     return _CONNECT.get(str(field.get("type")))
 
 
-def _whole(value: str) -> int:
-    return int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
+def of_variable_scale(values: Sequence[Mapping[str, Any] | None], kind: pa.DataType) -> pa.Array:
+    """Decimals of which each brings its scale, with its digits as bytes or in base64."""
+    decimals = [None if value is None else Decimal(_whole(value["value"])).scaleb(-value["scale"], _EXACT) for value in values]
+    if pa.types.is_decimal(kind):
+        return pa.array(decimals, kind)
+    return pa.array([None if value is None else format(value, "f") for value in decimals], pa.string()).cast(kind)
+
+
+def _whole(value: str | bytes) -> int:
+    return int.from_bytes(value if isinstance(value, bytes) else base64.b64decode(value, validate=True), "big", signed=True)
 
 
 def _of_scale(values: Sequence[str | None], scale: int) -> pa.Array:
@@ -162,10 +169,3 @@ def _of_scale(values: Sequence[str | None], scale: int) -> pa.Array:
     decimals = pa.Array.from_buffers(pa.decimal128(_MOST_DIGITS, scale), len(values), [None, pa.py_buffer(data)])
     decimals.validate(full=True)
     return pc.if_else(pa.array([value is not None for value in values], pa.bool_()), decimals, pa.scalar(None, decimals.type))
-
-
-def _of_variable_scale(values: Sequence[Mapping[str, Any] | None], kind: pa.DataType) -> pa.Array:
-    decimals = [None if value is None else Decimal(_whole(value["value"])).scaleb(-value["scale"], _EXACT) for value in values]
-    if pa.types.is_decimal(kind):
-        return pa.array(decimals, kind)
-    return pa.array([None if value is None else format(value, "f") for value in decimals], pa.string())
