@@ -15,6 +15,7 @@ from opal_stream.formats.schemas.inferred import inferred_columns
 from opal_stream.formats.schemas.new_columns import Known, NewColumns, is_new
 
 OPERATIONS = ("c", "u", "r", "d")  # insert, update, read by a snapshot, delete
+_BASE64 = ": decimals in base64 need the schema in the event (schemas.enable=true), else decimal.handling.mode=string"
 UNAVAILABLE = "__debezium_unavailable_value"  # in the place of a large value that did not change
 ENVELOPE = {"op": pa.string(), "ts_ms": pa.int64()}  # what columns may ask for as @op and @ts_ms
 
@@ -35,6 +36,7 @@ class DebeziumJsonParser:
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
         parsed = halve_until_good(values, self._parse, ERRORS)
+        parsed.bad = [(position, reason + _BASE64 if "not a valid decimal" in reason else reason) for position, reason in parsed.bad]
         if parsed.new is not None:
             parsed.new = parsed.new.of_types(connect_columns(values[parsed.new.first], self._json.time_unit))
         return parsed

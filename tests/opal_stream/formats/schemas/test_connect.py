@@ -78,6 +78,12 @@ def test_what_is_no_decimal_or_does_not_fit_is_a_bad_message() -> None:
     assert [*bad(decoded)] == ["orders/3@100", "orders/3@101", "orders/3@102"]
 
 
+def test_a_decimal_in_base64_without_a_schema_is_a_bad_message_that_says_what_to_set() -> None:
+    value = {"after": {"id": 1, "price": whole(1234)}, "op": "c", "source": {"lsn": 7}}
+    decoded = decode([json.dumps(value).encode()], OPTIONS, spec(price=pa.decimal128(14, 2)))
+    assert "decimal.handling.mode=string" in bad(decoded)["orders/3@100"]
+
+
 def test_each_column_of_times_has_the_unit_of_the_schema_whatever_the_unit_of_the_stream() -> None:
     fields = [
         {"field": "id", "type": "int64"},
