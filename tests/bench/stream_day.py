@@ -132,7 +132,7 @@ class Day:
         return [*map(str, check_table(self.table)), *(["the table is not what the messages made it"] if wrong else [])]
 
     def _poll(self) -> None:
-        self._seen = self._reader.log.refresh(self._seen)
+        self._seen = self._reader.log.follow(self._seen)
         assert [*self._seen.positions.values()] == [self._next]
 
     def _timed(self, who: str, work: Callable[[], object], hour: Hour) -> float:
