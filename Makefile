@@ -47,7 +47,7 @@ JOBS ?= 2
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-stream demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-images test-all check format docs images up down bench bench-check bench-chime bench-churn bench-commits bench-memory bench-mutate bench-parse bench-peers bench-plan bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
+.PHONY: help venv demo demo-stream demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-images test-all check format docs images up down bench bench-check bench-chime bench-churn bench-commits bench-memory bench-mutate bench-parse bench-peers bench-plan bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-stream-day bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -193,6 +193,9 @@ bench-commits: venv  ## upserts of one row in tables of up to 100,000 segments, 
 
 bench-small-commits: venv  ## 1,000 upserts of ten rows beside DuckLake and pyiceberg, and a scan after them; BENCH_ARGS="--commits 10000 --systems opal"
 	@"$(PY)" -m tests.bench.small_commits $(BENCH_ARGS)
+
+bench-stream-day: venv  ## 100,000 commits of a stream, one a simulated second, with maintenance beside: cost by the hour; BENCH_ARGS="--commits 7200"
+	@"$(PY)" -m tests.bench.stream_day $(BENCH_ARGS)
 
 bench-churn: venv  ## storage and scans after every one of CHURN_ROWS (1000000) rows was updated 20 times and the table compacted
 	@$(ENVIRONMENT) "$(PY)" -m tests.bench.churn_bench --rows $(or $(CHURN_ROWS),1000000) $(BENCH_ARGS)

@@ -4,13 +4,11 @@ import json
 import shlex
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from opal_lake.cli import main
 from opal_lake.job.exit_codes import OK
-from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 from opal_spark.streams.source import EXCLUDES, package
 from tests.docs.examples import examples, with_places
@@ -39,7 +37,6 @@ def test_the_page_s_examples_run_in_their_order(
     kafka.create_topic("orders"), kafka.create_topic("shop.users")
     event = {"before": None, "after": {"id": 1}, "op": "c", "ts_ms": 1, "source": {"lsn": 5}}
     kafka.produce("shop.users", [json.dumps(event).encode()])
-    users = Table.create("lake/users", pa.schema([("id", pa.int64()), ("lsn", pa.int64())]), TableLayout(keys=["id"], delta="lsn"))
     names: dict[str, object] = {}
     for example in examples(PAGE, "python", "console", "text"):
         if example.language == "text":
@@ -55,7 +52,7 @@ def test_the_page_s_examples_run_in_their_order(
                     assert main(shlex.split(words)[1:]) == OK, f"{example}: {command}"
                     if file:
                         Path(file).write_text(capsys.readouterr().out, encoding="utf-8")
-    assert users.read().to_pylist() == [{"id": 1, "lsn": 5}]
+    assert Table.open("lake/users").read(columns=["id", "lsn", "op"]).to_pylist() == [{"id": 1, "lsn": 5, "op": "c"}]
 
 
 def test_the_page_names_every_format_and_every_metric() -> None:

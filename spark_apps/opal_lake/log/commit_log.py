@@ -37,6 +37,7 @@ from opal_lake.storage.verified import MOST_SEALED, read_sealed
 _PUT_TRIES = 4
 _LOST_RACES = 1_000
 _PROBES = 8  # commits that are read one after the other before the log is listed
+_FOLLOWED = 64  # commits behind a checkpoint before one that follows the log looks for a newer one
 
 
 @dataclass(slots=True)
@@ -133,6 +134,17 @@ class CommitLog:
             if newest is None or newest.version <= snapshot.version:
                 raise
             return self._extend(newest, None)
+
+    def follow(self, snapshot: Snapshot) -> Snapshot:
+        """As `refresh`, for those who ask again and again: what a newer checkpoint holds is let go, else all commits would gather."""
+        newest = self.refresh(snapshot)
+        if len(newest.commits) < _FOLLOWED:
+            return newest
+        start = read_checkpoint(self.storage, newest.version)
+        known = {commit.version: commit.write_id for commit in newest.commits}
+        if start is None or known.get(start.version) != start.root.write_id:
+            return newest
+        return Snapshot(self.storage, newest.root, start.sections, tuple(one for one in newest.commits if one.version > start.version))
 
     def read_commit(self, version: int) -> Commit:
         path = layout.commit_path(version)

@@ -96,7 +96,8 @@ def plan_expiry(head: Snapshot, digest: LogDigest, claims: Mapping[int, int], jo
     window_us = parse_duration(job.window if job.window is not None else head.spec.word("window"), name="window")
     grace_us = parse_duration(job.grace if job.grace is not None else GRACE, name="grace")
     cutoff_us = now_us - max(window_us, grace_us)
-    unused = {number: stored for number, stored in claims.items() if number not in digest.numbers() | head.root.abandoned}
+    used = digest.numbers() | head.root.abandoned
+    unused = {number: stored for number, stored in claims.items() if number not in used}
     ages = Ages(has_store_time=head.storage.now_us() is not None, bound_us=clock_bound_us(head.spec), now_us=now_us)
     commit_times = CommitTimes(head)
     times = {version: commit_times.corrected(version, entry.timestamp_us) for version, entry in digest.entries.items()}

@@ -126,7 +126,7 @@ class Committer:
     def _turn(self) -> int:
         """One look, and at most one commit; how many files it has."""
         listing = self._folder.look()
-        self._head = self.table.log.refresh(self._head)
+        self._head = self.table.log.follow(self._head)
         positions = self._head.positions
         if self._unsure is not None and all(positions.get(name) == advance.end for name, advance in self._unsure.advances.items()):
             self._count(self._unsure, JobResult(operation="ingest", table=self.table.uri), 0.0)

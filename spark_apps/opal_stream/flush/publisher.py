@@ -84,7 +84,7 @@ class Publisher(Writer):
         return self._folder
 
     def _look(self) -> Snapshot:
-        self._head = self.table.log.head() if self._head is None else self.table.log.refresh(self._head)
+        self._head = self.table.log.head() if self._head is None else self.table.log.follow(self._head)
         self.spec = self._head.spec
         return self._head
 

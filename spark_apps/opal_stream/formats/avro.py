@@ -17,10 +17,11 @@ import fastavro
 import pyarrow as pa
 from fastavro.read import SchemaResolutionError
 
-from opal_stream.formats.debezium_json import ENVELOPE, OPERATIONS, unknown_operation
+from opal_stream.formats.debezium_json import ENVELOPE, OPERATIONS, UNAVAILABLE, unavailable_value, unknown_operation
 from opal_stream.formats.parsed import Parsed
 from opal_stream.formats.registry import HEAD_BYTES, SchemaRegistry, first_unseen, schema_id
 from opal_stream.formats.schemas.avro_types import avro_columns
+from opal_stream.formats.schemas.connect import of_variable_scale
 from opal_stream.formats.schemas.new_columns import Known, is_new, new_of_schemas
 
 Record = dict[str, Any]
@@ -131,6 +132,8 @@ class AvroParser:
         row = record.get("before" if operation == "d" else "after")
         if row is None:
             raise ValueError("the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), everything else `after`")
+        if UNAVAILABLE in row.values():
+            raise unavailable_value(next(name for name, value in row.items() if value == UNAVAILABLE))
         source = record.get("source") or {}
         of_event = {f"@{name}": record.get(name) for name in ENVELOPE}
         return {**row, **of_event, **{f"@source.{name}": source.get(name) for name in self._source}}
@@ -173,4 +176,6 @@ class AvroParser:
             return pa.array(found, pa.int32()).cast(kind)
         if isinstance(first, UUID | time_of_day):
             found = [None if value is None else str(value) for value in found]
+        if isinstance(first, dict) and first.keys() == {"scale", "value"} and not pa.types.is_nested(kind):
+            return of_variable_scale(found, kind)
         return pa.array(found, kind)

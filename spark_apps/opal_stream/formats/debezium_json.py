@@ -10,11 +10,13 @@ import pyarrow.compute as pc
 
 from opal_stream.formats.json_lines import ERRORS, TypedJson, one_array
 from opal_stream.formats.parsed import Parsed, halve_until_good
+from opal_stream.formats.schemas.connect import ConnectSchemas, connect_columns
 from opal_stream.formats.schemas.inferred import inferred_columns
-from opal_stream.formats.schemas.json_types import connect_columns
 from opal_stream.formats.schemas.new_columns import Known, NewColumns, is_new
 
 OPERATIONS = ("c", "u", "r", "d")  # insert, update, read by a snapshot, delete
+_BASE64 = ": decimals in base64 need the schema in the event (schemas.enable=true), else decimal.handling.mode=string"
+UNAVAILABLE = "__debezium_unavailable_value"  # in the place of a large value that did not change
 ENVELOPE = {"op": pa.string(), "ts_ms": pa.int64()}  # what columns may ask for as @op and @ts_ms
 
 
@@ -30,9 +32,11 @@ class DebeziumJsonParser:
     ) -> None:
         self._json = TypedJson(types, time_unit, known)
         self._source = dict(source or {})
+        self._schemas = ConnectSchemas()
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
         parsed = halve_until_good(values, self._parse, ERRORS)
+        parsed.bad = [(position, reason + _BASE64 if "not a valid decimal" in reason else reason) for position, reason in parsed.bad]
         if parsed.new is not None:
             parsed.new = parsed.new.of_types(connect_columns(values[parsed.new.first], self._json.time_unit))
         return parsed
@@ -48,11 +52,15 @@ class DebeziumJsonParser:
         """As `unseen`."""
 
     def _parse(self, values: Sequence[bytes]) -> Parsed:
+        self._json.holding = self._schemas.holding(values)
         events = self._json.read(values, self._enveloped)
         is_delete = check_operations(_leaf(events, "op"))
         if not pc.all(pc.if_else(is_delete, _is_there(events, "before"), _is_there(events, "after"))).as_py():
             raise ValueError("the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), everything else `after`")
         columns = {name: pc.if_else(is_delete, _leaf(events, "before", name), _leaf(events, "after", name)) for name in self._json.types}
+        for name, column in columns.items():
+            if pa.types.is_string(column.type) and pc.any(pc.equal(column, UNAVAILABLE)).as_py():
+                raise unavailable_value(name)
         table = self._json.convert({name: pa.chunked_array([column]) for name, column in columns.items()})
         for name in ENVELOPE:
             table = table.append_column(f"@{name}", _leaf(events, name))
@@ -83,6 +91,10 @@ class DebeziumJsonParser:
 
 def unknown_operation(name: object) -> ValueError:
     return ValueError(f"op={name!r} is no change of a row; those are {', '.join(OPERATIONS)}: let the connector leave others out")
+
+
+def unavailable_value(column: str) -> ValueError:
+    return ValueError(f"the event lacks the value of column {column!r}, which did not change: set REPLICA IDENTITY FULL at its table")
 
 
 def check_operations(operations: pa.Array) -> pa.Array:

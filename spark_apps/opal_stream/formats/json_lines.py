@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from opal_stream.formats.parsed import Parsed, halve_until_good
+from opal_stream.formats.schemas.connect import Holding
 from opal_stream.formats.schemas.inferred import inferred_columns
 from opal_stream.formats.schemas.new_columns import Known, is_new
 
@@ -27,6 +28,7 @@ class TypedJson:
         self.types = dict(types)
         self.time_unit = time_unit
         self.known = known
+        self.holding: Holding = {}  # what is known of how the next values hold columns
         self._other: set[str] = set()  # columns whose values come in the other of the two forms
 
     def schema(self) -> pa.Schema:
@@ -53,12 +55,16 @@ class TypedJson:
 
     def _raw_type(self, name: str) -> pa.DataType:
         kind = self.types[name]
+        if name in self.holding and (raw := self.holding[name].raw_type(kind)) is not None:
+            return raw
         if name in self._other:
             return pa.int64() if pa.types.is_timestamp(kind) else pa.int32()
         return pa.string() if pa.types.is_date(kind) else kind
 
     def _convert(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         kind = self.types[name]
+        if name in self.holding and self.holding[name].raw_type(kind) is not None:
+            return self.holding[name].convert(column, kind)
         if column.type == kind:
             return column
         if pa.types.is_timestamp(kind) and pa.types.is_integer(column.type):

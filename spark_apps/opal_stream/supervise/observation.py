@@ -56,7 +56,7 @@ class Observer:
         partitions = chosen_partitions(topics.values(), self._options.partitions)
         reach = reach_of(self._consumer, self._connection, partitions)
         listing = self._folder.look() if self._folder is not None else None  # before the head, as it says
-        self._head = self._table.log.refresh(self._head)
+        self._head = self._table.log.follow(self._head)
         stands = self._head.positions if listing is None else listing.ends(self._head.positions)
         begins = {} if listing is None else {str(application): begin for application, begin in listing.begins(self._head.positions).items()}
 

@@ -41,6 +41,20 @@ def test_it_finds_what_others_wrote_meanwhile_and_in_a_table_that_was_made_anew_
     assert check_table(table) == []
 
 
+def test_one_that_follows_the_log_holds_few_commits_however_long_it_does() -> None:
+    storage = MemoryStorage()
+    table, reader = create(storage), reopen(storage, "reader")
+    seen = reader.log.head()
+    for at in range(200):
+        table.ingest(*rows([(f"k{at % 7}", at, at)]), metadata="inline")
+        seen = reader.log.follow(seen)
+        assert len(seen.commits) <= 64
+    head = reopen(storage).log.head()
+    assert (seen.root, seen.files, seen.runs, seen.logs, seen.segments) == (head.root, head.files, head.runs, head.logs, head.segments)
+    table.ingest(*rows([("k0", 900, 900)]), metadata="inline")
+    assert reader.log.follow(seen).version == table.snapshot_at().version
+
+
 def test_a_copy_for_another_process_does_not_hold_it() -> None:
     table = create(MemoryStorage())
     table.ingest(*rows([("a", 1, 1)]), metadata="inline")

@@ -1,6 +1,6 @@
 """Small files are put together by the upserts that bring them: readers meet few, and no answer changes, of now or of then."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -8,6 +8,7 @@ from opal_lake.errors import ClockError, InvalidInputError, StorageError
 from opal_lake.inspect.check import check_table
 from opal_lake.rewrite.fold_files import plan_folds
 from opal_lake.storage.memory import MemoryStorage
+from opal_lake.storage.protocol import StoredObject
 from opal_lake.table import Table
 from tests.opal_lake.shop import Row, content, create, latest, rows
 
@@ -70,6 +71,28 @@ def test_large_files_are_left_to_a_compaction(monkeypatch: pytest.MonkeyPatch) -
     table = create(MemoryStorage())
     fill(table, upserts(20))
     assert plan_folds(table.snapshot_at(), 4) == []
+
+
+class ListedStore(MemoryStorage):
+    """Remembers what was listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed: list[str] = []
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
+        self.listed.append(prefix)
+        return super().list(prefix, start_after)
+
+
+def test_a_writer_that_goes_on_lists_no_folder_as_those_grow_with_every_commit() -> None:
+    storage = ListedStore()
+    table = create(storage, fold_files=4)
+    fill(table, upserts(2))
+    storage.listed.clear()
+    fill(table, upserts(40))
+    assert storage.listed == []
+    assert len(table.snapshot_at().files) < 20, "files were put together"
 
 
 class FullStore(MemoryStorage):

@@ -4,6 +4,7 @@ import io
 import json
 import struct
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -104,6 +105,26 @@ def test_change_events_in_avro(registry: Registry) -> None:
     decoded = Decoder(new_spec(), options).decode(batch([*values, None]))
     assert [(found["id"], found["name"], found["_opal_deleted"]) for found in good(decoded)] == [(1, "a", False), (1, "a", True)]
     assert (decoded.skipped, list(bad(decoded))) == (1, ["orders/3@102"])
+
+
+def test_decimals_of_change_events_in_avro_and_a_large_value_that_one_lacks(registry: Registry) -> None:
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 14, "scale": 2}
+    rate = {
+        "type": "record",
+        "name": "VariableScaleDecimal",
+        "fields": [{"name": "scale", "type": "int"}, {"name": "value", "type": "bytes"}],
+    }
+    fields = [("id", "long"), ("price", price), ("rate", ["null", rate]), ("note", "string")]
+    row = {"type": "record", "name": "Row", "fields": [{"name": name, "type": kind} for name, kind in fields]}
+    event = {"type": "record", "name": "Event", "fields": [{"name": "after", "type": row}, {"name": "op", "type": "string"}]}
+    registry.register(9, event)
+    after = {"id": 1, "price": Decimal("-12.34"), "rate": {"scale": 3, "value": b"\xfa\x24"}, "note": "n"}
+    rows = [after, {**after, "id": 2, "rate": None}, {**after, "id": 3, "note": "__debezium_unavailable_value"}]
+    spec = new_spec(id=pa.int64(), at=pa.int64(), op=pa.string(), price=pa.decimal128(14, 2), rate=pa.decimal128(38, 9), note=pa.string())
+    options = FormatOptions(format="debezium-avro", registry=registry.url, columns={"at": "@offset", "op": "@op"})
+    decoded = Decoder(spec, options).decode(batch([avro(9, event, {"after": row, "op": "u"}) for row in rows]))
+    assert [(row["price"], row["rate"]) for row in good(decoded)] == [(Decimal("-12.34"), Decimal("-1.5")), (Decimal("-12.34"), None)]
+    assert "REPLICA IDENTITY FULL" in bad(decoded)["orders/3@102"]
 
 
 def test_where_a_new_schema_begins_is_told_until_it_is_learned(registry: Registry) -> None:

@@ -1,4 +1,4 @@
-"""Columns of JSON, as a JSON Schema of a registry or the schema of Kafka Connect beside a change event says them."""
+"""Columns of JSON, as a JSON Schema of a registry says them."""
 
 import json
 from collections.abc import Mapping
@@ -8,31 +8,6 @@ import pyarrow as pa
 
 _PLAIN = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "string": pa.string()}
 _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
-_CONNECT = {
-    "boolean": pa.bool_(),
-    "int8": pa.int8(),
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "float": pa.float32(),
-    "float32": pa.float32(),
-    "double": pa.float64(),
-    "float64": pa.float64(),
-    "string": pa.string(),
-    "bytes": pa.string(),  # base64 in JSON
-}
-# Numbers since 1970, of the unit beside them
-_CONNECT_TIMES = {
-    "org.apache.kafka.connect.data.Timestamp": "ms",
-    "io.debezium.time.Timestamp": "ms",
-    "io.debezium.time.MicroTimestamp": "us",
-    "io.debezium.time.NanoTimestamp": "ns",
-}
-_CONNECT_NAMED = {
-    "org.apache.kafka.connect.data.Date": pa.date32(),
-    "io.debezium.time.Date": pa.date32(),
-    "io.debezium.time.ZonedTimestamp": pa.timestamp("us", "UTC"),
-}
 
 
 def json_schema_columns(text: str, *, debezium: bool = False) -> dict[str, pa.DataType]:
@@ -44,26 +19,6 @@ def json_schema_columns(text: str, *, debezium: bool = False) -> dict[str, pa.Da
     if debezium:
         row = _resolved(_members(row).get("after", {}), root)
     return {name: _type(member, root) for name, member in _members(row).items()}
-
-
-def connect_columns(value: bytes, time_unit: str) -> dict[str, pa.DataType]:
-    """What a change event says of its row, if it brings its schema with it."""
-    event = json.loads(value)
-    schema = event.get("schema") if isinstance(event, dict) else None
-    fields = schema.get("fields", ()) if isinstance(schema, dict) else ()
-    row = next((field for field in fields if isinstance(field, dict) and field.get("field") == "after"), {})
-    types = {field["field"]: _connect_type(field, time_unit) for field in row.get("fields", ()) if "field" in field}
-    return {name: kind for name, kind in types.items() if kind is not None}
-
-
-def _connect_type(field: Mapping[str, Any], time_unit: str) -> pa.DataType | None:
-    """None where the value says it as well."""
-    name = str(field.get("name"))
-    if name in _CONNECT_NAMED:
-        return _CONNECT_NAMED[name]
-    if _CONNECT_TIMES.get(name) == time_unit:
-        return pa.timestamp("us")
-    return _CONNECT.get(str(field.get("type")))
 
 
 def _type(schema: Any, root: Mapping[str, Any], depth: int = 0) -> pa.DataType:

@@ -1,4 +1,4 @@
-"""Types of JSON Schema, and of the schema that Kafka Connect puts beside a change event."""
+"""Types of JSON Schema."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from opal_stream.formats.schemas.json_types import connect_columns, json_schema_columns
+from opal_stream.formats.schemas.json_types import json_schema_columns
 
 
 @pytest.mark.parametrize(
@@ -34,18 +34,3 @@ def test_columns_of_a_change_event_are_those_of_its_row() -> None:
     row = {"type": "object", "properties": {"id": {"type": "integer"}}}
     event = {"type": "object", "properties": {"after": {"oneOf": [{"type": "null"}, row]}, "op": {"type": "string"}}}
     assert json_schema_columns(json.dumps(event), debezium=True) == {"id": pa.int64()}
-
-
-def test_types_of_kafka_connect_and_times_of_the_stream_s_unit() -> None:
-    fields = [
-        {"field": "n", "type": "int32"},
-        {"field": "day", "type": "int32", "name": "io.debezium.time.Date"},
-        {"field": "at", "type": "int64", "name": "io.debezium.time.MicroTimestamp"},
-        {"field": "zoned", "type": "string", "name": "io.debezium.time.ZonedTimestamp"},
-        {"field": "nested", "type": "struct", "fields": []},
-    ]
-    value = json.dumps({"schema": {"fields": [{"field": "before"}, {"field": "after", "fields": fields}]}, "payload": {}}).encode()
-    same = {"n": pa.int32(), "day": pa.date32(), "zoned": pa.timestamp("us", "UTC")}
-    assert connect_columns(value, "us") == {**same, "at": pa.timestamp("us")}
-    assert connect_columns(value, "ms") == {**same, "at": pa.int64()}
-    assert connect_columns(b'{"after": {}}', "ms") == {}

@@ -1,0 +1,171 @@
+"""The schema of Kafka Connect beside a change event: the types of columns, and how JSON holds the values that it has no form for.
+
+Debezium writes decimals as the bytes of a whole number, in base64, whose scale only the schema has, and times as numbers of several units.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_DECIMAL, _VARIABLE = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"
+_MOST_DIGITS, _MOST_SCHEMAS = 38, 64
+_EXACT = Context(prec=100)
+_HEAD = re.compile(rb'\s*\{\s*"schema"\s*:\s*')
+_CONNECT = {
+    "boolean": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "float32": pa.float32(),
+    "double": pa.float64(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.string(),  # base64 in JSON
+}
+# Numbers since 1970, of the unit beside them
+_CONNECT_TIMES = {
+    "org.apache.kafka.connect.data.Timestamp": "ms",
+    "io.debezium.time.Timestamp": "ms",
+    "io.debezium.time.MicroTimestamp": "us",
+    "io.debezium.time.NanoTimestamp": "ns",
+}
+_CONNECT_NAMED = {
+    "org.apache.kafka.connect.data.Date": pa.date32(),
+    "io.debezium.time.Date": pa.date32(),
+    "io.debezium.time.ZonedTimestamp": pa.timestamp("us", "UTC"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """How JSON holds a column: as a time of a unit, or as a decimal in base64; one without a scale of its own brings it with each value."""
+
+    unit: str | None = None
+    scale: int | None = None
+
+    def raw_type(self, kind: pa.DataType) -> pa.DataType | None:
+        """As which type it is read; None where a column of that kind takes it as it is."""
+        if self.unit is not None:
+            return pa.int64() if pa.types.is_timestamp(kind) else None
+        return pa.string() if self.scale is not None else pa.struct([("scale", pa.int32()), ("value", pa.string())])
+
+    def convert(self, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+        """From what was read to the column's own type; an error where it does not fit."""
+        if self.unit is not None:
+            return column.cast(pa.timestamp(self.unit, kind.tz)).cast(kind)
+        values = column.to_pylist()
+        return pa.chunked_array([of_variable_scale(values, kind) if self.scale is None else _of_scale(values, self.scale).cast(kind)])
+
+
+Holding = Mapping[str, Held]
+
+
+class ConnectSchemas:
+    """Looks at the schemas in front of values. All values of one schema begin with the same bytes."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Holding] = {}
+
+    def holding(self, values: Sequence[bytes]) -> Holding:
+        """By column; a ValueError where values hold one differently: they are parsed apart."""
+        head, found = b"", None
+        for value in values:
+            if head and value.startswith(head):
+                continue
+            head = self._head(value)
+            holding = self._known.get(head, {})
+            if found is not None and holding != found:
+                raise ValueError("the messages have different schemas")
+            found = holding
+        return found or {}
+
+    def _head(self, value: bytes) -> bytes:
+        """Up to the end of the schema; empty where there is none."""
+        known = next((head for head in self._known if value.startswith(head)), None)
+        match = _HEAD.match(value) if known is None else None
+        if known is not None or match is None:
+            return known or b""
+        text = value[match.end() :].decode()
+        schema, length = json.JSONDecoder().raw_decode(text)
+        head = value[: match.end()] + text[:length].encode()
+        if len(self._known) >= _MOST_SCHEMAS:
+            self._known.clear()
+        self._known[head] = _holding(schema)
+        return head
+
+
+def connect_columns(value: bytes, time_unit: str) -> dict[str, pa.DataType]:
+    """What a change event says of its row, if it brings its schema with it."""
+    event = json.loads(value)
+    fields = _fields(event.get("schema") if isinstance(event, dict) else None)
+    types = {field["field"]: _connect_type(field, time_unit) for field in fields}
+    return {name: kind for name, kind in types.items() if kind is not None}
+
+
+def _fields(schema: Any) -> list[Mapping[str, Any]]:
+    """Of the row after the change, which are those of the row before it."""
+    members = schema.get("fields") if isinstance(schema, dict) else None
+    row = next((field for field in members or () if isinstance(field, dict) and field.get("field") == "after"), {})
+    return [field for field in row.get("fields") or () if isinstance(field, dict) and "field" in field]
+
+
+def _holding(schema: Any) -> Holding:
+    found = {str(field["field"]): _held(field) for field in _fields(schema)}
+    return {name: held for name, held in found.items() if held is not None}
+
+
+def _held(field: Mapping[str, Any]) -> Held | None:
+    name = str(field.get("name"))
+    if name == _DECIMAL and field.get("type") == "bytes":
+        return Held(scale=_parameter(field, "scale", 0))
+    if name == _VARIABLE:
+        return Held()
+    return Held(unit=_CONNECT_TIMES[name]) if name in _CONNECT_TIMES else None
+
+
+def _parameter(field: Mapping[str, Any], name: str, default: int) -> int:
+    return int((field.get("parameters") or {}).get(name, default))
+
+
+def _connect_type(field: Mapping[str, Any], time_unit: str) -> pa.DataType | None:
+    """None where the value says it as well."""
+    name = str(field.get("name"))
+    if name == _DECIMAL:
+        precision = min(_parameter(field, "connect.decimal.precision", _MOST_DIGITS), _MOST_DIGITS)
+        return pa.decimal128(precision, _parameter(field, "scale", 0))
+    if name in _CONNECT_NAMED:
+        return _CONNECT_NAMED[name]
+    if _CONNECT_TIMES.get(name) == time_unit:
+        return pa.timestamp("us")
+    return _CONNECT.get(str(field.get("type")))
+
+
+def of_variable_scale(values: Sequence[Mapping[str, Any] | None], kind: pa.DataType) -> pa.Array:
+    """Decimals of which each brings its scale, with its digits as bytes or in base64."""
+    decimals = [None if value is None else Decimal(_whole(value["value"])).scaleb(-value["scale"], _EXACT) for value in values]
+    if pa.types.is_decimal(kind):
+        return pa.array(decimals, kind)
+    return pa.array([None if value is None else format(value, "f") for value in decimals], pa.string()).cast(kind)
+
+
+def _whole(value: str | bytes) -> int:
+    return int.from_bytes(value if isinstance(value, bytes) else base64.b64decode(value, validate=True), "big", signed=True)
+
+
+def _of_scale(values: Sequence[str | None], scale: int) -> pa.Array:
+    try:
+        data = b"".join((0 if value is None else _whole(value)).to_bytes(16, "little", signed=True) for value in values)
+    except OverflowError as error:
+        raise ValueError(f"a decimal has more than {_MOST_DIGITS} digits") from error
+    decimals = pa.Array.from_buffers(pa.decimal128(_MOST_DIGITS, scale), len(values), [None, pa.py_buffer(data)])
+    decimals.validate(full=True)
+    return pc.if_else(pa.array([value is not None for value in values], pa.bool_()), decimals, pa.scalar(None, decimals.type))

@@ -1,0 +1,118 @@
+"""The schema that Kafka Connect puts beside a change event: types of new columns, decimals, and times of several units."""
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from opal_stream.formats.decoder import FormatOptions
+from opal_stream.formats.schemas.connect import connect_columns
+from tests.opal_stream.orders import bad, decode, good, new_spec
+
+OPTIONS = FormatOptions(format="debezium-json", columns={"at": "@source.lsn", "op": "@op"})
+DECIMAL, VARIABLE = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"
+
+
+def decimal(name: str, scale: int) -> dict[str, Any]:
+    return {"field": name, "type": "bytes", "name": DECIMAL, "parameters": {"scale": str(scale)}, "optional": True}
+
+
+def whole(number: int) -> str:
+    return base64.b64encode(number.to_bytes((number.bit_length() + 8) // 8, "big", signed=True)).decode()
+
+
+def event(fields: list[dict[str, Any]], row: Mapping[str, Any], op: str = "c") -> bytes:
+    schema = {"type": "struct", "fields": [{"field": side, "type": "struct", "fields": fields} for side in ("before", "after")]}
+    payload = {"before": row if op == "d" else None, "after": None if op == "d" else row, "op": op, "source": {"lsn": 7}}
+    return json.dumps({"schema": schema, "payload": payload}, separators=(",", ":")).encode()
+
+
+def spec(**columns: pa.DataType) -> Any:
+    return new_spec(id=pa.int64(), at=pa.int64(), op=pa.string(), **columns)
+
+
+@pytest.mark.parametrize("number", [0, 1, -1, 127, 128, -128, -129, 12_345, 10**13 - 1, 1 - 10**13])
+@pytest.mark.parametrize("op", ["c", "d"])
+def test_decimals_in_base64_have_the_scale_of_the_schema(number: int, op: str) -> None:
+    fields = [{"field": "id", "type": "int64"}, decimal("price", 2)]
+    decoded = decode([event(fields, {"id": 1, "price": whole(number)}, op)], OPTIONS, spec(price=pa.decimal128(14, 2)))
+    assert [(row["price"], row["_opal_deleted"]) for row in good(decoded)] == [(Decimal(number).scaleb(-2), op == "d")]
+
+
+@pytest.mark.parametrize(
+    "kind, value", [(pa.decimal128(20, 4), Decimal("12.34")), (pa.float64(), 12.34), (pa.string(), "12.34"), (pa.int64(), None)]
+)
+def test_a_decimal_fits_the_column_or_is_a_bad_message(kind: pa.DataType, value: Any) -> None:
+    fields = [{"field": "id", "type": "int64"}, decimal("price", 2)]
+    values = [event(fields, {"id": 1, "price": None}), event(fields, {"id": 2, "price": whole(1234)})]
+    decoded = decode(values, OPTIONS, spec(price=kind))
+    assert [row["price"] for row in good(decoded)] == ([None, value] if value is not None else [None])
+    assert [*bad(decoded)] == ([] if value is not None else ["orders/3@101"])
+
+
+def test_a_column_whose_scale_changes_between_two_messages_is_read_by_the_schema_of_each() -> None:
+    values = [event([{"field": "id", "type": "int64"}, decimal("price", n)], {"id": n, "price": whole(1234)}) for n in (2, 2, 3, 2, 3)]
+    decoded = decode(values, OPTIONS, spec(price=pa.decimal128(14, 3)))
+    assert [str(row["price"]) for row in good(decoded)] == ["12.340", "12.340", "1.234", "12.340", "1.234"]
+
+
+def test_a_decimal_without_a_scale_of_its_own_brings_it_with_each_value() -> None:
+    fields = [{"field": "id", "type": "int64"}, {"field": "rate", "type": "struct", "name": VARIABLE, "fields": []}]
+    rates = [{"scale": 3, "value": whole(-1500)}, None, {"scale": 0, "value": whole(42)}, {"scale": -2, "value": whole(3)}]
+    values = [event(fields, {"id": number, "rate": rate}) for number, rate in enumerate(rates)]
+    read = good(decode(values, OPTIONS, spec(rate=pa.decimal128(38, 10))))
+    assert [row["rate"] for row in read] == [Decimal("-1.5"), None, Decimal(42), Decimal(300)]
+    assert [row["rate"] for row in good(decode(values, OPTIONS, spec(rate=pa.string())))] == ["-1.500", None, "42", "300"]
+
+
+def test_what_is_no_decimal_or_does_not_fit_is_a_bad_message() -> None:
+    fields = [{"field": "id", "type": "int64"}, decimal("price", 2)]
+    values = [event(fields, {"id": n, "price": price}) for n, price in enumerate([whole(10**40), "1.5", whole(10**7), whole(100)])]
+    decoded = decode(values, OPTIONS, spec(price=pa.decimal128(5, 2)))
+    assert [row["id"] for row in good(decoded)] == [3]
+    assert [*bad(decoded)] == ["orders/3@100", "orders/3@101", "orders/3@102"]
+
+
+def test_a_decimal_in_base64_without_a_schema_is_a_bad_message_that_says_what_to_set() -> None:
+    value = {"after": {"id": 1, "price": whole(1234)}, "op": "c", "source": {"lsn": 7}}
+    decoded = decode([json.dumps(value).encode()], OPTIONS, spec(price=pa.decimal128(14, 2)))
+    assert "decimal.handling.mode=string" in bad(decoded)["orders/3@100"]
+
+
+def test_each_column_of_times_has_the_unit_of_the_schema_whatever_the_unit_of_the_stream() -> None:
+    fields = [
+        {"field": "id", "type": "int64"},
+        {"field": "sold", "type": "int64", "name": "io.debezium.time.MicroTimestamp"},
+        {"field": "sent", "type": "int64", "name": "io.debezium.time.Timestamp"},
+        {"field": "paid", "type": "string", "name": "io.debezium.time.ZonedTimestamp"},
+        {"field": "raw", "type": "int64", "name": "io.debezium.time.MicroTimestamp"},
+    ]
+    moment = datetime(2026, 11, 25, 9, 0, 0, 123_000)
+    us = int(moment.replace(tzinfo=UTC).timestamp() * 1000) * 1000
+    row = {"id": 1, "sold": us, "sent": us // 1000, "paid": "2026-11-25T09:00:00.123Z", "raw": us}
+    columns = {"sold": pa.timestamp("us"), "sent": pa.timestamp("us"), "paid": pa.timestamp("us", "UTC"), "raw": pa.int64()}
+    [read] = good(decode([event(fields, row)], OPTIONS, spec(**columns)))
+    assert (read["sold"], read["sent"], read["paid"], read["raw"]) == (moment, moment, moment.replace(tzinfo=UTC), us)
+
+
+def test_types_of_kafka_connect_and_times_of_the_stream_s_unit() -> None:
+    fields = [
+        {"field": "n", "type": "int32"},
+        {"field": "day", "type": "int32", "name": "io.debezium.time.Date"},
+        {"field": "at", "type": "int64", "name": "io.debezium.time.MicroTimestamp"},
+        {"field": "zoned", "type": "string", "name": "io.debezium.time.ZonedTimestamp"},
+        {"field": "nested", "type": "struct", "fields": []},
+        decimal("price", 2),
+        {**decimal("rate", 3), "parameters": {"scale": "3", "connect.decimal.precision": "9"}},
+    ]
+    value = json.dumps({"schema": {"fields": [{"field": "before"}, {"field": "after", "fields": fields}]}, "payload": {}}).encode()
+    same = {"n": pa.int32(), "day": pa.date32(), "zoned": pa.timestamp("us", "UTC")}
+    same |= {"price": pa.decimal128(38, 2), "rate": pa.decimal128(9, 3)}
+    assert connect_columns(value, "us") == {**same, "at": pa.timestamp("us")}
+    assert connect_columns(value, "ms") == {**same, "at": pa.int64()}
+    assert connect_columns(b'{"after": {}}', "ms") == {}
