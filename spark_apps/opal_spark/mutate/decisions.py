@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import AtomicType, StructType
+from pyspark.sql.types import AtomicType, DataType, StructType
 
 from opal_lake.job.operations.folder import Mutate
 from opal_lake.job.source import BY_SUFFIX
@@ -59,11 +60,19 @@ def _content(mutations: DataFrame) -> Column:
     """A hash of a row and of what it does. Spark's hash passes over nulls, so that each field says first whether it is one."""
     kind = mutations.schema[ROW].dataType
     assert isinstance(kind, StructType)
-    parts = [F.col(DELETED)]
-    for field in kind:
-        value = F.col(ROW).getField(field.name)
-        parts += [value.isNull(), value if isinstance(field.dataType, AtomicType) else F.to_json(F.struct(value))]
-    return F.xxhash64(*parts)
+    values = [(F.col(ROW).getField(field.name), field.dataType) for field in kind]
+    return F.xxhash64(F.col(DELETED), *(part for value, of in values for part in (value.isNull(), _comparable(value, of))))
+
+
+def _equal(row: Column, other: Column, fields: StructType) -> Column:
+    """Whether all fields are, nulls too."""
+    pairs = [(_comparable(row.getField(one.name), one.dataType), _comparable(other.getField(one.name), one.dataType)) for one in fields]
+    return reduce(Column.__and__, (value.eqNullSafe(old) for value, old in pairs))
+
+
+def _comparable(value: Column, kind: DataType) -> Column:
+    """Spark neither compares nor hashes maps, wherever they are in a value."""
+    return value if isinstance(kind, AtomicType) else F.when(value.isNotNull(), F.to_json(F.struct(value), {"ignoreNullFields": "false"}))
 
 
 def touched_rows(master: DataFrame, wins: DataFrame, rules: Rules) -> DataFrame:
@@ -92,7 +101,7 @@ def decided(wins: DataFrame, old: DataFrame | None, rules: Rules) -> DataFrame:
         return wins.withColumns({ACTION: action, OLD_ORDER: F.lit(None).cast("string")})
     found = wins.join(old, ids, "left")
     won_by_old = is_late(F.col(WINNER).getField(UNTIMED), F.col(WINNER).getField(ORDER), rules)
-    same = F.col(WINNER).getField(ROW).eqNullSafe(F.col(OLD)) & (F.col("copies") == 1)
+    same = _equal(F.col(WINNER).getField(ROW), F.col(OLD), rules.record.fields) & (F.col("copies") == 1)
     action = (
         F.when(F.col("copies").isNull() & deleted, F.lit(UNKNOWN))
         .when(F.col("copies").isNull(), F.lit(INSERT))

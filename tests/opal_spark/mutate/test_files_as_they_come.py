@@ -39,6 +39,20 @@ def test_marks_line_ends_orders_of_columns_and_strange_names(spark: SparkSession
     assert (counts["updates"], counts["inserts"], counts["deletes"]) == (3, 1, 1)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "orc"])
+def test_fields_may_be_nested(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    """Maps too, which Spark does not compare."""
+    schema = "id INT, at INT, s STRUCT<a: INT, b: ARRAY<STRING>>, m MAP<STRING, STRUCT<n: DOUBLE>>"
+    old = [(1, 5, (1, ["x"]), {"k": (1.0,)}), (2, 5, (None, None), {"k": (None,)}), (3, 5, None, None), (4, 5, (1, []), {})]
+    new = [(1, 6, (1, ["x"]), {"k": (2.0,)}), (2, 5, (None, None), {"k": (None,)}), (3, 5, None, {}), (4, 5, (1, []), {}), (5, 6, None, {})]
+    for folder, rows in (("master", old), ("incr", new)):
+        spark.createDataFrame(rows, schema).coalesce(1).write.format(kind).save(str(tmp_path / folder))
+    counts = run(spark, tmp_path, ids=["id"], order="at").counts
+    assert (counts["updates"], counts["inserts"], counts["unchanged"], counts["conflicts"]) == (2, 1, 2, 1)
+    rows = read_master(spark, str(tmp_path / "master")).orderBy("id").collect()
+    assert [(row.id, row.at, row.s, {k: tuple(v) for k, v in row.m.items()}) for row in rows] == [*new]
+
+
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
 def test_fields_may_have_any_names(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Also those that a program would take for its own columns."""
