@@ -48,10 +48,11 @@ def _run(results: Any, work: Callable[..., Any], over: Event, args: tuple[Any, .
 
 
 def produce(over: Event, servers: str, topic: str, partitions: int, rate: int, keys: int) -> Stamps:
-    """Updates of each key in turn. A step goes to one partition, and has what became due since the last one, prepared but for its time."""
+    """Updates of all keys in turn, in an order by chance. A step goes to one partition, and has what became due since the last one, prepared but for its time."""
     settings = {"linger.ms": 5, "batch.size": 1 << 20, "queue.buffering.max.messages": 10_000_000, "queue.buffering.max.kbytes": 1 << 21}
     producer = Producer({"bootstrap.servers": servers, "log_level": 0, **settings})
-    beginnings = [json.dumps(order(key)).rpartition(" ")[0].encode() for key in range(keys)]
+    turns = np.random.default_rng(1).permutation(keys).tolist()
+    beginnings = [json.dumps(order(key)).rpartition(" ")[0].encode() for key in turns]
     stamps: Stamps = []
     began, number = time.monotonic(), 0
     for turn in itertools.count():
