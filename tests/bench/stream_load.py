@@ -48,7 +48,7 @@ def _run(results: Any, work: Callable[..., Any], over: Event, args: tuple[Any, .
 
 
 def produce(over: Event, servers: str, topic: str, partitions: int, rate: int, keys: int) -> Stamps:
-    """Updates of all keys in turn, in an order by chance. A step goes to one partition, and has what became due since the last one, prepared but for its time."""
+    """Updates of all keys in turn, in an order by chance, prepared but for their time. A step has what became due, for one partition."""
     settings = {"linger.ms": 5, "batch.size": 1 << 20, "queue.buffering.max.messages": 10_000_000, "queue.buffering.max.kbytes": 1 << 21}
     producer = Producer({"bootstrap.servers": servers, "log_level": 0, **settings})
     turns = np.random.default_rng(1).permutation(keys).tolist()
