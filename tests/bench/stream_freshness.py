@@ -138,6 +138,7 @@ def _mark(reader: Reader, pids: dict[str, list[int]]) -> Mark:
 
 def _print_rows(reader: Reader, stamps: Stamps, begin: Mark, end: Mark) -> None:
     ages = reader.ages(stamps, begin.at, end.at)
+    assert len(ages), "no row became visible"
     p50, p95, p99 = np.percentile(ages, [50, 95, 99])
     print(f"  {len(ages):,} rows; freshness p50 {p50:.2f} s, p95 {p95:.2f} s, p99 {p99:.2f} s, at most {ages.max():.2f} s")
 

@@ -72,8 +72,11 @@ def produce(over: Event, servers: str, topic: str, partitions: int, rate: int, k
 
 
 def maintain(over: Event, uri: str, every_s: float) -> list[float]:
-    """The table's maintenance, without Spark, at this interval; of each that found something due how long it took."""
-    took_s, due_s = list[float](), time.monotonic() + every_s
+    """The table's maintenance, without Spark, at this interval; of each that found something due how long it took.
+
+    The first comes after half of it, so that a run of whole intervals ends in the midst of one.
+    """
+    took_s, due_s = list[float](), time.monotonic() + every_s / 2
     while not over.wait(max(0.0, due_s - time.monotonic())):
         began_s, due_s = time.monotonic(), max(time.monotonic(), due_s + every_s)
         result = Table.open(uri).maintain()
