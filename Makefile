@@ -170,7 +170,7 @@ bench-waiting: venv  ## memory and CPU of a triggerer in which 1,000 sensors wai
 bench-rule: venv  ## the rule on one core, against a partition of 10 million keys
 	@PYTHONPATH=. "$(PY)" tests/bench/rule_bench.py
 
-bench-stream: venv  ## rows/s of a stream from Kafka, and freshness at 1,000 and 10,000 rows/s; BENCH_ARGS="--rows 300000 --seconds 20 --processes 2"
+bench-stream: venv  ## rows/s of a stream from Kafka, and freshness at 1,000 and 10,000 rows/s; BENCH_ARGS="--rates 50000 --seconds 600 --maintain 60s"
 	@$(ENVIRONMENT) "$(PY)" -m tests.bench.stream_bench $(BENCH_ARGS)
 
 bench-plan: venv  ## work of processes where partitions are spread by predicted load, by messages, and by count, over a week; BENCH_ARGS="--seeds 10 --recorded TABLE"

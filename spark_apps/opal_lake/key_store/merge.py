@@ -14,11 +14,15 @@ from opal_lake.key_store.cache.protocol import GREATEST_WORD
 
 TIER_FROM = 4096  # entries over all hashes: fewer are all the lowest tier
 NARROWEST = 1 / (1 << 16)  # of all hashes, the range of a slot: what covers less holds few keys with many versions
+HURRIED_ENTRIES = 1 << 20  # about as many a core merges and writes in half a second
 _ALMOST = 0.05  # of a layer: the least and greatest hashes of a range leave a bit at its ends
 
 
-def plan_merge(runs: Iterable[RunFile], fan_in: int) -> tuple[RunFile, ...]:
-    """The runs that the next job should take into its own; mostly none."""
+def plan_merge(runs: Iterable[RunFile], fan_in: int, hurried: bool = False) -> tuple[RunFile, ...]:
+    """The runs that the next job should take into its own; mostly none.
+
+    A hurried job leaves merges of more than `HURRIED_ENTRIES` to others, until they have twice as many layers.
+    """
     tiers: dict[int, list[RunFile]] = defaultdict(list)
     for run in runs:
         tiers[tier_of(run, fan_in)].append(run)
@@ -28,7 +32,8 @@ def plan_merge(runs: Iterable[RunFile], fan_in: int) -> tuple[RunFile, ...]:
     for tier in sorted(tiers):
         below += tiers[tier]
         layers = sum(map(share_of, tiers[tier])) + carried
-        if layers + _ALMOST < fan_in - 1:
+        is_left = hurried and sum(run.entries for run in below) > HURRIED_ENTRIES
+        if layers + _ALMOST < (2 if is_left else 1) * (fan_in - 1):
             carried = 0
             continue
         chosen, carried = list(below), 1

@@ -1,4 +1,4 @@
-"""All runs of the key store as one layer: each task merges a range of the hash, and leaves out what no readable moment needs."""
+"""Runs of the key store as one layer: each task merges a range of the hash, and leaves out what no readable moment needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from opal_lake import layout
 from opal_lake.data.segment import RunFile
 from opal_lake.key_store.entries import concat_entries, down_to, greatest_of_equal, no_entries, sorted_entries
-from opal_lake.key_store.merge import hash_range
+from opal_lake.key_store.merge import hash_range, plan_merge
 from opal_lake.log.commit import Actions
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.rule.slot import SlotWriter, write_run
@@ -24,9 +24,19 @@ class RunTask:
     floor: int | None
 
 
-def plan_run_slots(snapshot: Snapshot) -> int:
+def plan_runs(snapshot: Snapshot) -> tuple[RunFile, ...]:
+    """Those of full tiers; all, if that writes at most twice as many entries."""
+    due, runs = plan_merge(snapshot.runs.values(), snapshot.spec.integer("key_store_fan_in")), tuple(snapshot.runs.values())
+    return runs if _entries(runs) <= 2 * _entries(due) else due
+
+
+def _entries(runs: Sequence[RunFile]) -> int:
+    return sum(run.entries for run in runs)
+
+
+def plan_run_slots(runs: Sequence[RunFile]) -> int:
     """How many equal ranges of the hash: a power of two."""
-    entries = sum(run.entries for run in snapshot.runs.values())
+    entries = _entries(runs)
     return 1 << max(0, (entries // SLOT_ENTRIES).bit_length())
 
 
@@ -39,6 +49,6 @@ def merge_slot(task: RunTask, slot: int, attempt: str) -> list[RunFile]:
     return [write_run(task.writer, entries, layout.job_file_name(task.writer.number, slot, attempt))] if len(entries) else []
 
 
-def run_actions(head: Snapshot, base: Snapshot, made: Sequence[RunFile]) -> Actions:
-    """Ours hold what those of the base held. An upsert may have merged some of them meanwhile: they are the same rows."""
-    return Actions(add_runs=tuple(made), remove_runs=tuple(path for path in base.runs if path in head.runs))
+def run_actions(head: Snapshot, merged: Sequence[RunFile], made: Sequence[RunFile]) -> Actions:
+    """Ours hold what those held. An upsert may have merged some of them meanwhile: they are the same rows."""
+    return Actions(add_runs=tuple(made), remove_runs=tuple(run.path for run in merged if run.path in head.runs))

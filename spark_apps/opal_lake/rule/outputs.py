@@ -19,10 +19,10 @@ from opal_lake.rule.slot import LogOutput, SegmentGroups, SlotOutput, SlotWriter
 REDO_ROWS = 1 << 20
 
 
-def slot_writer(snapshot: Snapshot, number: int, cache: RunCache) -> SlotWriter:
-    """What the tasks of a job need to know of the table."""
+def slot_writer(snapshot: Snapshot, number: int, cache: RunCache, *, hurried: bool = False) -> SlotWriter:
+    """What the tasks of a job need to know of the table. A hurried one leaves large merges of runs to others, for a while."""
     runs = tuple(snapshot.runs.values())
-    merged = plan_merge(runs, snapshot.spec.integer("key_store_fan_in"))
+    merged = plan_merge(runs, snapshot.spec.integer("key_store_fan_in"), hurried)
     groups = segment_groups(snapshot)
     return SlotWriter(number=number, storage=snapshot.storage, cache=cache, runs=runs, groups=groups, merged=merged)
 

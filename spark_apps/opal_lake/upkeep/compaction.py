@@ -16,7 +16,6 @@ from opal_lake.errors import ConflictError, InvalidInputError
 from opal_lake.events.bitmap import Bitmaps, add_bitmaps
 from opal_lake.job.job import JobResult
 from opal_lake.job.operations.upkeep import Compact
-from opal_lake.key_store.merge import plan_merge
 from opal_lake.log.checkpoint import write_checkpoint
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Actions, Commit
@@ -25,7 +24,7 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import store_now_us
 from opal_lake.read.read import delta_bounds
 from opal_lake.rewrite.merge_logs import LogTask, log_actions, merge_logs, plan_log_bins
-from opal_lake.rewrite.merge_runs import RunTask, merge_slot, plan_run_slots, run_actions
+from opal_lake.rewrite.merge_runs import RunTask, merge_slot, plan_run_slots, plan_runs, run_actions
 from opal_lake.rewrite.rewrite_job import RewriteDone, RewriteRun, commit_rewrite
 from opal_lake.rewrite.rewrite_plan import Bin, droppable_rows, plan_archive, plan_major, plan_minor
 from opal_lake.rewrite.rewrite_task import BinWork, RewriteTask, rewrite_bin
@@ -202,16 +201,17 @@ class Compaction:
         self._commit(base, number, lambda head: log_actions(head, done), counts)
 
     def _runs(self, *, is_raised: bool) -> None:
-        """All of them, where the floor lets some entries go; else when there are many."""
+        """All of them, where the floor lets some entries go; else when there are many, and large ones only with others like them."""
         base = self._newest()
-        if not (is_raised and base.runs) and not plan_merge(base.runs.values(), base.spec.integer("key_store_fan_in")):
+        merged = tuple(base.runs.values()) if is_raised else plan_runs(base)
+        if not merged:
             return
         number = self._claimed(base)
-        writer = replace(slot_writer(base, number, self.table.cache), merged=())
-        task = RunTask(writer=writer, slots=plan_run_slots(base), ties=len(base.spec.tie_break), floor=base.root.floor)
+        writer = replace(slot_writer(base, number, self.table.cache), runs=merged, merged=())
+        task = RunTask(writer=writer, slots=plan_run_slots(merged), ties=len(base.spec.tie_break), floor=base.root.floor)
         runs = [run for made in self.table.executor.run(partial(merge_slot, task), range(task.slots)) for run in made]
-        counts = {"runs_read": len(base.runs), "runs_written": len(runs)}
-        self._commit(base, number, lambda head: run_actions(head, base, runs), counts)
+        counts = {"runs_read": len(merged), "runs_written": len(runs)}
+        self._commit(base, number, lambda head: run_actions(head, merged, runs), counts)
 
     def _claimed(self, base: Snapshot) -> int:
         return claim_number(self.table.storage, base.root, "compact", self.table.log.clock)

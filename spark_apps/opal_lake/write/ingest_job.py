@@ -40,7 +40,10 @@ SourceRows = Callable[[TableSpec, int], Rows]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOptions:
-    """How to ingest. `expected_rows` is what a list says that the source holds; `notes` come first in the result."""
+    """How to ingest. `expected_rows` is what a list says that the source holds; `notes` come first in the result.
+
+    `hurried` is who has to make the next commit soon: an inline ingest then leaves large merges of the key store to a compaction.
+    """
 
     metadata: str = "batch"
     token: str | None = None
@@ -53,6 +56,7 @@ class IngestOptions:
     partition_key: str | None = None
     business_snapshot: str | None = None
     expected_rows: int | None = None
+    hurried: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -72,6 +76,7 @@ class IngestRun:
     reject_threshold: RejectThreshold | None = None
     refuse_empty: bool = False
     expected_rows: int | None = None
+    hurried: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -118,6 +123,7 @@ def start_ingest(table: OpenTable, options: IngestOptions, new_columns: NewColum
         quarantine=quarantine,
         refuse_empty=options.refuse_empty,
         expected_rows=options.expected_rows,
+        hurried=options.hurried,
         notes=options.notes,
     )
 
@@ -130,7 +136,7 @@ def write_segments(table: OpenTable, rows: Rows, run: IngestRun) -> list[IngestO
 
 def write_inline(table: OpenTable, rows: Rows, run: IngestRun) -> tuple[list[IngestOutput], JobOutputs]:
     """A task for each range of the key hash."""
-    writer = slot_writer(run.base, run.number, table.cache)
+    writer = slot_writer(run.base, run.number, table.cache, hurried=run.hurried)
     slots = table.executor.slots(writer.merged_entries, rows)
     task = partial(write_slot, spec=run.base.spec, writer=writer, slots=slots, quarantine=run.quarantine)
     written = table.executor.by_key_hash(rows, run.base, slots, task)

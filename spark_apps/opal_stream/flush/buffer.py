@@ -32,6 +32,7 @@ class Buffer:
     bytes: int = 0
     bad: int = 0
     first_at_s: float | None = None
+    waited_from_s: float | None = None  # when the last flush began, if the first messages came while it ran
 
     def add(self, batch: MessageBatch, decoded: Decoded, now_s: float) -> None:
         """A batch and its rows."""
@@ -62,8 +63,12 @@ class Buffer:
                 rows = rows.append_column(column.name, pa.nulls(rows.num_rows, arrow_type(column.type)))
         return rows
 
-    def is_due(self, now_s: float) -> bool:
-        return self.first_at_s is not None and (self.wait_s(now_s) <= 0 or self.is_full)
+    def is_due(self, now_s: float, *, has_more: bool = False) -> bool:
+        """By time, or because it is full. What came while the last flush ran is taken first, if that takes no longer than the interval."""
+        if self.first_at_s is None:
+            return False
+        is_late = self.wait_s(now_s) <= 0 and not (has_more and now_s - self.first_at_s < self.limits.interval_s)
+        return self.is_full or is_late
 
     @property
     def is_full(self) -> bool:
@@ -71,12 +76,13 @@ class Buffer:
 
     def wait_s(self, now_s: float) -> float:
         """Until a flush is due by time."""
-        return self.limits.interval_s if self.first_at_s is None else self.limits.interval_s - (now_s - self.first_at_s)
+        from_s = self.first_at_s if self.waited_from_s is None else self.waited_from_s
+        return self.limits.interval_s if from_s is None else self.limits.interval_s - (now_s - from_s)
 
     def clear(self) -> None:
         self.parts, self.taken = [], {}
         self.rows = self.bytes = self.bad = 0
-        self.first_at_s = None
+        self.first_at_s = self.waited_from_s = None
 
     def _take(self, partition: Partition, batch: MessageBatch, positions: "range | list[int]") -> None:
         first, last = batch.offsets[positions[0]], batch.offsets[positions[-1]]

@@ -170,7 +170,7 @@ class Committer:
 
     def _commit(self, gathered: Gathered) -> None:
         began_s, files = time.monotonic(), gathered.files
-        options = IngestOptions(positions=gathered.advances, metadata="inline", on_bad_rows="quarantine")
+        options = IngestOptions(positions=gathered.advances, metadata="inline", hurried=True, on_bad_rows="quarantine")
         self._one_by_one = max(0, self._one_by_one - 1)
         try:
             result = ingest(self.table, lambda spec, _: gathered.rows_for(spec), options)

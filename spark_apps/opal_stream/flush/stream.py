@@ -36,6 +36,7 @@ class Stream:
         self._targets: dict[Partition, int] = {}
         self._suspects: set[Partition] = set()
         self._looked_s = time.monotonic()
+        self._flush_began_s: float | None = None  # of a flush since which nothing was fetched
         self._stopping = False
 
     def stop(self) -> None:
@@ -67,9 +68,9 @@ class Stream:
     def _turn(self) -> None:
         now_s = time.monotonic()
         is_held_back = self._is_held_back(now_s)
-        fetched = self._source.fetch(_POLL_S if is_held_back else max(0.0, min(_POLL_S, self._buffer.wait_s(now_s))))
+        fetched = self._fetch(_POLL_S if is_held_back else max(0.0, min(_POLL_S, self._buffer.wait_s(now_s))))
         self._take(fetched)
-        if self._buffer.is_due(time.monotonic()) and not is_held_back:
+        if self._buffer.is_due(time.monotonic(), has_more=fetched.is_full) and not is_held_back:
             self._flush()
         elif now_s - self._looked_s > _LOOK_S:
             self._look_around()
@@ -82,6 +83,16 @@ class Stream:
         else:
             self._source.resume()
         return is_held_back
+
+    def _fetch(self, timeout_s: float) -> Fetched:
+        """What is there at once after a flush came while it ran, and has waited since."""
+        if self._flush_began_s is None:
+            return self._source.fetch(timeout_s)
+        fetched = self._source.fetch(0.0)
+        if len(fetched.batch):
+            self._buffer.waited_from_s = self._flush_began_s
+        self._flush_began_s = None
+        return fetched
 
     def _take(self, fetched: Fetched) -> None:
         for batch, decoded in self._intake.take(fetched.batch):
@@ -127,6 +138,7 @@ class Stream:
             event=self._writer.event,
         )
         self._buffer.clear()
+        self._flush_began_s = began_s
         self._tracker.flushed(events)
         self._intake.follow(self._writer.spec)
         self._show_ends()

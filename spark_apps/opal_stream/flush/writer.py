@@ -120,6 +120,7 @@ class Writer:
         options = replace(
             options,
             metadata="inline",
+            hurried=True,
             on_bad_rows="quarantine" if everything or batch.bad else "fail",
             reject_threshold=batch.bad if batch.bad and not everything else None,
         )

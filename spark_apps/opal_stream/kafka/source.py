@@ -26,9 +26,13 @@ _SUSPECT = (
 
 @dataclass(slots=True, kw_only=True)
 class Fetched:
-    """Messages, the ends that were reached, and partitions of which Kafka said something that has to be looked into."""
+    """Messages, the ends that were reached, and partitions of which Kafka said something that has to be looked into.
+
+    Full is what holds as many as were asked for: there may be more.
+    """
 
     batch: MessageBatch = field(default_factory=MessageBatch)
+    is_full: bool = False
     ended: dict[Partition, int] = field(default_factory=dict)
     suspect: set[Partition] = field(default_factory=set)
 
@@ -98,11 +102,12 @@ class Source:
 
     def fetch(self, timeout_s: float) -> Fetched:
         """What is there, waiting at most so long for more."""
+        most = max(1, min(MOST_AT_ONCE, self._fetch_bytes // self._message_bytes))
         try:
-            messages = self.consumer.consume(max(1, min(MOST_AT_ONCE, self._fetch_bytes // self._message_bytes)), timeout_s)
+            messages = self.consumer.consume(most, timeout_s)
         except KafkaException as error:
             raise self._connection.failure(error) from error
-        fetched = Fetched()
+        fetched = Fetched(is_full=len(messages) == most)
         if any(message.error() is not None for message in messages):
             for message in messages:
                 self._note(fetched, message)

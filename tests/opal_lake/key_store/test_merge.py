@@ -7,7 +7,7 @@ import pytest
 
 from opal_lake.data.segment import RunFile
 from opal_lake.key_store.cache.protocol import GREATEST_WORD
-from opal_lake.key_store.merge import NARROWEST, TIER_FROM, hash_range, plan_merge, share_of, tier_of
+from opal_lake.key_store.merge import HURRIED_ENTRIES, NARROWEST, TIER_FROM, hash_range, plan_merge, share_of, tier_of
 
 FAN_IN = 8
 
@@ -51,6 +51,17 @@ def test_a_run_of_few_keys_counts_as_a_layer_like_others() -> None:
     assert share_of(hot[0]) == 1.0
     assert plan_merge(hot, FAN_IN) == tuple(hot)
     assert share_of(run_of("slot", TIER_FROM, 0, int(2 * NARROWEST * GREATEST_WORD))) == pytest.approx(2 * NARROWEST)
+
+
+def test_a_hurried_job_leaves_a_large_merge_to_others_until_there_are_twice_as_many_layers() -> None:
+    small = [run_of(f"s{number}", 50_000) for number in range(FAN_IN - 1)]
+    large = [run_of(f"l{number}", HURRIED_ENTRIES // 4) for number in range(2 * (FAN_IN - 1))]
+    assert plan_merge(small, FAN_IN, hurried=True) == plan_merge(small, FAN_IN) == tuple(small)
+    for count in (FAN_IN - 1, 2 * (FAN_IN - 1) - 1):
+        assert plan_merge(large[:count], FAN_IN) == tuple(large[:count])
+        assert plan_merge(large[:count], FAN_IN, hurried=True) == ()
+        assert plan_merge(small + large[: count - 1], FAN_IN, hurried=True) == tuple(small)
+    assert plan_merge(large, FAN_IN, hurried=True) == tuple(large)
 
 
 def test_ranges_cover_all_hashes_once() -> None:

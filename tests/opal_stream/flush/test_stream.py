@@ -1,5 +1,6 @@
 """A stream against a real broker: each message once, whatever stops, dies or changes in between."""
 
+import itertools
 import json
 import threading
 import time
@@ -11,6 +12,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from opal_lake.errors import CommitUnknownError, OpalError, StorageError
+from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
 from opal_stream.errors import BadMessageError, GapError, TakenOverError, TopicChangedError, UnknownTopicError
@@ -21,6 +23,8 @@ from opal_stream.kafka.offsets import Policies
 from tests.fixtures_kafka import Kafka, Registry
 from tests.opal_stream.orders import ends, ids, new_stream, new_table, new_topic, order, read
 from tests.opal_stream.shaky import Shaky
+
+SLOW_S = 0.8
 
 
 @pytest.fixture
@@ -73,6 +77,26 @@ def test_rows_and_bytes_make_a_flush_due_before_its_time(kafka: Kafka, table: Ta
     kafka.produce(topic, [order(n, name="x" * 1000) for n in range(3_000)])
     totals = read(table, kafka, topic, limits=FlushLimits(interval_s=60, bytes=500_000))
     assert (totals.flushes >= 2, ends(table), len(ids(table))) == (True, [28_000], 25_000)
+
+
+def test_a_slow_commit_does_not_put_off_the_next_one(kafka: Kafka, table: Table) -> None:
+    class Slow(ForwardingStore):
+        inner = table.storage
+
+        def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+            time.sleep(SLOW_S if "/log/" in path else 0)
+            return self.inner.put_if_absent(path, data)
+
+    topic = new_topic(kafka)
+    stream = new_stream(table_on(Slow()), kafka, topic, limits=FlushLimits(interval_s=1.0), until_empty=False)
+    thread, failures = started(stream)
+    while stream.totals.flushes < 6 and not failures:
+        kafka.produce(topic, [order(1, round(1000 * time.time()))])
+    stream.stop()
+    thread.join(60)
+    moments = [commit.timestamp_us for commit in table.history(5)]
+    gaps = sorted(late - early for late, early in itertools.pairwise(moments))
+    assert (failures, gaps[len(gaps) // 2] < (1.0 + SLOW_S / 2) * 1e6) == ([], True)  # a wait of the whole interval adds all of it
 
 
 def test_a_bad_message_stops_the_stream_behind_what_came_before_it(kafka: Kafka, table: Table) -> None:

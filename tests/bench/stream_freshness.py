@@ -1,0 +1,184 @@
+"""How fresh a table is beside its maintenance, what that leaves behind, and what a read of it costs: the second half of `stream_bench`.
+
+The stream has committed a message of each partition before the measurement begins. Every row counts that was produced while it lasts, also
+if it is visible only later: the reader goes on until all are.
+"""
+
+import contextlib
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from opal_lake import layout
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.table import Table
+from tests.bench.stream_load import Beside, Stamps, cpu_seconds, cpu_text, maintain, produce, produced_at
+from tests.fixtures_kafka import Kafka
+from tests.opal_stream.orders import new_table, order
+
+POLL_S, LAST_S, ROUNDS = 0.01, 120.0, 7
+KEPT = 0.98  # of the rate: a producer below it could not keep it
+
+Start = Callable[[Table, Kafka, str], "list[subprocess.Popen[bytes]]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What comes, for how long, and how often the table is maintained meanwhile; 0: never."""
+
+    rate: int
+    seconds: int
+    warm_s: float
+    partitions: int
+    keys: int
+    maintain_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Reader:
+    """Polls the head, and notes when it first saw which position of each partition."""
+
+    table: Table
+    partitions: int
+    head: Snapshot
+    seen: list[tuple[float, list[int]]] = field(default_factory=list)
+
+    def poll(self, seconds: float, is_over: Callable[[list[int]], bool] = lambda _: False) -> bool:
+        """Until something is so, or the time is over."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.head = self.table.log.refresh(self.head)
+            named = {int(name.rpartition("/")[2]): position for name, position in self.head.positions.items()}
+            positions = [named.get(number, 0) for number in range(self.partitions)]
+            if not self.seen or positions != self.seen[-1][1]:
+                self.seen.append((time.time(), positions))
+            if is_over(positions):
+                return True
+            time.sleep(POLL_S)
+        return False
+
+    def ages(self, stamps: Stamps, began: float, ended: float) -> np.ndarray:
+        """Of the rows that were produced between two moments and are visible by now."""
+        found = []
+        for number in range(self.partitions):
+            produced = produced_at(stamps, number)
+            counts = np.diff([1, *(max(1, positions[number]) for _, positions in self.seen)])  # offset 0 is what the stream began with
+            seen = np.repeat([moment for moment, _ in self.seen], counts)
+            produced = produced[: len(seen)]
+            found.append((seen - produced)[(produced >= began) & (produced < ended)])
+        return np.concatenate(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What there is at a moment."""
+
+    at: float
+    cpu: dict[str, float]
+    head: Snapshot
+    files: int
+    data_files: int
+
+
+def freshness(broker: Kafka, folder: Path, load: Load, start: Start) -> None:
+    folder.mkdir()
+    topic, table = broker.create_topic(folder.name, load.partitions), new_table(folder)
+    for number in range(load.partitions):
+        broker.produce(topic, [order(number)], partition=number)
+    reader = Reader(table=table, partitions=load.partitions, head=table.log.head())
+    with _ended(start(table, broker, topic)) as streams:
+        assert reader.poll(LAST_S, lambda positions: min(positions) == 1), "the stream did not begin"
+        producer = Beside(produce, broker.servers, topic, load.partitions, load.rate, load.keys)
+        upkeep = Beside(maintain, table.uri, load.maintain_s) if load.maintain_s else None
+        assert broker.process is not None
+        pids = {"stream": [process.pid for process in streams], "broker": [broker.process.pid], "producer": [producer.pid]}
+        pids |= {"maintenance": [upkeep.pid]} if upkeep else {}
+        assert reader.poll(LAST_S, lambda positions: min(positions) > 1), "the producer did not begin"
+        reader.poll(load.warm_s)
+        begin = _mark(reader, pids)
+        reader.poll(load.seconds)
+        end, stood = _mark(reader, pids), reader.seen[-1][1]
+        stamps: Stamps = producer.end()
+        ends = [1 + len(produced_at(stamps, number)) for number in range(load.partitions)]
+        is_all = reader.poll(LAST_S, lambda positions: positions == ends)
+        took_s: list[float] = upkeep.end() if upkeep else []
+    _print_rows(reader, stamps, begin, end)
+    _print_producer(stamps, load, begin, end)
+    _print_lag(sum(ends) - sum(stood), reader.seen[-1][0] - end.at if is_all else None, load.rate)
+    _print_files(begin, end)
+    each = f"each {min(took_s):.1f} to {max(took_s):.1f} s" if took_s else "none was due"
+    print(f"  maintenance every {load.maintain_s:g} s: {len(took_s)} times, {each}" if upkeep else "  without maintenance")
+    print(f"  {cpu_text(begin.cpu, end.cpu, end.at - begin.at)}", flush=True)
+    _compare_reads(table, folder)
+
+
+@contextlib.contextmanager
+def _ended(processes: "list[subprocess.Popen[bytes]]") -> "Iterator[list[subprocess.Popen[bytes]]]":
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.communicate()
+
+
+def _mark(reader: Reader, pids: dict[str, list[int]]) -> Mark:
+    names = [os.path.relpath(Path(place) / name, reader.table.uri) for place, _, names in os.walk(reader.table.uri) for name in names]
+    data_files = sum(name.startswith(layout.DATA) for name in names)
+    return Mark(at=time.time(), cpu=cpu_seconds(pids), head=reader.head, files=len(names), data_files=data_files)
+
+
+def _print_rows(reader: Reader, stamps: Stamps, begin: Mark, end: Mark) -> None:
+    ages = reader.ages(stamps, begin.at, end.at)
+    assert len(ages), "no row became visible"
+    p50, p95, p99 = np.percentile(ages, [50, 95, 99])
+    print(f"  {len(ages):,} rows; freshness p50 {p50:.2f} s, p95 {p95:.2f} s, p99 {p99:.2f} s, at most {ages.max():.2f} s")
+
+
+def _print_producer(stamps: Stamps, load: Load, begin: Mark, end: Mark) -> None:
+    rate = sum(count for moment, _, count in stamps if begin.at <= moment < end.at) / (end.at - begin.at)
+    pause_s = max(np.diff([moment for moment, _, _ in stamps if begin.at <= moment < end.at]))
+    kept = "" if rate >= KEPT * load.rate else f"; THE PRODUCER DID NOT KEEP THE RATE of {load.rate:,}"
+    print(f"  produced {rate:,.0f} rows/s, at most {pause_s:.2f} s between two steps{kept}")
+
+
+def _print_lag(rows: int, after_s: float | None, rate: int) -> None:
+    """A row is late that waits for more than a few flushes."""
+    fell = "; THE STREAM FELL BEHIND" if after_s is None or rows > 5 * rate else ""
+    print(f"  at the end {rows:,} rows were not visible yet, all {'never' if after_s is None else f'{after_s:.1f} s later'}{fell}")
+
+
+def _print_files(begin: Mark, end: Mark) -> None:
+    hours = (end.at - begin.at) / 3600
+    written = f"{(end.data_files - begin.data_files) / hours:,.0f} data files, {(end.files - begin.files) / hours:,.0f} files in all"
+    print(f"  an hour: {(end.head.version - begin.head.version) / hours:,.0f} commits, {written}, written and kept for older versions")
+    print(f"  at the end {end.data_files:,} data files on disk, {len(end.head.files):,} of them live")
+
+
+def _compare_reads(table: Table, folder: Path) -> None:
+    """The table beside a copy that is compacted, in turns; both then have the same rows and the same history."""
+    copy = Path(shutil.copytree(table.uri, folder / "compacted", copy_function=os.link))
+    compacted = Table.open(str(copy))
+    began_s = time.monotonic()
+    compacted.compact()
+    compact_s = time.monotonic() - began_s
+    times: dict[str, list[float]] = {table.uri: [], compacted.uri: []}
+    rows = set()
+    for _ in range(ROUNDS):
+        for uri, taken in times.items():
+            began_s = time.monotonic()
+            rows.add(Table.open(uri).read().num_rows)
+            taken.append(time.monotonic() - began_s)
+    assert len(rows) == 1
+    now_s, then_s = (statistics.median(taken[1:]) for taken in times.values())  # the first warms up
+    head = compacted.snapshot_at()
+    print(f"  a read of the {rows.pop():,} visible of {head.root.rows:,} rows: {now_s:.2f} s; {then_s:.2f} s", end=" ")
+    print(f"when compacted to {len(head.files)} files, in {compact_s:.1f} s: {now_s / then_s:.2f}x", flush=True)

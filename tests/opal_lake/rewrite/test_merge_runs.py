@@ -1,0 +1,48 @@
+"""Which runs of the key store a compaction merges, and that it takes up what hurried jobs left."""
+
+import pytest
+
+from opal_lake.inspect.check import check_table
+from opal_lake.key_store import merge
+from opal_lake.rewrite.merge_runs import plan_runs
+from opal_lake.storage.memory import MemoryStorage
+from opal_lake.table import Table
+from opal_lake.upkeep.compaction import CompactOptions, compact
+from opal_lake.write.ingest_job import IngestOptions, ingest
+from tests.opal_lake.shop import content, create, latest, rows
+
+
+def filled(batches: list[int], *, hurried: bool) -> Table:
+    """An upsert for each number of keys. Small runs are of one tier."""
+    table = create(MemoryStorage("memory://runs"), key_store_fan_in=4, fold_files=0)
+    for moment, keys in enumerate(batches):
+        data, _ = rows([(f"k{number}", moment, moment) for number in range(keys)])
+        ingest(table, lambda *_, data=data: data, IngestOptions(metadata="inline", hurried=hurried))
+    return table
+
+
+def test_a_compaction_merges_what_hurried_ingests_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "HURRIED_ENTRIES", 10)
+    batches = [5] * 5
+    assert len(filled(batches, hurried=False).snapshot_at().runs) < 4
+    table = filled(batches, hurried=True)
+    assert len(table.snapshot_at().runs) == 5
+    result = compact(table, CompactOptions())
+    assert (result.counts["runs_read"], result.counts["runs_written"], len(table.snapshot_at().runs)) == (5, 1, 1)
+    assert content(table) == latest([[(f"k{number}", moment, moment) for number in range(5)] for moment in range(5)])
+    assert check_table(table) == []
+
+
+def test_without_a_compaction_hurried_ingests_merge_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "HURRIED_ENTRIES", 10)
+    counts = [len(filled([5] * batches, hurried=True).snapshot_at().runs) for batches in (6, 7)]
+    assert counts == [6, 1]
+
+
+def test_a_large_run_is_not_written_again_for_a_few_small_ones() -> None:
+    table = filled([100_000, *[5] * 3], hurried=False)
+    large, *small = sorted(table.snapshot_at().runs.values(), key=lambda run: -run.entries)
+    assert set(plan_runs(table.snapshot_at())) == set(small)
+    result = compact(table, CompactOptions())
+    assert (result.counts["runs_read"], large.path in table.snapshot_at().runs, len(table.snapshot_at().runs)) == (3, True, 2)
+    assert check_table(table) == []
