@@ -1,11 +1,11 @@
 """A run from its claim to its result. How files are merged is given: `opal_spark.mutate` does it with Spark."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from opal_lake.errors import ConflictError, NotFoundError, OpalError
+from opal_lake.errors import ConflictError, NotFoundError, OpalError, StorageError
 from opal_lake.job.job import JobResult
 from opal_lake.job.operations.folder import Mutate
 from opal_lake.job.s3a import is_s3
@@ -60,7 +60,7 @@ def run_mutation(place: Place, job: Mutate, token: str | None, merge: Merge, opt
     """Merge the increments that are there now. What a crash left is put right first: its run completed, or its files given back."""
     if job.dry_run:
         return _rehearsed(place, job, token, merge, options or {})
-    with place.lock():
+    with _file_errors(place), place.lock():
         recover(place)
         if (earlier := journal.read_result(place.side, token)) is not None:
             return earlier
@@ -79,6 +79,20 @@ def run_mutation(place: Place, job: Mutate, token: str | None, merge: Merge, opt
         if not journal.decide(place.side, claim.run, outcome):
             raise ConflictError(f"another run of {place.uri} took the increments of this one over: try again")
         return _settle(place, claim, outcome)
+
+
+@contextmanager
+def _file_errors(place: Place) -> Iterator[None]:
+    """A refusal of the file system, which names a file, as an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise StorageError(
+            f"the file system refused a step of this run on {place.uri}: {error}. What was decided is kept, and all else is as it was: "
+            "see to the cause, then run it again"
+        ) from error
 
 
 def bytes_of(uri: str, job: Mutate, options: Mapping[str, str]) -> int:

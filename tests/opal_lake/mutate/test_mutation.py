@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError
+from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from opal_lake.mutate import local_place
 from opal_lake.mutate.journal import Outcome, decide
 from opal_lake.mutate.mutation import Merged, Work, bytes_of, open_place, recover, run_mutation
@@ -262,6 +262,21 @@ def test_who_may_read_the_old_master_may_read_the_new_one(tmp_path: Path) -> Non
     shop.arrive({"1.csv": "a,10\n"})
     assert shop.run().version == 1
     assert (tmp_path / "master").stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.parametrize("in_the_way", ["", "working"])
+def test_what_the_file_system_refuses_is_said_and_changes_nothing(tmp_path: Path, in_the_way: str) -> None:
+    shop = Shop(str(tmp_path), {})
+    shop.arrive({"1.csv": "a,10\n"})
+    stone = tmp_path / "master.mutate" / in_the_way
+    stone.parent.mkdir(exist_ok=True)
+    stone.write_text("a file where a folder has to be")
+    with pytest.raises(StorageError, match=r"the file system refused a step .* see to the cause, then run it again"):
+        shop.run()
+    assert (shop.names("incr"), (tmp_path / "master" / "part-0").read_bytes()) == (["1.csv"], text_of(OLD))
+    stone.unlink()
+    shop.run()
+    assert shop.content()["a"] == "10"
 
 
 def test_a_new_master_needs_no_folder(tmp_path: Path) -> None:

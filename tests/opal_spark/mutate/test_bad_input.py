@@ -45,6 +45,14 @@ def test_a_bad_file_fails_and_changes_nothing(spark: SparkSession, folder: Path,
     assert (folder / "incr" / name).read_text() == text
 
 
+@pytest.mark.parametrize("options", [{"delimiter": ""}, {"increment_options": {"sep": ""}}])
+def test_an_empty_delimiter_is_said(spark: SparkSession, folder: Path, options: dict[str, object]) -> None:
+    put(folder / "incr" / "good.csv", GOOD)
+    with pytest.raises(InvalidInputError, match=r"the delimiter of the CSV files, option 'sep', is empty: give a character or more"):
+        run(spark, folder, ids=["id"], order="at", **options)
+    assert (folder / "master" / "a.csv").read_text() == MASTER
+
+
 def test_text_that_is_not_utf8_fails_or_is_read_by_its_encoding(spark: SparkSession, folder: Path) -> None:
     put(folder / "incr" / "latin.csv", "id,name,at\n1,Müller,6\n", "latin-1")
     with pytest.raises(InvalidInputError, match=r"latin\.csv, line 2: the line is not UTF-8; give the encoding"):

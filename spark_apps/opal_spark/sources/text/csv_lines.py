@@ -35,6 +35,8 @@ def cells_of(line: str, options: Mapping[str, str]) -> list[str]:
 
 def separator(options: Mapping[str, str]) -> str:
     given = options["sep"]
+    if not given:
+        raise InvalidInputError("the delimiter of the CSV files, option 'sep', is empty: give a character or more, as ';' or '\\t'")
     return given.encode().decode("unicode_escape") if "\\" in given else given
 
 
