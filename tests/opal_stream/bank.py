@@ -20,6 +20,7 @@ CREATE = """
 CREATE TABLE accounts (
     region text, id bigint, name text, balance numeric(14,2), rate numeric, opened timestamptz, seen timestamp, born date, active boolean,
     score double precision, visits int, note text, PRIMARY KEY (region, id));
+CREATE INDEX ON accounts (id);
 ALTER TABLE accounts REPLICA IDENTITY FULL;
 ALTER TABLE accounts ALTER COLUMN note SET STORAGE EXTERNAL;
 CREATE PUBLICATION bank FOR TABLE accounts
