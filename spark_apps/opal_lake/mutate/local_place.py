@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import filecmp
 import json
 import os
 import re
@@ -63,6 +64,9 @@ class LocalPlace:
         for number, increment in enumerate(increments):
             taken, source = self._working(run, number, increment), Path(increment.source.removeprefix("file://"))
             if not taken.exists():
+                continue
+            if source.exists() and filecmp.cmp(taken, source, shallow=False):  # a copy, whose original could not be deleted
+                taken.unlink()
                 continue
             if source.exists():
                 raise InvalidInputError(

@@ -161,12 +161,20 @@ class _Merging:
         return Merged(counts=counts, is_changed=True, untouched=untouched, files=per_file, notes=self._notes(counts))
 
     def _looked_at(self, mutations: DataFrame) -> list[MasterFile]:
-        """Files that may hold records of the increments; all, unless records stay in their partitions."""
-        if not (self.merge.job.fixed_partitions and self.record.partition_by):
+        """Files that may hold records of the increments; all, unless records stay in their partitions and no delete is of an id alone."""
+        if not self.merge.job.fixed_partitions or self._is_new_layout or not self.record.partition_by:
             return list(self.work.master)
         folder = F.struct(*[F.col(ROW).getField(name).cast("string").alias(name) for name in self.record.partition_by])
-        named = {tuple(row.folder) for row in mutations.select(folder.alias("folder")).distinct().collect()}
-        return [file for file in self.work.master if tuple(file.values().values()) in named]
+        named = [(tuple(row.folder), row[DELETED]) for row in mutations.select(folder.alias("folder"), DELETED).distinct().collect()]
+        if any(is_deleted and None in values for values, is_deleted in named):
+            return list(self.work.master)
+        folders = {values for values, _ in named}
+        return [file for file in self.work.master if tuple(file.values().values()) in folders]
+
+    @property
+    def _is_new_layout(self) -> bool:
+        """Whether the new master has folders that the old one lacks."""
+        return list(self.record.partition_by) != self.master.partition_by
 
     def _decided(self, wins: DataFrame, files: Sequence[MasterFile], rules: Rules) -> DataFrame:
         if not files:
@@ -206,7 +214,7 @@ class _Merging:
     def _replaced(self, decisions: DataFrame) -> list[MasterFile]:
         """The files that are written anew."""
         is_other = (self.merge.job.output_format or self.master.format) != self.master.format or bool(self.merge.job.output_options)
-        if is_other or not self.record.partition_by:
+        if is_other or self._is_new_layout or not self.record.partition_by:
             return list(self.work.master)
         touched = rules_of.touched_partitions(decisions, self.record, has_master=rules_of.OLD_PARTITION in decisions.columns)
         return [file for file in self.work.master if tuple(file.values().values()) in touched]

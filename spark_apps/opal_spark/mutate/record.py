@@ -59,7 +59,7 @@ def record_of(job: Mutate, fields: StructType, partition_by: Sequence[str]) -> R
     parts = tuple(partition_by) or tuple(_field(name, names, "partition_by") for name in job.partition_by)
     if len(parts) >= len(names):
         raise InvalidInputError("partition_by names all fields; a file needs one at least")
-    op = job.op_field if job.op_field is None or _is_new(job.op_field, names) else _field(job.op_field, names, "op_field")
+    op = None if job.op_field is None else _op_field(job.op_field, names)
     order = None if by_file else _field(job.order, names, "order")
     return Record(fields=fields, ids=ids, order=order, order_type=job.order_type, op=op, partition_by=parts)
 
@@ -96,9 +96,11 @@ def values_text(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
-def _is_new(name: str, names: Sequence[str]) -> bool:
-    """An operation's field that the master lacks."""
-    return name not in names and not name.isdecimal()
+def _op_field(name: str, names: Sequence[str]) -> str:
+    """The master may lack it. Of rows without names it then is the one behind the master's."""
+    if name == str(len(names)):
+        return f"_c{name}"
+    return name if name not in names and not name.isdecimal() else _field(name, names, "op_field")
 
 
 def _field(name: str, names: Sequence[str], argument: str) -> str:

@@ -186,6 +186,22 @@ def test_an_increment_that_grows_while_it_is_read_is_refused(tmp_path: Path) -> 
     assert (tmp_path / "incr" / "1.csv").read_text() == "a,10\nb,20\n"
 
 
+def test_a_copy_whose_original_could_not_be_deleted_goes(tmp_path: Path) -> None:
+    """As on another file system that can only be read."""
+    shop = Shop(str(tmp_path), {})
+    shop.arrive({"1.csv": "a,10\n"})
+
+    def beside_the_original(_: Work) -> Merged:
+        shop.arrive({"1.csv": "a,10\n"})
+        raise InvalidInputError("so the files go back")
+
+    with pytest.raises(InvalidInputError, match="so the files go back"):
+        shop.run(beside_the_original)
+    assert shop.names("incr") == ["1.csv"]
+    shop.run()
+    assert shop.content()["a"] == "10"
+
+
 def test_two_runs_at_once_exclude_each_other(tmp_path: Path) -> None:
     shop = Shop(str(tmp_path), {})
     shop.arrive({"1.csv": "a,10\n"})

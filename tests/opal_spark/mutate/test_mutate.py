@@ -119,6 +119,34 @@ def test_only_touched_partitions_are_written_also_when_a_record_moves(spark: Spa
     assert (fixed.counts["updates"], fixed.counts["inserts"], fixed.counts["files_replaced"]) == (1, 1, 1)
 
 
+def test_a_flat_master_gets_the_folders_that_are_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "master" / "a.csv", "id,v,c\n1,m,de\n2,m,fr\n")
+    put(tmp_path / "incr" / "b.csv", "id,v,c\n1,n,fr\n")
+    result = run(spark, tmp_path, ids=["id"], partition_by=["c"], fixed_partitions=True)
+    assert (result.counts["updates"], result.counts["rows_written"], result.counts["files_replaced"]) == (1, 2, 1)
+    put(tmp_path / "incr" / "d.csv", "id,v,c\n2,o,it\n")
+    assert run(spark, tmp_path, ids=["id"]).counts["updates"] == 1
+    rows = read_master(spark, str(tmp_path / "master")).orderBy("id").collect()
+    assert [(row.id, row.v, row.c) for row in rows] == [("1", "n", "fr"), ("2", "o", "it")]
+
+
+def test_deletes_of_ids_alone_are_looked_for_in_all_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    for country, text in {"de": "1,m\n", "fr": "2,m\n3,m\n"}.items():
+        put(tmp_path / "master" / f"c={country}" / "a.csv", f"id,v\n{text}")
+    put(tmp_path / "incr" / "del_a.csv", "id\n1\n3\n")
+    counts = run(spark, tmp_path, ids=["id"], delete_prefix="del_", fixed_partitions=True).counts
+    assert (counts["deletes"], counts["deletes_of_unknown"]) == (2, 0)
+    assert [row.id for row in read_master(spark, str(tmp_path / "master")).collect()] == ["2"]
+
+
+def test_rows_without_names_may_have_one_field_more_for_the_operation(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "master" / "a.csv", "1,m,1\n2,m,1\n")
+    put(tmp_path / "incr" / "b.csv", "1,n,2,D\n2,n,2,U\n3,n,2,U\n")
+    counts = run(spark, tmp_path, ids=["0"], order="2", op_field="3", header=False).counts
+    assert (counts["deletes"], counts["updates"], counts["inserts"]) == (1, 1, 1)
+    assert cells(tmp_path, header=False) == [["2", "n", "2"], ["3", "n", "2"]]
+
+
 @pytest.mark.parametrize(
     "master, increments, output",
     [

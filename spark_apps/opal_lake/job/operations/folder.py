@@ -43,7 +43,7 @@ class Mutate(Operation):
     op_field: Annotated[str | None, Help("the field with the operation of a row", "FIELD")] = None
     deleted_op: Annotated[str, Help("what it holds in rows that delete their record", "TEXT")] = "D"
     delete_prefix: Annotated[str | None, Help("files whose names begin so hold deletes: rows, or ids alone", "TEXT")] = None
-    partition_by: Annotated[Columns, Help("of a new master; repeat for more (default: as the master's folders)")] = field(
+    partition_by: Annotated[Columns, Help("folders of the new master; repeat for more (default: as those of the old one)")] = field(
         default_factory=list
     )
     fixed_partitions: Annotated[bool, Help("no record moves: look only into the partitions that increments name")] = False
