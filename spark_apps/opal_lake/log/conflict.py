@@ -1,7 +1,7 @@
 """A job on its way into the log, and what it has to do when another has committed first: nothing, redo a part, or fail (FORMAT, conflicts).
 
 The redo of a MetaGen or an inline ingest is `opal_lake.rule.outputs.redo`. Two rewrites of one file meet in
-`opal_lake.rewrite.rewrite_job`.
+`opal_lake.rewrite.rewrite_job`. `CommitLog.commit` refuses jobs that retention gave up, and those whose version has expired.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

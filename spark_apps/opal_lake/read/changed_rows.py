@@ -1,6 +1,5 @@
-"""The rows of a change feed, read in this process, and what a feed says of each. Names and meaning are those of Spark's `Changelog`.
-
-On Spark the same is done by `opal_spark.read.changes`.
+"""The rows of a change feed, read in this process, and what a feed says of each, also a net one. Names and meaning are those of Spark's
+`Changelog`. `opal_spark.read.changes` does the same for large feeds: who changes one changes both.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Messages to the rows of a table: the value's columns, those of the message, deletes, and the messages that are no row."""
+"""Messages to the rows of a table: the value's columns, those of the message, deletes and tombstones, and the messages that are no row."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
