@@ -1,0 +1,74 @@
+"""What goes into a master comes out equal: a value that its types, its encoding or its format cannot hold is refused."""
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from opal_lake.errors import InvalidInputError
+from opal_spark.mutate.record import fitted
+from tests.opal_spark.mutate.folders import put, run
+
+ROUNDED = [
+    ("1.4", "decimal(10,0)"),
+    ("1.9D", "decimal(10,0)"),
+    ("1.2345", "decimal(5,2)"),
+    ("2.7D", "int"),
+    ("9007199254740993L", "double"),
+    ("9223372036854775807L", "double"),
+    ("9223372036854775808D", "bigint"),
+    ("TIMESTAMP'2026-01-01 10:00:00'", "date"),
+    ("'9007199254740993'", "double"),
+    ("'0.1234567890123456789'", "double"),
+    ("map('a', 1.5D)", "map<string,int>"),
+]
+EXACT = [
+    ("1.0", "decimal(10,0)"),
+    ("2.5D", "decimal(5,2)"),
+    ("2.0D", "int"),
+    ("9007199254740992L", "double"),
+    ("1152921504606846976L", "double"),
+    ("TIMESTAMP'2026-01-01 00:00:00'", "date"),
+    ("CAST('NaN' AS FLOAT)", "double"),
+    ("'0.10000000000000001'", "double"),
+    ("'-1.50e300'", "double"),
+    ("map('a', 1.5F)", "map<string,double>"),
+    ("CAST(NULL AS BIGINT)", "int"),
+]
+
+
+def test_a_value_fits_a_type_that_holds_it_exactly(spark: SparkSession) -> None:
+    cases = [*ROUNDED, *EXACT]
+    given = spark.sql("SELECT " + ", ".join(f"{value} AS c{number}" for number, (value, _) in enumerate(cases)))
+    faults = []
+    for number, (_, kind) in enumerate(cases):
+        name = f"c{number}"
+        fault = fitted(F.col(name), given.schema[name].dataType, StructType().add(name, kind)[name])[1]
+        faults.append((F.lit(None) if fault is None else fault).isNotNull().alias(name))
+    [row] = given.select(*faults).collect()
+    assert [case for case, is_bad in zip(cases, row, strict=True) if is_bad] == ROUNDED
+
+
+def test_an_id_that_would_be_rounded_replaces_no_record(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql("SELECT CAST(1 AS DECIMAL(10,0)) AS id, 1 AS v").write.parquet(str(tmp_path / "master"))
+    spark.sql("SELECT explode(array(1.4, 2.0)) AS id, 2.0D AS v").write.parquet(str(tmp_path / "incr"))
+    with pytest.raises(InvalidInputError, match=r"\.parquet: column 'id' is no decimal\(10,0\): .*1\.4.* Nothing was changed"):
+        run(spark, tmp_path, ids=["id"])
+    counts = run(spark, tmp_path, ids=["id"], on_bad_rows="quarantine").counts
+    assert (counts["inserts"], counts["updates"], counts["rejected"]) == (1, 0, 1)
+
+
+def test_json_is_as_exact(spark: SparkSession, tmp_path: Path) -> None:
+    schema = "id INT, v DECIMAL(5,2), x DOUBLE, y DATE"
+    spark.createDataFrame([(1, Decimal(1), 1.0, dt.date(2026, 1, 1))], schema).write.orc(str(tmp_path / "master"))
+    bad = ['"v": 1.2345', '"x": 9007199254740993', '"y": "2026-01-01T10:00:00"']
+    lines = ['"v": 2.5, "x": 0.10000000000000001, "y": "2026-02-03"', *bad]
+    put(tmp_path / "incr" / "1.json", "".join(f'{{"id": {number}, {line}}}\n' for number, line in enumerate(lines, start=1)))
+    with pytest.raises(InvalidInputError) as caught:
+        run(spark, tmp_path, ids=["id"])
+    for number, said in enumerate(["'v' is no decimal(5,2)", "'x' is no double", "'y' is no date"], start=2):
+        assert f"1.json, line {number}: column {said}: " in str(caught.value)
