@@ -3,9 +3,14 @@
 import codecs
 import re
 from collections.abc import Mapping
+from functools import cache
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.folder import Mutate
+from opal_spark.engine.columns import quoted
 from opal_spark.sources.text.csv_lines import cells_of, is_true, plain_names, separator
 
 CORRUPT = "_opal_corrupt"
@@ -51,6 +56,24 @@ def write_options(job: Mutate) -> dict[str, str]:
 
 def is_utf8(options: Mapping[str, str]) -> bool:
     return options.get("encoding", "UTF-8") == "UTF-8"
+
+
+def lacking(name: str, encoding: str) -> Column | None:
+    """The reason for a text of a field that has letters which an encoding has not: Spark would write question marks."""
+    letters = _letters(encoding)
+    if letters is None:
+        return None
+    found = F.translate(F.col(quoted(name)), letters, "")
+    advice = f"', which the encoding {encoding} lacks; write the master in another one (--output-option encoding=UTF-8)"
+    return F.when(found != "", F.concat(F.lit(f"field {name!r} holds '"), found, F.lit(advice)))
+
+
+@cache
+def _letters(encoding: str) -> str | None:
+    """All that an encoding has; None if these are all that there are."""
+    every = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x110000))))
+    found = every if _codec(encoding).startswith("utf") else every.encode(encoding, "ignore").decode(encoding, "ignore")
+    return None if len(found) >= len(every) else found
 
 
 def open_quote(options: Mapping[str, str]) -> str | None:

@@ -27,7 +27,7 @@ from opal_spark.mutate.groups import Readable, forms_of, increment_format, reada
 from opal_spark.mutate.master import MasterFiles, format_named, found_schema, naming_file, read_files
 from opal_spark.mutate.record import Record, record_of, schema_given
 from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, UNCLOSED, keys, read_increments
-from opal_spark.mutate.sound import check_text, checked_rows, files_named
+from opal_spark.mutate.sound import check_text, checked_rows, files_named, writable_rows
 from opal_spark.sources.text.csv_lines import is_true
 
 _BROADCAST_ROWS = 2_000_000  # ids of so many mutations are sent to every executor instead of shuffling the master
@@ -105,9 +105,11 @@ class _Merge:
                 "a partitioned master of CSV without headers needs its fields' names, because its files lack those of the folders: "
                 "give schema='id STRING, country STRING, ...'"
             )
-        by_line = (self.job.output_format or master.format) == "csv" and not is_true(master.csv, "multiline")
+        is_csv = (self.job.output_format or master.format) == "csv"
+        by_line = is_csv and not is_true(master.csv, "multiline")
+        encoding = write_options(self.job).get("encoding", "UTF-8") if is_csv else "UTF-8"
         try:
-            return replace(record_of(self.job, fields, parts), by_line=by_line)
+            return replace(record_of(self.job, fields, parts), by_line=by_line, encoding=encoding)
         except InvalidInputError as error:
             if given is not None or master.format != "csv" or (naming := naming_file(master)) is None:
                 raise
@@ -221,7 +223,7 @@ class _Merging:
             ids = rules_of.replaced_ids(decisions, keys(record))
             gone = F.broadcast(ids) if self._is_small() else ids
             same = [F.col(quoted(name)) == F.col(key) for name, key in zip(record.ids, keys(record), strict=True)]
-            rows = old.join(gone, same, "left_anti").unionByName(rows)
+            rows = writable_rows(old, record).join(gone, same, "left_anti").unionByName(rows)
         kind = self.merge.job.output_format or self.master.format
         observed = Observation("mutate")
         rows = rows.observe(observed, F.count(F.lit(1)).alias("rows"))

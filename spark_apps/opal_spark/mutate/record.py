@@ -13,6 +13,7 @@ from opal_lake.job.operations.folder import Mutate
 from opal_lake.job.source import BY_POSITION, BY_SUFFIX
 from opal_lake.spec.schema import Atomic, schema_of_arrow
 from opal_spark.engine.columns import arrow_of_spark, quoted
+from opal_spark.mutate.csv_text import lacking
 from opal_spark.sources.cells import parse_text, wrong_type
 
 _DIGITS: dict[DataType, int] = {DoubleType(): 17, FloatType(): 9}  # that such a number may be written with; an integer has to be it exactly
@@ -24,7 +25,7 @@ _ORDER_KINDS = {"numeric": "decimal(38,10)", "text": "string", "timestamp": "tim
 class Record:
     """`fields` are the master's. `order` is None where files say what is later. `op` may be a field that only increments have.
 
-    `by_line`: its files are CSV, and read line by line.
+    `by_line`: its files are CSV, and read line by line. `encoding`: that in which CSV is written.
     """
 
     fields: StructType
@@ -34,12 +35,18 @@ class Record:
     op: str | None
     partition_by: tuple[str, ...]
     by_line: bool = False
+    encoding: str = "UTF-8"
 
     @property
     def given(self) -> StructType:
         """What a row of an increment has."""
         extra = [StructField(self.op, StringType())] if self.op is not None and self.op not in self.fields.names else []
         return StructType([*self.fields.fields, *extra])
+
+    def unwritable(self) -> list[Column]:
+        """The reasons for texts that the encoding cannot hold."""
+        texts = [field.name for field in self.fields if isinstance(field.dataType, StringType) and field.name not in self.partition_by]
+        return [fault for fault in (lacking(name, self.encoding) for name in texts) if fault is not None]
 
     def order_of(self, name: str) -> Column:
         """The order as something that can be compared; null if a text is not one."""

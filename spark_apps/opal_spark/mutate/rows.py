@@ -200,6 +200,7 @@ def _marked(fields: DataFrame, form: Form, job: Mutate, record: Record, *, has_o
         columns.append((F.col(_SUFFIX) if by_suffix else F.lit(0).cast("long")).alias(ORDER))
     if record.by_line and (form.format != "csv" or is_true(increment_options(job), "multiline")):
         faults += _line_breaks(record)
+    faults += record.unwritable()
     bad = F.when(~F.col(HEADER), F.coalesce(*faults))
     columns += [untimed.alias(UNTIMED), *map(F.col, (FILE, BLOCK, RANK, HEADER))]
     return fields.select(*columns, bad.alias(BAD), F.when(bad.isNotNull(), F.col(_TEXT)).alias(RAW))

@@ -15,10 +15,12 @@ from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.csv_text import CORRUPT, is_utf8, open_quote
 from opal_spark.mutate.master import PLACE, MasterFiles, by_root
+from opal_spark.mutate.record import Record
 from opal_spark.sources.marks import plain_uri
 from opal_spark.sources.text.csv_lines import is_true, line_number, lines
 
 _BROKEN = "the master has a row that does not fit its fields"
+_LOST = "the master has a row whose letters would be lost"
 _UNREADABLE = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (\S+?)\.? ")
 _DAMAGED = re.compile(
     r"\w*(?:EOFException|ZipException|DataFormatException|AvroRuntimeException)\b[^\n]*|not in gzip format|is not a Parquet file[^\n]*"
@@ -67,6 +69,16 @@ def checked_rows(rows: DataFrame) -> DataFrame:
     return rows.where(F.when(F.col(CORRUPT).isNotNull(), broken.cast("boolean")).otherwise(F.lit(True))).drop(CORRUPT, PLACE)
 
 
+def writable_rows(rows: DataFrame, record: Record) -> DataFrame:
+    """Of the master; one with letters that the new encoding lacks fails what writes it."""
+    faults = record.unwritable()
+    if not faults:
+        return rows
+    fault = F.coalesce(*faults)
+    lost = F.raise_error(F.concat(F.lit(f"{_LOST}: "), fault))
+    return rows.where(F.when(fault.isNotNull(), lost.cast("boolean")).otherwise(F.lit(True)))
+
+
 @contextmanager
 def files_named(work: Work, master: MasterFiles, options: Mapping[str, str]) -> Iterator[None]:
     """Errors of Spark that files are to blame for say which. `options` are those of increments of CSV."""
@@ -78,6 +90,8 @@ def files_named(work: Work, master: MasterFiles, options: Mapping[str, str]) -> 
             stores = [storage for storage, _ in by_root(master)]
             where = _place(row[1], row[2], stores, master.csv)
             raise InvalidInputError(f"{where}: {_BROKEN}: {row[2]:.200}; correct it, nothing was changed") from error
+        if (lost := re.search(rf"{_LOST}: .*?(?= SQLSTATE)", text, re.DOTALL)) is not None:
+            raise InvalidInputError(f"{lost[0]}. Nothing was changed") from error
         if _WRONG_LETTERS in text and (line := _wrong_line(work, options)) is not None:
             raise InvalidInputError(f"{line}. Nothing was changed: correct the file or the encoding") from error
         if (file := _UNREADABLE.search(text)) is not None and (why := _DAMAGED.search(text)) is not None:

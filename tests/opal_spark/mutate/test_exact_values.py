@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from opal_lake.errors import InvalidInputError
+from opal_spark.mutate.csv_text import lacking
 from opal_spark.mutate.record import fitted
-from tests.opal_spark.mutate.folders import put, run
+from tests.opal_spark.mutate.folders import cells, put, run
 
 ROUNDED = [
     ("1.4", "decimal(10,0)"),
@@ -47,7 +47,7 @@ def test_a_value_fits_a_type_that_holds_it_exactly(spark: SparkSession) -> None:
     faults = []
     for number, (_, kind) in enumerate(cases):
         name = f"c{number}"
-        fault = fitted(F.col(name), given.schema[name].dataType, StructType().add(name, kind)[name])[1]
+        fault = fitted(F.col(name), given.schema[name].dataType, spark.createDataFrame([], f"{name} {kind}").schema[name])[1]
         faults.append((F.lit(None) if fault is None else fault).isNotNull().alias(name))
     [row] = given.select(*faults).collect()
     assert [case for case, is_bad in zip(cases, row, strict=True) if is_bad] == ROUNDED
@@ -72,3 +72,26 @@ def test_json_is_as_exact(spark: SparkSession, tmp_path: Path) -> None:
         run(spark, tmp_path, ids=["id"])
     for number, said in enumerate(["'v' is no decimal(5,2)", "'x' is no double", "'y' is no date"], start=2):
         assert f"1.json, line {number}: column {said}: " in str(caught.value)
+
+
+def test_letters_that_the_encoding_lacks_are_bad(spark: SparkSession, tmp_path: Path) -> None:
+    written = "id,name\n1,Ü €\n2,b\n".encode("windows-1252")
+    put(tmp_path / "master" / "a.csv", written.decode("windows-1252"), "windows-1252")
+    put(tmp_path / "incr" / "1.csv", "id,name\n2,Öé?\n3,x中😀\n")
+    encodings = {"options": {"encoding": "windows-1252"}, "increment_options": {"encoding": "UTF-8"}}
+    said = r"1\.csv, line 3: field 'name' holds '中😀', which the encoding windows-1252 lacks.*--output-option encoding=UTF-8.*Nothing was"
+    with pytest.raises(InvalidInputError, match=said):
+        run(spark, tmp_path, ids=["id"], **encodings)
+    narrow = {**encodings, "output_options": {"encoding": "ISO-8859-1"}}
+    with pytest.raises(InvalidInputError, match=r"letters would be lost: field 'name' holds '€', which the encoding ISO-8859-1 lacks"):
+        run(spark, tmp_path, ids=["id"], on_bad_rows="quarantine", **narrow)
+    assert (tmp_path / "master" / "a.csv").read_bytes() == written
+    run(spark, tmp_path, ids=["id"], **encodings, output_options={"encoding": "UTF-8"})
+    assert cells(tmp_path, header=True) == [["1", "Ü €"], ["2", "Öé?"], ["3", "x中😀"]]
+
+
+@pytest.mark.parametrize("encoding, lacks", [("US-ASCII", "é中"), ("big5", "é"), ("shift_jis", "é"), ("gb18030", ""), ("UTF-16LE", "")])
+def test_letters_of_encodings(spark: SparkSession, encoding: str, lacks: str) -> None:
+    fault = lacking("text", encoding)
+    [row] = spark.createDataFrame([("aé中",)], "text STRING").select(F.lit("") if fault is None else fault).collect()
+    assert f"'{lacks}'" in row[0] if lacks else row[0] == ""
