@@ -17,7 +17,16 @@ CORRUPT = "_opal_corrupt"
 NO_CHARACTER = "\u0000"  # Spark's way to say that there is none
 # A null value that no cell has: by default Spark takes a quoted empty cell for null, too
 _READ = {"escape": '"', "nullvalue": NO_CHARACTER, "mode": "PERMISSIVE", "columnnameofcorruptrecord": CORRUPT, "enforceschema": "false"}
-_WRITE = {"escape": '"', "nullvalue": "", "emptyvalue": '""', "ignoreleadingwhitespace": "false", "ignoretrailingwhitespace": "false"}
+_TIMES = {"timestampformat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXXXX", "timestampntzformat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]"}
+_WRITE = {
+    "escape": '"',
+    "nullvalue": "",
+    "emptyvalue": '""',
+    "ignoreleadingwhitespace": "false",
+    "ignoretrailingwhitespace": "false",
+    **_TIMES,
+}
+JSON_WRITE = {"ignorenullfields": "false", **_TIMES}
 _ONLY_READ = {*_READ, "multiline"} - {"escape"}
 # Encodings that Spark reads whatever is set, by their names of Python's
 _SPARKS = {"utf-8": "UTF-8", "iso8859-1": "ISO-8859-1", "ascii": "US-ASCII"}

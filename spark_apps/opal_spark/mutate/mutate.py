@@ -21,7 +21,7 @@ from opal_spark.engine.failures import observed_count, spark_errors
 from opal_spark.engine.session import bring_avro, java_charsets, parallelism, shuffles_of, storage_options
 from opal_spark.mutate import decisions as rules_of
 from opal_spark.mutate.bad_rows import put_aside, refuse, refuse_unclosed
-from opal_spark.mutate.csv_text import increment_options, needs_java_charsets, own_options, write_options
+from opal_spark.mutate.csv_text import JSON_WRITE, increment_options, needs_java_charsets, own_options, write_options
 from opal_spark.mutate.decisions import Rules
 from opal_spark.mutate.groups import Readable, forms_of, increment_format, readable_increments
 from opal_spark.mutate.master import MasterFiles, format_named, found_schema, naming_file, read_files
@@ -230,7 +230,7 @@ class _Merging:
         if record.partition_by:
             rows = rows.hint("rebalance", *[F.col(quoted(name)) for name in record.partition_by])
         assert self.work.target is not None
-        options = write_options(self.merge.job) if kind == "csv" else {"ignoreNullFields": "false"} if kind == "json" else {}
+        options = write_options(self.merge.job) if kind == "csv" else JSON_WRITE if kind == "json" else {}
         writer = rows.write.mode("overwrite").format(kind).options(**options).partitionBy(*record.partition_by)
         writer.save(hadoop_uri(self.work.side, self.work.target))
         return observed_count(observed, "rows")

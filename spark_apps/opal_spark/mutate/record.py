@@ -13,7 +13,7 @@ from opal_lake.job.operations.folder import Mutate
 from opal_lake.job.source import BY_POSITION, BY_SUFFIX
 from opal_lake.spec.schema import Atomic, schema_of_arrow
 from opal_spark.engine.columns import arrow_of_spark, quoted
-from opal_spark.mutate.csv_text import lacking
+from opal_spark.mutate.csv_text import JSON_WRITE, lacking
 from opal_spark.sources.cells import parse_text, wrong_type
 
 _DIGITS: dict[DataType, int] = {DoubleType(): 17, FloatType(): 9}  # that such a number may be written with; an integer has to be it exactly
@@ -99,7 +99,7 @@ def fitted(column: Column, given: DataType, field: StructField) -> tuple[Column,
 
 def comparable(value: Column, kind: DataType) -> Column:
     """Spark neither compares nor hashes maps, wherever they are in a value."""
-    return value if isinstance(kind, AtomicType) else F.when(value.isNotNull(), F.to_json(F.struct(value), {"ignoreNullFields": "false"}))
+    return value if isinstance(kind, AtomicType) else F.when(value.isNotNull(), F.to_json(F.struct(value), JSON_WRITE))
 
 
 def _is_rounded(text: Column, value: Column, kind: DataType) -> Column:

@@ -95,3 +95,24 @@ def test_letters_of_encodings(spark: SparkSession, encoding: str, lacks: str) ->
     fault = lacking("text", encoding)
     [row] = spark.createDataFrame([("aé中",)], "text STRING").select(F.lit("") if fault is None else fault).collect()
     assert f"'{lacks}'" in row[0] if lacks else row[0] == ""
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_times_keep_their_microseconds(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    schema = "id STRING, at TIMESTAMP, local TIMESTAMP_NTZ"
+    at, local = "2026-01-01T10:00:00.123456Z", "1850-01-01T10:00:00.000007"
+    rows = {"csv": "id,at,local\n1,{0},{1}\n2,{0},{1}\n", "json": '{{"id": "1", "at": "{0}", "local": "{1}"}}\n' * 2}
+    put(tmp_path / "master" / f"a.{kind}", rows[kind].format(at, local).replace('"1"', '"2"', 1))
+    line = {"csv": "id,at,local\n1,{0},{1}\n", "json": '{{"id": "1", "at": "{0}", "local": "{1}"}}\n'}
+    put(tmp_path / "incr" / f"1.{kind}", line[kind].format(at.replace("6Z", "7Z"), local))
+    assert run(spark, tmp_path, ids=["id"], schema=schema).counts["updates"] == 1
+    found = spark.read.schema(schema).option("header", True).format(kind).load(str(tmp_path / "master")).orderBy("id")
+    times = [(row.id, row.at, row.local) for row in found.select("id", F.expr("unix_micros(at) % 1000000").alias("at"), "local").collect()]
+    past = dt.datetime(1850, 1, 1, 10, 0, 0, 7)
+    assert times == [("1", 123457, past), ("2", 123456, past)]
+
+
+def test_a_nested_time_that_differs_by_a_microsecond_is_an_update(spark: SparkSession, tmp_path: Path) -> None:
+    for name, micros in (("master", 1), ("incr", 2)):
+        spark.sql(f"SELECT 1 AS id, array(timestamp_micros({micros})) AS at").write.parquet(str(tmp_path / name))
+    assert run(spark, tmp_path, ids=["id"]).counts["updates"] == 1
