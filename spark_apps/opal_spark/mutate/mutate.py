@@ -174,7 +174,7 @@ class _Merging:
         if not files:
             return rules_of.decided(wins, None, rules)
         looked_at = replace(self.master, files=files)
-        check_text(self.merge.spark, looked_at)
+        check_text(self.merge.spark, looked_at, self.record.fields)
         master = checked_rows(read_files(self.merge.spark, looked_at, self.record.fields))
         ids = F.broadcast(wins.select(*keys(self.record))) if self._is_small() else wins
         return rules_of.decided(wins, rules_of.touched_rows(master, ids, rules), rules)

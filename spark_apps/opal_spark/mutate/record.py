@@ -6,7 +6,19 @@ from difflib import get_close_matches
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import AtomicType, DataType, DoubleType, FloatType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    AtomicType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.folder import Mutate
@@ -17,6 +29,7 @@ from opal_spark.mutate.csv_text import JSON_WRITE, lacking
 from opal_spark.sources.cells import parse_text, wrong_type
 
 _DIGITS: dict[DataType, int] = {DoubleType(): 17, FloatType(): 9}  # that such a number may be written with; an integer has to be it exactly
+_ROUNDED = (DecimalType, DoubleType, FloatType, DateType)  # Spark's reader of JSON fits values into these
 _BITS: dict[DataType, int] = {LongType(): 63, IntegerType(): 31}
 _ORDER_KINDS = {"numeric": "decimal(38,10)", "text": "string", "timestamp": "timestamp"}
 
@@ -88,13 +101,23 @@ def fitted(column: Column, given: DataType, field: StructField) -> tuple[Column,
         is_exact = ~_is_rounded(text, value, field.dataType)
     else:
         text, value = column, column.try_cast(field.dataType)
-        is_exact = comparable(value.try_cast(given), given).eqNullSafe(comparable(column, given))
+        is_exact = F.lit(True)
+        if not isinstance(field.dataType, StringType):  # a text says all
+            is_exact = comparable(value.try_cast(given), given).eqNullSafe(comparable(column, given))
         if {given, field.dataType} & _DIGITS.keys():  # Spark makes the greatest integer of a number just beyond it
             number = column if given in _DIGITS else value
             bits = _BITS.get(given, _BITS.get(field.dataType))
             is_exact &= F.lit(True) if bits is None else number < F.lit(2.0**bits)
     reason = wrong_type(field.name, kind) if isinstance(kind, Atomic) else f"column {field.name!r} is of another type"
     return value, F.when(text.isNotNull() & (value.isNull() | ~is_exact), F.lit(reason))
+
+
+def rounded(line: Column, fields: Sequence[StructField]) -> list[Column]:
+    """Of JSON: the reason for each value whose text says more than its field's type can hold."""
+    found = [field for field in fields if isinstance(field.dataType, _ROUNDED)]
+    texts = F.from_json(line, StructType([StructField(field.name, StringType()) for field in found]))
+    faults = [fitted(texts.getField(field.name), StringType(), field)[1] for field in found]
+    return [fault for fault in faults if fault is not None]
 
 
 def comparable(value: Column, kind: DataType) -> Column:

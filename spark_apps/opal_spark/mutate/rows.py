@@ -6,7 +6,7 @@ from functools import reduce
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DateType, DecimalType, DoubleType, FloatType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.folder import Mutate
@@ -16,7 +16,7 @@ from opal_spark.engine.columns import quoted
 from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_utf8, open_quote, read_options
 from opal_spark.mutate.groups import Form, Readable
-from opal_spark.mutate.record import Record, fitted, unknown_names
+from opal_spark.mutate.record import Record, fitted, rounded, unknown_names
 from opal_spark.sources.marks import plain_uri, plain_uris
 from opal_spark.sources.text.csv_lines import is_true, separator
 
@@ -28,7 +28,6 @@ BAD, RAW, HEADER, LINE, COPY = (f"_opal_{name}" for name in ("bad", "raw", "head
 _URI, _TEXT, _PARSED, _END = "_opal_uri", "_opal_text", "_opal_parsed", "_opal_end"
 _FAULT, _SUFFIX, _FOLDERS = "_opal_fault", "_opal_suffix", "_opal_folders"
 _VALUE = "value"  # of Spark's source of text
-_ROUNDED = (DecimalType, DoubleType, FloatType, DateType)  # Spark's reader of JSON fits values into these
 _RAGGED = "the row has more or fewer fields than there are (where fields hold line breaks, set multiLine=true)"
 UNCLOSED = "the quote of its last field is not closed (where fields hold line breaks, set multiLine=true)"
 _BREAK = "a line break, which the master's CSV takes with the option multiLine=true only"
@@ -135,15 +134,7 @@ def _json(spark: SparkSession, form: Form, files: Sequence[Readable], record: Re
     broken = F.when(~F.is_valid_utf8(_TEXT), F.lit("the line is not UTF-8, which JSON has to be"))
     broken = broken.when(is_broken, F.lit("the line is no JSON object with the fields' types"))
     broken = broken.when(F.size(unknown) > 0, F.concat(F.lit("unknown field "), F.array_join(unknown, ", ")))
-    return rows.withColumn(BAD, F.coalesce(broken, *_rounded(fields)))
-
-
-def _rounded(fields: Sequence[StructField]) -> list[Column]:
-    """Of JSON: the reason for each value whose text says more than its field's type can hold."""
-    found = [field for field in fields if isinstance(field.dataType, _ROUNDED)]
-    texts = F.from_json(_TEXT, StructType([StructField(field.name, StringType()) for field in found]))
-    faults = [fitted(texts.getField(field.name), StringType(), field)[1] for field in found]
-    return [fault for fault in faults if fault is not None]
+    return rows.withColumn(BAD, F.coalesce(broken, *rounded(F.col(_TEXT), fields)))
 
 
 def _columnar(spark: SparkSession, form: Form, files: Sequence[Readable], record: Record, options: Mapping[str, str]) -> DataFrame:
