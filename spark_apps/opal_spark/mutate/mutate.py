@@ -21,13 +21,13 @@ from opal_spark.engine.failures import observed_count, spark_errors
 from opal_spark.engine.session import bring_avro, java_charsets, parallelism, shuffles_of, storage_options
 from opal_spark.mutate import decisions as rules_of
 from opal_spark.mutate.bad_rows import put_aside, refuse, refuse_unclosed
-from opal_spark.mutate.csv_text import increment_options, needs_java_charsets, own_options, write_options
+from opal_spark.mutate.csv_text import JSON_WRITE, increment_options, needs_java_charsets, own_options, write_options
 from opal_spark.mutate.decisions import Rules
 from opal_spark.mutate.groups import Readable, forms_of, increment_format, readable_increments
 from opal_spark.mutate.master import MasterFiles, format_named, found_schema, naming_file, read_files
 from opal_spark.mutate.record import Record, record_of, schema_given
 from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, UNCLOSED, keys, read_increments
-from opal_spark.mutate.sound import check_text, checked_rows, files_named
+from opal_spark.mutate.sound import check_text, checked_rows, files_named, writable_rows
 from opal_spark.sources.text.csv_lines import is_true
 
 _BROADCAST_ROWS = 2_000_000  # ids of so many mutations are sent to every executor instead of shuffling the master
@@ -105,9 +105,11 @@ class _Merge:
                 "a partitioned master of CSV without headers needs its fields' names, because its files lack those of the folders: "
                 "give schema='id STRING, country STRING, ...'"
             )
-        by_line = (self.job.output_format or master.format) == "csv" and not is_true(master.csv, "multiline")
+        is_csv = (self.job.output_format or master.format) == "csv"
+        by_line = is_csv and not is_true(master.csv, "multiline")
+        encoding = write_options(self.job).get("encoding", "UTF-8") if is_csv else "UTF-8"
         try:
-            return replace(record_of(self.job, fields, parts), by_line=by_line)
+            return replace(record_of(self.job, fields, parts), by_line=by_line, encoding=encoding)
         except InvalidInputError as error:
             if given is not None or master.format != "csv" or (naming := naming_file(master)) is None:
                 raise
@@ -180,7 +182,7 @@ class _Merging:
         if not files:
             return rules_of.decided(wins, None, rules)
         looked_at = replace(self.master, files=files)
-        check_text(self.merge.spark, looked_at)
+        check_text(self.merge.spark, looked_at, self.record.fields)
         master = checked_rows(read_files(self.merge.spark, looked_at, self.record.fields))
         ids = F.broadcast(wins.select(*keys(self.record))) if self._is_small() else wins
         return rules_of.decided(wins, rules_of.touched_rows(master, ids, rules), rules)
@@ -229,14 +231,14 @@ class _Merging:
             ids = rules_of.replaced_ids(decisions, keys(record))
             gone = F.broadcast(ids) if self._is_small() else ids
             same = [F.col(quoted(name)) == F.col(key) for name, key in zip(record.ids, keys(record), strict=True)]
-            rows = old.join(gone, same, "left_anti").unionByName(rows)
+            rows = writable_rows(old, record).join(gone, same, "left_anti").unionByName(rows)
         kind = self.merge.job.output_format or self.master.format
         observed = Observation("mutate")
         rows = rows.observe(observed, F.count(F.lit(1)).alias("rows"))
         if record.partition_by:
             rows = rows.hint("rebalance", *[F.col(quoted(name)) for name in record.partition_by])
         assert self.work.target is not None
-        options = write_options(self.merge.job) if kind == "csv" else {"ignoreNullFields": "false"} if kind == "json" else {}
+        options = write_options(self.merge.job) if kind == "csv" else JSON_WRITE if kind == "json" else {}
         writer = rows.write.mode("overwrite").format(kind).options(**options).partitionBy(*record.partition_by)
         writer.save(hadoop_uri(self.work.side, self.work.target))
         return observed_count(observed, "rows")

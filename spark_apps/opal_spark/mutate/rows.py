@@ -16,7 +16,7 @@ from opal_spark.engine.columns import quoted
 from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_utf8, open_quote, read_options
 from opal_spark.mutate.groups import Form, Readable
-from opal_spark.mutate.record import Record, fitted, unknown_names
+from opal_spark.mutate.record import Record, fitted, rounded, unknown_names
 from opal_spark.sources.marks import plain_uri, plain_uris
 from opal_spark.sources.text.csv_lines import is_true, separator
 
@@ -133,7 +133,8 @@ def _json(spark: SparkSession, form: Form, files: Sequence[Readable], record: Re
     is_broken = F.col(_PARSED).isNull() | F.col(_PARSED).getField(CORRUPT).isNotNull() | F.json_object_keys(_TEXT).isNull()
     broken = F.when(~F.is_valid_utf8(_TEXT), F.lit("the line is not UTF-8, which JSON has to be"))
     broken = broken.when(is_broken, F.lit("the line is no JSON object with the fields' types"))
-    return rows.withColumn(BAD, broken.when(F.size(unknown) > 0, F.concat(F.lit("unknown field "), F.array_join(unknown, ", "))))
+    broken = broken.when(F.size(unknown) > 0, F.concat(F.lit("unknown field "), F.array_join(unknown, ", ")))
+    return rows.withColumn(BAD, F.coalesce(broken, *rounded(F.col(_TEXT), fields)))
 
 
 def _columnar(spark: SparkSession, form: Form, files: Sequence[Readable], record: Record, options: Mapping[str, str]) -> DataFrame:
@@ -190,6 +191,7 @@ def _marked(fields: DataFrame, form: Form, job: Mutate, record: Record, *, has_o
         columns.append((F.col(_SUFFIX) if by_suffix else F.lit(0).cast("long")).alias(ORDER))
     if record.by_line and (form.format != "csv" or is_true(increment_options(job), "multiline")):
         faults += _line_breaks(record)
+    faults += record.unwritable()
     bad = F.when(~F.col(HEADER), F.coalesce(*faults))
     columns += [untimed.alias(UNTIMED), *map(F.col, (FILE, BLOCK, RANK, HEADER))]
     return fields.select(*columns, bad.alias(BAD), F.when(bad.isNotNull(), F.col(_TEXT)).alias(RAW))
