@@ -1,15 +1,14 @@
-"""CSV for a folder: what is written is read again as it was, and a quote that is not closed is found."""
+"""CSV for a folder: what is written is read again as it was."""
 
 import codecs
-import re
 from collections.abc import Mapping
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.folder import Mutate
-from opal_spark.sources.text.csv_lines import cells_of, is_true, plain_names, separator
+from opal_spark.sources.text.csv_lines import cells_of, is_true, plain_names
+from opal_spark.sources.text.csv_quotes import NO_CHARACTER
 
 CORRUPT = "_opal_corrupt"
-NO_CHARACTER = "\u0000"  # Spark's way to say that there is none
 # A null value that no cell has: by default Spark takes a quoted empty cell for null, too
 _READ = {"escape": '"', "nullvalue": NO_CHARACTER, "mode": "PERMISSIVE", "columnnameofcorruptrecord": CORRUPT, "enforceschema": "false"}
 _WRITE = {"escape": '"', "nullvalue": "", "emptyvalue": '""', "ignoreleadingwhitespace": "false", "ignoretrailingwhitespace": "false"}
@@ -51,23 +50,6 @@ def write_options(job: Mutate) -> dict[str, str]:
 
 def is_utf8(options: Mapping[str, str]) -> bool:
     return options.get("encoding", "UTF-8") == "UTF-8"
-
-
-def open_quote(options: Mapping[str, str]) -> str | None:
-    """Java's regular expression for a line whose last field begins with a quote and does not end there: it goes on in the next line.
-
-    Only whole fields may stand before it, cut as Spark's parser cuts them, so that no quote inside a field counts as the beginning of one.
-    """
-    quote, escape = options.get("quote", '"')[:1], options.get("escape", '"')[:1]
-    if not quote or quote == NO_CHARACTER:
-        return None
-    q, e, s = (re.escape(text) for text in (quote, escape, separator(options)))
-    inside = f"[^{q}]*+" + (f"(?:{q}{q}[^{q}]*+)*+" if escape == quote else "")
-    if escape not in (quote, "", NO_CHARACTER):
-        inside = f"[^{q}{e}]*+(?:{e}.[^{q}{e}]*+)*+"
-    rest = f"[^{s}]*+" if len(separator(options)) == 1 else f"(?:(?!{s}).)*+"
-    blank = "[ \\t]*+" if is_true(options, "ignoreleadingwhitespace") else ""
-    return f"(?s)^(?:{blank}(?:{q}{inside}{q}{rest}|(?!{q}){rest}){s})*+{blank}{q}{inside}$"
 
 
 def needs_java_charsets(job: Mutate) -> bool:

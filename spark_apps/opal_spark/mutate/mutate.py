@@ -26,9 +26,10 @@ from opal_spark.mutate.decisions import Rules
 from opal_spark.mutate.groups import Readable, forms_of, increment_format, readable_increments
 from opal_spark.mutate.master import MasterFiles, format_named, found_schema, naming_file, read_files
 from opal_spark.mutate.record import Record, record_of, schema_given
-from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, UNCLOSED, keys, read_increments
+from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, keys, read_increments
 from opal_spark.mutate.sound import check_text, checked_rows, files_named
 from opal_spark.sources.text.csv_lines import is_true
+from opal_spark.sources.text.csv_quotes import UNCLOSED
 
 _BROADCAST_ROWS = 2_000_000  # ids of so many mutations are sent to every executor instead of shuffling the master
 _NEW_FILE_ROWS = 1_000_000

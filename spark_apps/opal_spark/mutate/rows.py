@@ -14,11 +14,12 @@ from opal_lake.job.source import BY_SUFFIX
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.session import STRICT, few_listing_tasks
-from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_utf8, open_quote, read_options
+from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_utf8, read_options
 from opal_spark.mutate.groups import Form, Readable
 from opal_spark.mutate.record import Record, fitted, unknown_names
 from opal_spark.sources.marks import plain_uri, plain_uris
 from opal_spark.sources.text.csv_lines import is_true, separator
+from opal_spark.sources.text.csv_quotes import UNCLOSED, open_quote
 
 # None of these may be a field of somebody's records
 ROW, DELETED, ORDER, UNTIMED, FILE, BLOCK, RANK = (
@@ -29,7 +30,6 @@ _URI, _TEXT, _PARSED, _END = "_opal_uri", "_opal_text", "_opal_parsed", "_opal_e
 _FAULT, _SUFFIX, _FOLDERS = "_opal_fault", "_opal_suffix", "_opal_folders"
 _VALUE = "value"  # of Spark's source of text
 _RAGGED = "the row has more or fewer fields than there are (where fields hold line breaks, set multiLine=true)"
-UNCLOSED = "the quote of its last field is not closed (where fields hold line breaks, set multiLine=true)"
 _BREAK = "a line break, which the master's CSV takes with the option multiLine=true only"
 _ENCODED = "the line is not UTF-8; give the encoding, as ISO-8859-1"
 

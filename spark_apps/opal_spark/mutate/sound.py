@@ -13,10 +13,11 @@ from opal_lake.mutate.mutation import Work
 from opal_lake.storage import Storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.session import STRICT, few_listing_tasks
-from opal_spark.mutate.csv_text import CORRUPT, is_utf8, open_quote
+from opal_spark.mutate.csv_text import CORRUPT, is_utf8
 from opal_spark.mutate.master import PLACE, MasterFiles, by_root
 from opal_spark.sources.marks import plain_uri
 from opal_spark.sources.text.csv_lines import is_true, line_number, lines
+from opal_spark.sources.text.csv_quotes import open_quote
 
 _BROKEN = "the master has a row that does not fit its fields"
 _UNREADABLE = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (\S+?)\.? ")
