@@ -75,10 +75,10 @@ class _Merge:
             stats = {row[FILE]: row.asDict() for row in _stats(kept_rows).collect()}
             _check_headers(files, stats)
             rejected = sum(row["rejected"] for row in stats.values())
-            if rejected and self.job.on_bad_rows == "fail":
-                refuse(kept_rows, rejected, files, csv)
             if unclosed := sum(row["unclosed"] for row in stats.values()):
                 refuse_unclosed(kept_rows, unclosed, files, csv)
+            if rejected and self.job.on_bad_rows == "fail":
+                refuse(kept_rows, rejected, files, csv)
             notes, bad_files = [], [file for file in files if stats.get(file.number, {}).get("rejected")]
             if rejected and work.target is not None:
                 notes.append(f"{count_text(rejected, 'bad row')} lie in {put_aside(kept_rows, work, bad_files, csv)}")

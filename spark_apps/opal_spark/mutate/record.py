@@ -16,6 +16,7 @@ from opal_spark.engine.columns import arrow_of_spark, quoted
 from opal_spark.sources.cells import parse_text, wrong_type
 
 _ORDER_KINDS = {"numeric": "decimal(38,10)", "text": "string", "timestamp": "timestamp"}
+TIME_FORMS = "as 2024-01-31 or 2024-01-31T10:00:00, which may have up to 6 digits of a second and an offset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,8 @@ def fitted(column: Column, given: DataType, field: StructField) -> tuple[Column,
         value = parse_text(text, kind, {})
     else:
         text, value = column, column.try_cast(field.dataType)
-    reason = wrong_type(field.name, kind) if isinstance(kind, Atomic) else f"column {field.name!r} is of another type"
+    forms = f", {TIME_FORMS}" if isinstance(given, StringType) and kind == Atomic(name="timestamp") else ""
+    reason = f"{wrong_type(field.name, kind)}{forms}" if isinstance(kind, Atomic) else f"column {field.name!r} is of another type"
     return value, F.when(text.isNotNull() & value.isNull(), F.lit(reason))
 
 
