@@ -30,12 +30,14 @@ def refuse_open_quotes(spark: SparkSession, source: Files, given: Mapping[str, s
     is_open = F.contains(text, F.lit(options.get("quote", '"')[:1])) & text.rlike(unclosed)
     if (comment := options.get("comment", "")[:1]) not in ("", NO_CHARACTER):
         is_open &= ~F.startswith(text, F.lit(comment))
-    found = _lines(spark, source, options).where(is_open).agg(F.min(F.struct(FILE, _RANK, text.alias(_TEXT))).alias("first")).head()
+    found = (
+        _placed(_lines(spark, source, options).where(is_open)).agg(F.min(F.struct(FILE, _RANK, text.alias(_TEXT))).alias("first")).head()
+    )
     if found is None or found["first"] is None:
         return
     first = found["first"]
     path = unquote(first[FILE][PATH])
-    numbered = _lines(spark, one_file(source, path), options).select(
+    numbered = _placed(_lines(spark, one_file(source, path), options)).select(
         text.alias(_TEXT), F.row_number().over(Window.orderBy(F.col(FILE).getField(BLOCK), _RANK)).alias(_LINE)
     )
     line = numbered.where(F.col(_TEXT) == F.lit(first[_TEXT])).agg(F.min(_LINE)).head()
@@ -63,8 +65,12 @@ def open_quote(options: Mapping[str, str]) -> str | None:
 def _lines(spark: SparkSession, source: Files, options: Mapping[str, str]) -> DataFrame:
     """Cut as the reader of CSV cuts them."""
     reading = {name: value for name, value in options.items() if name != "wholetext"}
-    rows = open_files(spark, source, "text", reading, StructType().add(_TEXT, StringType()))
-    return rows.select(_TEXT, file_column(rows), F.monotonically_increasing_id().alias(_RANK))
+    return open_files(spark, source, "text", reading, StructType().add(_TEXT, StringType()))
+
+
+def _placed(lines: DataFrame) -> DataFrame:
+    """With their files, and in which order they stand there."""
+    return lines.select(_TEXT, file_column(lines), F.monotonically_increasing_id().alias(_RANK))
 
 
 def _text(options: Mapping[str, str]) -> Column:
