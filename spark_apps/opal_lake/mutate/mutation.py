@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from opal_lake.errors import ConflictError, NotFoundError, OpalError, StorageError
+from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError, OpalError, StorageError
 from opal_lake.job.job import JobResult
 from opal_lake.job.operations.folder import Mutate
 from opal_lake.job.s3a import is_s3
@@ -199,7 +199,19 @@ def _listed(place: Place, job: Mutate, options: Mapping[str, str]) -> list[Incre
     inside = [found.source for found in listed if f"{found.source}/".startswith(f"{place.uri}/")]
     if inside:
         raise NotFoundError(f"{inside[0]} lies in the master {place.uri} itself; keep increments in a folder of their own")
+    local = [] if is_s3(place.uri) or not listed else [f"{file.root}/{file.path}" for file in place.master_files()]
+    _refuse_colons([*(found.source for found in listed if not is_s3(found.root)), *local])
     return in_order(listed, job.order)
+
+
+def _refuse_colons(files: Sequence[str]) -> None:
+    """Of a local file Hadoop makes the name of a checksum's, and takes what is before a colon in it for a scheme."""
+    for file in files:
+        if ":" in (name := file.rpartition("/")[2]):
+            raise InvalidInputError(
+                f"{file} cannot be read, because its name has a colon, which Spark's local files may not have: rename it to "
+                f"{name.replace(':', '_')!r}. Nothing was changed"
+            )
 
 
 def _result(place: Place, run: int | None, token: str | None, merged: Merged) -> JobResult:

@@ -1,7 +1,6 @@
-"""CSV for a folder: what is written is read again as it was, and a quote that is not closed is found."""
+"""CSV for a folder: what is written is read again as it was."""
 
 import codecs
-import re
 from collections.abc import Mapping
 from functools import cache
 
@@ -11,10 +10,10 @@ from pyspark.sql import functions as F
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.folder import Mutate
 from opal_spark.engine.columns import quoted
-from opal_spark.sources.text.csv_lines import cells_of, is_true, plain_names, separator
+from opal_spark.sources.text.csv_lines import cells_of, is_true, plain_names
+from opal_spark.sources.text.csv_quotes import NO_CHARACTER
 
 CORRUPT = "_opal_corrupt"
-NO_CHARACTER = "\u0000"  # Spark's way to say that there is none
 # A null value that no cell has: by default Spark takes a quoted empty cell for null, too
 _READ = {"escape": '"', "nullvalue": NO_CHARACTER, "mode": "PERMISSIVE", "columnnameofcorruptrecord": CORRUPT, "enforceschema": "false"}
 _TIMES = {"timestampformat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXXXX", "timestampntzformat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]"}
@@ -83,23 +82,6 @@ def _letters(encoding: str) -> str | None:
     every = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x110000))))
     found = every if _codec(encoding).startswith("utf") else every.encode(encoding, "ignore").decode(encoding, "ignore")
     return None if len(found) >= len(every) else found
-
-
-def open_quote(options: Mapping[str, str]) -> str | None:
-    """Java's regular expression for a line whose last field begins with a quote and does not end there: it goes on in the next line.
-
-    Only whole fields may stand before it, cut as Spark's parser cuts them, so that no quote inside a field counts as the beginning of one.
-    """
-    quote, escape = options.get("quote", '"')[:1], options.get("escape", '"')[:1]
-    if not quote or quote == NO_CHARACTER:
-        return None
-    q, e, s = (re.escape(text) for text in (quote, escape, separator(options)))
-    inside = f"[^{q}]*+" + (f"(?:{q}{q}[^{q}]*+)*+" if escape == quote else "")
-    if escape not in (quote, "", NO_CHARACTER):
-        inside = f"[^{q}{e}]*+(?:{e}.[^{q}{e}]*+)*+"
-    rest = f"[^{s}]*+" if len(separator(options)) == 1 else f"(?:(?!{s}).)*+"
-    blank = "[ \\t]*+" if is_true(options, "ignoreleadingwhitespace") else ""
-    return f"(?s)^(?:{blank}(?:{q}{inside}{q}{rest}|(?!{q}){rest}){s})*+{blank}{q}{inside}$"
 
 
 def needs_java_charsets(job: Mutate) -> bool:

@@ -26,9 +26,10 @@ from opal_spark.mutate.decisions import Rules
 from opal_spark.mutate.groups import Readable, forms_of, increment_format, readable_increments
 from opal_spark.mutate.master import MasterFiles, format_named, found_schema, naming_file, read_files
 from opal_spark.mutate.record import Record, record_of, schema_given
-from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, UNCLOSED, keys, read_increments
+from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, keys, read_increments
 from opal_spark.mutate.sound import check_text, checked_rows, files_named, writable_rows
 from opal_spark.sources.text.csv_lines import is_true
+from opal_spark.sources.text.csv_quotes import UNCLOSED
 
 _BROADCAST_ROWS = 2_000_000  # ids of so many mutations are sent to every executor instead of shuffling the master
 _NEW_FILE_ROWS = 1_000_000
@@ -74,10 +75,10 @@ class _Merge:
             stats = {row[FILE]: row.asDict() for row in _stats(kept_rows).collect()}
             _check_headers(files, stats)
             rejected = sum(row["rejected"] for row in stats.values())
-            if rejected and self.job.on_bad_rows == "fail":
-                refuse(kept_rows, rejected, files, csv)
             if unclosed := sum(row["unclosed"] for row in stats.values()):
                 refuse_unclosed(kept_rows, unclosed, files, csv)
+            if rejected and self.job.on_bad_rows == "fail":
+                refuse(kept_rows, rejected, files, csv)
             notes, bad_files = [], [file for file in files if stats.get(file.number, {}).get("rejected")]
             if rejected and work.target is not None:
                 notes.append(f"{count_text(rejected, 'bad row')} lie in {put_aside(kept_rows, work, bad_files, csv)}")

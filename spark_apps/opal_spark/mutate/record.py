@@ -32,6 +32,7 @@ _DIGITS: dict[DataType, int] = {DoubleType(): 17, FloatType(): 9}  # that such a
 _ROUNDED = (DecimalType, DoubleType, FloatType, DateType)  # Spark's reader of JSON fits values into these
 _BITS: dict[DataType, int] = {LongType(): 63, IntegerType(): 31}
 _ORDER_KINDS = {"numeric": "decimal(38,10)", "text": "string", "timestamp": "timestamp"}
+TIME_FORMS = "as 2024-01-31 or 2024-01-31T10:00:00, which may have up to 6 digits of a second and an offset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,8 @@ def fitted(column: Column, given: DataType, field: StructField) -> tuple[Column,
             number = column if given in _DIGITS else value
             bits = _BITS.get(given, _BITS.get(field.dataType))
             is_exact &= F.lit(True) if bits is None else number < F.lit(2.0**bits)
-    reason = wrong_type(field.name, kind) if isinstance(kind, Atomic) else f"column {field.name!r} is of another type"
+    forms = f", {TIME_FORMS}" if isinstance(given, StringType) and kind == Atomic(name="timestamp") else ""
+    reason = f"{wrong_type(field.name, kind)}{forms}" if isinstance(kind, Atomic) else f"column {field.name!r} is of another type"
     return value, F.when(text.isNotNull() & (value.isNull() | ~is_exact), F.lit(reason))
 
 

@@ -16,11 +16,12 @@ from opal_lake.storage import Storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.engine.session import STRICT, few_listing_tasks
-from opal_spark.mutate.csv_text import CORRUPT, is_utf8, open_quote
+from opal_spark.mutate.csv_text import CORRUPT, is_utf8
 from opal_spark.mutate.master import PLACE, MasterFiles, by_root
 from opal_spark.mutate.record import Record, rounded
 from opal_spark.sources.marks import plain_uri
 from opal_spark.sources.text.csv_lines import is_true, line_number, lines
+from opal_spark.sources.text.csv_quotes import open_quote
 from opal_spark.sources.text.variants import Target, decode, fields_type, keys_of, unknown_key
 
 _BROKEN = "the master has a row that does not fit its fields"

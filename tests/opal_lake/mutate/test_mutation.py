@@ -143,6 +143,18 @@ def test_increments_in_the_master_are_refused(shop: Shop) -> None:
         shop.run(increments=[f"{shop.uri}/master"])
 
 
+@pytest.mark.parametrize("folder", ["incr", "master"])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_local_file_with_a_colon_is_refused_by_its_name(tmp_path: Path, folder: str, dry_run: bool) -> None:
+    shop = Shop(str(tmp_path), {})
+    shop.arrive({"1.csv": "a,9\n"})
+    shop.put(folder, "a:b.csv", "b,9\n")
+    before = shop.names("")
+    with pytest.raises(InvalidInputError, match=rf"/{folder}/a:b\.csv cannot be read, .* has a colon.* rename it to 'a_b\.csv'"):
+        shop.run(dry_run=dry_run)
+    assert [name for name in shop.names("") if not name.endswith("/lock")] == before
+
+
 def test_a_run_that_was_taken_over_decides_nothing(shop: Shop) -> None:
     """As another run does that believes this one dead: its outcome is there first."""
     shop.arrive({"1.csv": "a,10\n"})
