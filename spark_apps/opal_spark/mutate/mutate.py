@@ -1,7 +1,7 @@
 """One mutation of a folder with Spark: what is read, decided and written."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -171,8 +171,7 @@ class _Merging:
         named = [(tuple(row.folder), row[DELETED]) for row in mutations.select(folder.alias("folder"), DELETED).distinct().collect()]
         if any(is_deleted and None in values for values, is_deleted in named):
             return list(self.work.master)
-        folders = {values for values, _ in named}
-        return [file for file in self.work.master if tuple(file.values().values()) in folders]
+        return self._in_folders({values for values, _ in named})
 
     @property
     def _is_new_layout(self) -> bool:
@@ -220,7 +219,17 @@ class _Merging:
         if is_other or self._is_new_layout or not self.record.partition_by:
             return list(self.work.master)
         touched = rules_of.touched_partitions(decisions, self.record, has_master=rules_of.OLD_PARTITION in decisions.columns)
-        return [file for file in self.work.master if tuple(file.values().values()) in touched]
+        return self._in_folders(touched)
+
+    def _in_folders(self, values: Collection[tuple[str | None, ...]]) -> list[MasterFile]:
+        """Files whose folders have these values, however the folders' names write them: `month=01` is 1 where the month is a number."""
+        fields = [self.record.fields[name] for name in self.record.partition_by]
+        folders = sorted({tuple(file.values().values()) for file in self.work.master}, key=str)
+        names = StructType([StructField(field.name, StringType()) for field in fields])
+        texts = [F.col(quoted(field.name)).cast(field.dataType).cast("string") for field in fields]
+        meant = map(tuple, self.merge.spark.createDataFrame(folders, names).coalesce(1).select(*texts).collect())
+        chosen = {folder for folder, value in zip(folders, meant, strict=True) if value in values}
+        return [file for file in self.work.master if tuple(file.values().values()) in chosen]
 
     def _write(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> int:
         """What stays of the replaced files, and the new rows. Returns how many there are."""

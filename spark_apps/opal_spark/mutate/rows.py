@@ -6,7 +6,7 @@ from functools import reduce
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, DoubleType, FloatType, StringType, StructField, StructType
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.folder import Mutate
@@ -187,7 +187,8 @@ def _marked(fields: DataFrame, form: Form, job: Mutate, record: Record, *, has_o
                 untimed = ~F.coalesce(F.array_contains(F.json_object_keys(_TEXT), record.order), F.lit(True))
             what = f"field {record.order!r}, the order, is"
             reason = F.when(_is_blank(record.order), f"{what} missing").otherwise(f"{what} no {_kind_text(record)}")
-            faults.append(F.when(order.isNull() & ~untimed, reason))
+            is_nan = F.isnan(order) if isinstance(record.given[record.order].dataType, DoubleType | FloatType) else F.lit(False)
+            faults.append(F.when((order.isNull() | is_nan) & ~untimed, reason))
     if record.order is None:
         by_suffix = job.order == BY_SUFFIX
         columns.append((F.col(_SUFFIX) if by_suffix else F.lit(0).cast("long")).alias(ORDER))
