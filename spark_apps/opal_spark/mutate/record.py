@@ -124,7 +124,7 @@ def rounded(line: Column, fields: Sequence[StructField]) -> list[Column]:
 
 def comparable(value: Column, kind: DataType) -> Column:
     """Spark neither compares nor hashes maps, wherever they are in a value."""
-    return value if isinstance(kind, AtomicType) else F.when(value.isNotNull(), F.to_json(F.struct(value), JSON_WRITE))
+    return value if isinstance(kind, AtomicType) else F.when(value.isNotNull(), F.to_json(F.struct(value.alias("value")), JSON_WRITE))
 
 
 def _is_rounded(text: Column, value: Column, kind: DataType) -> Column:
@@ -134,7 +134,7 @@ def _is_rounded(text: Column, value: Column, kind: DataType) -> Column:
     digits = F.regexp_replace(text, r"[eE].*|\D", "")
     is_integer = text.rlike(r"^\s*[+-]?\d+\s*$")
     is_same = F.coalesce(value.try_cast("decimal(38,0)") == text.try_cast("decimal(38,0)"), F.lit(False))
-    has_many = F.length(F.trim(F.lit("0"), digits)) > _DIGITS[kind]
+    has_many = F.length(F.trim(digits, F.lit("0"))) > _DIGITS[kind]
     return F.when(is_integer, ~is_same).otherwise(has_many)
 
 
