@@ -19,6 +19,7 @@ from opal_lake.mutate.s3_place import S3Place
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.uris import local_root
 
+# What of a table lies in its folder
 _TABLES = (
     ("a Delta", "_delta_log/", ""),
     ("an Iceberg", "metadata/", ".metadata.json"),
