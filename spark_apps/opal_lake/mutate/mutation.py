@@ -1,11 +1,12 @@
 """A run from its claim to its result. How files are merged is given: `opal_spark.mutate` does it with Spark."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from opal_lake.errors import ConflictError, NotFoundError, OpalError, StorageError
+from opal_lake.errors import ConflictError, InvalidInputError, OpalError, StorageError
 from opal_lake.job.job import JobResult
 from opal_lake.job.operations.folder import Mutate
 from opal_lake.job.s3a import is_s3
@@ -16,7 +17,15 @@ from opal_lake.mutate.local_place import LocalPlace
 from opal_lake.mutate.place import SIDE, MasterFile, Place, working_path
 from opal_lake.mutate.s3_place import S3Place
 from opal_lake.storage import Storage, open_storage
+from opal_lake.storage.uris import local_root
 
+# What of a table lies in its folder
+_TABLES = (
+    ("a Delta", "_delta_log/", ""),
+    ("an Iceberg", "metadata/", ".metadata.json"),
+    ("a Hudi", ".hoodie/", ""),
+    ("an Opal", "_opal/", ""),
+)
 _log = logging.getLogger(__name__)
 BLIND = (
     "S3 cannot swap folders: {uri} itself still shows the files of before the first run, until retention deletes them. Read the files that "
@@ -58,6 +67,7 @@ def open_place(uri: str, options: Mapping[str, str] | None = None) -> Place:
 
 def run_mutation(place: Place, job: Mutate, token: str | None, merge: Merge, options: Mapping[str, str] | None = None) -> JobResult:
     """Merge the increments that are there now. What a crash left is put right first: its run completed, or its files given back."""
+    _refuse_tables(place, options or {})
     if job.dry_run:
         return _rehearsed(place, job, token, merge, options or {})
     with _file_errors(place), place.lock():
@@ -196,10 +206,38 @@ def _work(
 
 def _listed(place: Place, job: Mutate, options: Mapping[str, str]) -> list[Increment]:
     listed = list_increments(job.increments, options, lambda: journal.merged_sources(place.side))
-    inside = [found.source for found in listed if f"{found.source}/".startswith(f"{place.uri}/")]
+    inside = [found.source for found in listed if f"{_absolute(found.source)}/".startswith(f"{_absolute(place.uri)}/")]
     if inside:
-        raise NotFoundError(f"{inside[0]} lies in the master {place.uri} itself; keep increments in a folder of their own")
+        raise InvalidInputError(f"{inside[0]} lies in the master {place.uri} itself; keep increments in a folder of their own")
+    local = [] if is_s3(place.uri) or not listed else [f"{file.root}/{file.path}" for file in place.master_files()]
+    _refuse_colons([*(found.source for found in listed if not is_s3(found.root)), *local])
     return in_order(listed, job.order)
+
+
+def _absolute(uri: str) -> str:
+    """Two ways to write one folder are the same text."""
+    return uri if is_s3(uri) else os.path.realpath(local_root(uri))
+
+
+def _refuse_tables(place: Place, options: Mapping[str, str]) -> None:
+    """Of a table only its log says which files are its rows."""
+    storage = open_storage(place.uri, options if is_s3(place.uri) else {})
+    for kind, folder, ending in _TABLES:
+        if any(file.path.endswith(ending) for file in storage.list(folder)):
+            raise InvalidInputError(
+                f"{place.uri} is {kind} table, of which only its log says which files count: a mutation works on plain folders. "
+                "Upsert into the table with its own means, or copy its rows into a folder first. Nothing was changed"
+            )
+
+
+def _refuse_colons(files: Sequence[str]) -> None:
+    """Of a local file Hadoop makes the name of a checksum's, and takes what is before a colon in it for a scheme."""
+    for file in files:
+        if ":" in (name := file.rpartition("/")[2]):
+            raise InvalidInputError(
+                f"{file} cannot be read, because its name has a colon, which Spark's local files may not have: rename it to "
+                f"{name.replace(':', '_')!r}. Nothing was changed"
+            )
 
 
 def _result(place: Place, run: int | None, token: str | None, merged: Merged) -> JobResult:

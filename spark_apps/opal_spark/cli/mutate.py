@@ -59,6 +59,8 @@ def _run(args: argparse.Namespace, run_one: RunOne) -> None:
         if _is_default(args, given, name):
             given[name] = value
             setattr(args, name, value)
+    if not args.ids:
+        raise InvalidInputError("give the fields of a record's id: --id FIELD, or id.field.ordinals in the file of --properties")
     job = operation_of(args, Mutate, **{"increments": args.paths, **given})
     if _is_small(args, job):
         args.conf = [_BRIEF_JVM, *args.conf]

@@ -9,8 +9,9 @@ from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.mutate.mutation import Work
 from opal_lake.storage.spark_path import hadoop_uri
 from opal_spark.mutate.groups import Readable
-from opal_spark.mutate.rows import BAD, BLOCK, COPY, FILE, LINE, RANK, RAW, UNCLOSED, numbered_lines
+from opal_spark.mutate.rows import BAD, BLOCK, COPY, FILE, LINE, RANK, RAW, numbered_lines
 from opal_spark.sources.text.csv_lines import line_number
+from opal_spark.sources.text.csv_quotes import CLOSE_QUOTES, UNCLOSED
 
 _SHOWN = 5
 _MOST_BYTES = 1 << 30  # of a file that is looked through for a line
@@ -23,8 +24,7 @@ def refuse(rows: DataFrame, number: int, files: Sequence[Readable], options: Map
 
 def refuse_unclosed(rows: DataFrame, number: int, files: Sequence[Readable], options: Mapping[str, str]) -> None:
     """Also of a run that puts bad rows aside: what follows an open quote may be the rest of a field, and look like a row."""
-    advice = "Close the quotes in the files: such rows are never put aside, as those behind an open quote cannot be told apart"
-    _refuse(rows.where(F.col(BAD) == UNCLOSED), number, files, options, advice)
+    _refuse(rows.where(F.col(BAD) == UNCLOSED), number, files, options, CLOSE_QUOTES)
 
 
 def _refuse(rows: DataFrame, number: int, files: Sequence[Readable], options: Mapping[str, str], advice: str) -> None:

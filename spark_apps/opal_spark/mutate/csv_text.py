@@ -1,18 +1,31 @@
-"""CSV for a folder: what is written is read again as it was, and a quote that is not closed is found."""
+"""CSV for a folder: what is written is read again as it was."""
 
 import codecs
-import re
 from collections.abc import Mapping
+from functools import cache
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.folder import Mutate
-from opal_spark.sources.text.csv_lines import cells_of, is_true, plain_names, separator
+from opal_spark.engine.columns import quoted
+from opal_spark.sources.text.csv_lines import cells_of, is_true, plain_names
+from opal_spark.sources.text.csv_quotes import NO_CHARACTER
 
 CORRUPT = "_opal_corrupt"
-NO_CHARACTER = "\u0000"  # Spark's way to say that there is none
 # A null value that no cell has: by default Spark takes a quoted empty cell for null, too
 _READ = {"escape": '"', "nullvalue": NO_CHARACTER, "mode": "PERMISSIVE", "columnnameofcorruptrecord": CORRUPT, "enforceschema": "false"}
-_WRITE = {"escape": '"', "nullvalue": "", "emptyvalue": '""', "ignoreleadingwhitespace": "false", "ignoretrailingwhitespace": "false"}
+_TIMES = {"timestampformat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXXXX", "timestampntzformat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]"}
+_WRITE = {
+    "escape": '"',
+    "nullvalue": "",
+    "emptyvalue": '""',
+    "ignoreleadingwhitespace": "false",
+    "ignoretrailingwhitespace": "false",
+    **_TIMES,
+}
+JSON_WRITE = {"ignorenullfields": "false", **_TIMES}
 _ONLY_READ = {*_READ, "multiline"} - {"escape"}
 # Encodings that Spark reads whatever is set, by their names of Python's
 _SPARKS = {"utf-8": "UTF-8", "iso8859-1": "ISO-8859-1", "ascii": "US-ASCII"}
@@ -53,21 +66,22 @@ def is_utf8(options: Mapping[str, str]) -> bool:
     return options.get("encoding", "UTF-8") == "UTF-8"
 
 
-def open_quote(options: Mapping[str, str]) -> str | None:
-    """Java's regular expression for a line whose last field begins with a quote and does not end there: it goes on in the next line.
-
-    Only whole fields may stand before it, cut as Spark's parser cuts them, so that no quote inside a field counts as the beginning of one.
-    """
-    quote, escape = options.get("quote", '"')[:1], options.get("escape", '"')[:1]
-    if not quote or quote == NO_CHARACTER:
+def lacking(name: str, encoding: str) -> Column | None:
+    """The reason for a text of a field that has letters which an encoding has not: Spark would write question marks."""
+    letters = _letters(encoding)
+    if letters is None:
         return None
-    q, e, s = (re.escape(text) for text in (quote, escape, separator(options)))
-    inside = f"[^{q}]*+" + (f"(?:{q}{q}[^{q}]*+)*+" if escape == quote else "")
-    if escape not in (quote, "", NO_CHARACTER):
-        inside = f"[^{q}{e}]*+(?:{e}.[^{q}{e}]*+)*+"
-    rest = f"[^{s}]*+" if len(separator(options)) == 1 else f"(?:(?!{s}).)*+"
-    blank = "[ \\t]*+" if is_true(options, "ignoreleadingwhitespace") else ""
-    return f"(?s)^(?:{blank}(?:{q}{inside}{q}{rest}|(?!{q}){rest}){s})*+{blank}{q}{inside}$"
+    found = F.translate(F.col(quoted(name)), letters, "")
+    advice = f"', which the encoding {encoding} lacks; write the master in another one (--output-option encoding=UTF-8)"
+    return F.when(found != "", F.concat(F.lit(f"field {name!r} holds '"), found, F.lit(advice)))
+
+
+@cache
+def _letters(encoding: str) -> str | None:
+    """All that an encoding has; None if these are all that there are."""
+    every = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x110000))))
+    found = every if _codec(encoding).startswith("utf") else every.encode(encoding, "ignore").decode(encoding, "ignore")
+    return None if len(found) >= len(every) else found
 
 
 def needs_java_charsets(job: Mutate) -> bool:

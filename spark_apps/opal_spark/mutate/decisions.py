@@ -6,12 +6,12 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import AtomicType, DataType, StructType
+from pyspark.sql.types import StructType
 
 from opal_lake.job.operations.folder import Mutate
 from opal_lake.job.source import BY_SUFFIX
 from opal_spark.engine.columns import quoted
-from opal_spark.mutate.record import Record
+from opal_spark.mutate.record import Record, comparable
 from opal_spark.mutate.rows import BLOCK, DELETED, FILE, ORDER, RANK, ROW, UNTIMED, key, keys
 
 ACTION, OLD, WINNER, CONFLICTS, MUTATIONS = "action", "old", "winner", "conflicts", "mutations"
@@ -61,18 +61,13 @@ def _content(mutations: DataFrame) -> Column:
     kind = mutations.schema[ROW].dataType
     assert isinstance(kind, StructType)
     values = [(F.col(ROW).getField(field.name), field.dataType) for field in kind]
-    return F.xxhash64(F.col(DELETED), *(part for value, of in values for part in (value.isNull(), _comparable(value, of))))
+    return F.xxhash64(F.col(DELETED), *(part for value, of in values for part in (value.isNull(), comparable(value, of))))
 
 
 def _equal(row: Column, other: Column, fields: StructType) -> Column:
     """Whether all fields are, nulls too."""
-    pairs = [(_comparable(row.getField(one.name), one.dataType), _comparable(other.getField(one.name), one.dataType)) for one in fields]
+    pairs = [(comparable(row.getField(one.name), one.dataType), comparable(other.getField(one.name), one.dataType)) for one in fields]
     return reduce(Column.__and__, (value.eqNullSafe(old) for value, old in pairs))
-
-
-def _comparable(value: Column, kind: DataType) -> Column:
-    """Spark neither compares nor hashes maps, wherever they are in a value."""
-    return value if isinstance(kind, AtomicType) else F.when(value.isNotNull(), F.to_json(F.struct(value), {"ignoreNullFields": "false"}))
 
 
 def touched_rows(master: DataFrame, wins: DataFrame, rules: Rules) -> DataFrame:

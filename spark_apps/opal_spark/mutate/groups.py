@@ -75,7 +75,7 @@ def forms_of(files: Sequence[Readable], job: Mutate, record: Record, kind: str, 
     def head(file: Readable) -> str | None:
         if kind == "avro":
             return schema_text(file.storage, file.path)
-        return first_line(file.storage, file.path, options) if kind == "csv" else None
+        return first_line(file.storage, file.path, options, file.increment.source) if kind == "csv" else None
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         heads = list(pool.map(head, full))

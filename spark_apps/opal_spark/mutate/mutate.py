@@ -1,7 +1,7 @@
 """One mutation of a folder with Spark: what is read, decided and written."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -21,14 +21,15 @@ from opal_spark.engine.failures import observed_count, spark_errors
 from opal_spark.engine.session import bring_avro, java_charsets, parallelism, shuffles_of, storage_options
 from opal_spark.mutate import decisions as rules_of
 from opal_spark.mutate.bad_rows import put_aside, refuse, refuse_unclosed
-from opal_spark.mutate.csv_text import increment_options, needs_java_charsets, own_options, write_options
+from opal_spark.mutate.csv_text import JSON_WRITE, increment_options, needs_java_charsets, own_options, write_options
 from opal_spark.mutate.decisions import Rules
 from opal_spark.mutate.groups import Readable, forms_of, increment_format, readable_increments
 from opal_spark.mutate.master import MasterFiles, format_named, found_schema, naming_file, read_files
 from opal_spark.mutate.record import Record, record_of, schema_given
-from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, UNCLOSED, keys, read_increments
-from opal_spark.mutate.sound import check_text, checked_rows, files_named
+from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, keys, read_increments
+from opal_spark.mutate.sound import check_text, checked_rows, files_named, writable_rows
 from opal_spark.sources.text.csv_lines import is_true
+from opal_spark.sources.text.csv_quotes import UNCLOSED
 
 _BROADCAST_ROWS = 2_000_000  # ids of so many mutations are sent to every executor instead of shuffling the master
 _NEW_FILE_ROWS = 1_000_000
@@ -74,10 +75,10 @@ class _Merge:
             stats = {row[FILE]: row.asDict() for row in _stats(kept_rows).collect()}
             _check_headers(files, stats)
             rejected = sum(row["rejected"] for row in stats.values())
-            if rejected and self.job.on_bad_rows == "fail":
-                refuse(kept_rows, rejected, files, csv)
             if unclosed := sum(row["unclosed"] for row in stats.values()):
                 refuse_unclosed(kept_rows, unclosed, files, csv)
+            if rejected and self.job.on_bad_rows == "fail":
+                refuse(kept_rows, rejected, files, csv)
             notes, bad_files = [], [file for file in files if stats.get(file.number, {}).get("rejected")]
             if rejected and work.target is not None:
                 notes.append(f"{count_text(rejected, 'bad row')} lie in {put_aside(kept_rows, work, bad_files, csv)}")
@@ -105,9 +106,11 @@ class _Merge:
                 "a partitioned master of CSV without headers needs its fields' names, because its files lack those of the folders: "
                 "give schema='id STRING, country STRING, ...'"
             )
-        by_line = (self.job.output_format or master.format) == "csv" and not is_true(master.csv, "multiline")
+        is_csv = (self.job.output_format or master.format) == "csv"
+        by_line = is_csv and not is_true(master.csv, "multiline")
+        encoding = write_options(self.job).get("encoding", "UTF-8") if is_csv else "UTF-8"
         try:
-            return replace(record_of(self.job, fields, parts), by_line=by_line)
+            return replace(record_of(self.job, fields, parts), by_line=by_line, encoding=encoding)
         except InvalidInputError as error:
             if given is not None or master.format != "csv" or (naming := naming_file(master)) is None:
                 raise
@@ -168,8 +171,7 @@ class _Merging:
         named = [(tuple(row.folder), row[DELETED]) for row in mutations.select(folder.alias("folder"), DELETED).distinct().collect()]
         if any(is_deleted and None in values for values, is_deleted in named):
             return list(self.work.master)
-        folders = {values for values, _ in named}
-        return [file for file in self.work.master if tuple(file.values().values()) in folders]
+        return self._in_folders({values for values, _ in named})
 
     @property
     def _is_new_layout(self) -> bool:
@@ -180,7 +182,7 @@ class _Merging:
         if not files:
             return rules_of.decided(wins, None, rules)
         looked_at = replace(self.master, files=files)
-        check_text(self.merge.spark, looked_at)
+        check_text(self.merge.spark, looked_at, self.record.fields)
         master = checked_rows(read_files(self.merge.spark, looked_at, self.record.fields))
         ids = F.broadcast(wins.select(*keys(self.record))) if self._is_small() else wins
         return rules_of.decided(wins, rules_of.touched_rows(master, ids, rules), rules)
@@ -217,7 +219,17 @@ class _Merging:
         if is_other or self._is_new_layout or not self.record.partition_by:
             return list(self.work.master)
         touched = rules_of.touched_partitions(decisions, self.record, has_master=rules_of.OLD_PARTITION in decisions.columns)
-        return [file for file in self.work.master if tuple(file.values().values()) in touched]
+        return self._in_folders(touched)
+
+    def _in_folders(self, values: Collection[tuple[str | None, ...]]) -> list[MasterFile]:
+        """Files whose folders have these values, however the folders' names write them: `month=01` is 1 where the month is a number."""
+        fields = [self.record.fields[name] for name in self.record.partition_by]
+        folders = sorted({tuple(file.values().values()) for file in self.work.master}, key=str)
+        names = StructType([StructField(field.name, StringType()) for field in fields])
+        texts = [F.col(quoted(field.name)).cast(field.dataType).cast("string") for field in fields]
+        meant = map(tuple, self.merge.spark.createDataFrame(folders, names).coalesce(1).select(*texts).collect())
+        chosen = {folder for folder, value in zip(folders, meant, strict=True) if value in values}
+        return [file for file in self.work.master if tuple(file.values().values()) in chosen]
 
     def _write(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> int:
         """What stays of the replaced files, and the new rows. Returns how many there are."""
@@ -229,14 +241,14 @@ class _Merging:
             ids = rules_of.replaced_ids(decisions, keys(record))
             gone = F.broadcast(ids) if self._is_small() else ids
             same = [F.col(quoted(name)) == F.col(key) for name, key in zip(record.ids, keys(record), strict=True)]
-            rows = old.join(gone, same, "left_anti").unionByName(rows)
+            rows = writable_rows(old, record).join(gone, same, "left_anti").unionByName(rows)
         kind = self.merge.job.output_format or self.master.format
         observed = Observation("mutate")
         rows = rows.observe(observed, F.count(F.lit(1)).alias("rows"))
         if record.partition_by:
             rows = rows.hint("rebalance", *[F.col(quoted(name)) for name in record.partition_by])
         assert self.work.target is not None
-        options = write_options(self.merge.job) if kind == "csv" else {"ignoreNullFields": "false"} if kind == "json" else {}
+        options = write_options(self.merge.job) if kind == "csv" else JSON_WRITE if kind == "json" else {}
         writer = rows.write.mode("overwrite").format(kind).options(**options).partitionBy(*record.partition_by)
         writer.save(hadoop_uri(self.work.side, self.work.target))
         return observed_count(observed, "rows")

@@ -6,23 +6,40 @@ from difflib import get_close_matches
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    AtomicType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.folder import Mutate
 from opal_lake.job.source import BY_POSITION, BY_SUFFIX
 from opal_lake.spec.schema import Atomic, schema_of_arrow
 from opal_spark.engine.columns import arrow_of_spark, quoted
+from opal_spark.mutate.csv_text import JSON_WRITE, lacking
 from opal_spark.sources.cells import parse_text, wrong_type
 
+_DIGITS: dict[DataType, int] = {DoubleType(): 17, FloatType(): 9}  # that such a number may be written with; an integer has to be it exactly
+_ROUNDED = (DecimalType, DoubleType, FloatType, DateType)  # Spark's reader of JSON fits values into these
+_BITS: dict[DataType, int] = {LongType(): 63, IntegerType(): 31}
 _ORDER_KINDS = {"numeric": "decimal(38,10)", "text": "string", "timestamp": "timestamp"}
+TIME_FORMS = "as 2024-01-31 or 2024-01-31T10:00:00, which may have up to 6 digits of a second and an offset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """`fields` are the master's. `order` is None where files say what is later. `op` may be a field that only increments have.
 
-    `by_line`: its files are CSV, and read line by line.
+    `by_line`: its files are CSV, and read line by line. `encoding`: that in which CSV is written.
     """
 
     fields: StructType
@@ -32,12 +49,18 @@ class Record:
     op: str | None
     partition_by: tuple[str, ...]
     by_line: bool = False
+    encoding: str = "UTF-8"
 
     @property
     def given(self) -> StructType:
         """What a row of an increment has."""
         extra = [StructField(self.op, StringType())] if self.op is not None and self.op not in self.fields.names else []
         return StructType([*self.fields.fields, *extra])
+
+    def unwritable(self) -> list[Column]:
+        """The reasons for texts that the encoding cannot hold."""
+        texts = [field.name for field in self.fields if isinstance(field.dataType, StringType) and field.name not in self.partition_by]
+        return [fault for fault in (lacking(name, self.encoding) for name in texts) if fault is not None]
 
     def order_of(self, name: str) -> Column:
         """The order as something that can be compared; null if a text is not one."""
@@ -69,17 +92,50 @@ def schema_given(spark: SparkSession, text: str | None) -> StructType | None:
 
 
 def fitted(column: Column, given: DataType, field: StructField) -> tuple[Column, Column | None]:
-    """A value as the field's type, and the reason if there was one that is not."""
+    """A value as the field's type, and the reason if there was one that this type cannot hold exactly."""
     if given == field.dataType:
         return column, None
     kind = schema_of_arrow(arrow_of_spark(StructType([field]))).fields[0].type
     if isinstance(given, StringType) and isinstance(kind, Atomic):
         text = column if kind.name == "string" else F.nullif(column, F.lit(""))
         value = parse_text(text, kind, {})
+        is_exact = ~_is_rounded(text, value, field.dataType)
     else:
         text, value = column, column.try_cast(field.dataType)
-    reason = wrong_type(field.name, kind) if isinstance(kind, Atomic) else f"column {field.name!r} is of another type"
-    return value, F.when(text.isNotNull() & value.isNull(), F.lit(reason))
+        is_exact = F.lit(True)
+        if not isinstance(field.dataType, StringType):  # a text says all
+            is_exact = comparable(value.try_cast(given), given).eqNullSafe(comparable(column, given))
+        if {given, field.dataType} & _DIGITS.keys():  # Spark makes the greatest integer of a number just beyond it
+            number = column if given in _DIGITS else value
+            bits = _BITS.get(given, _BITS.get(field.dataType))
+            is_exact &= F.lit(True) if bits is None else number < F.lit(2.0**bits)
+    forms = f", {TIME_FORMS}" if isinstance(given, StringType) and kind == Atomic(name="timestamp") else ""
+    reason = f"{wrong_type(field.name, kind)}{forms}" if isinstance(kind, Atomic) else f"column {field.name!r} is of another type"
+    return value, F.when(text.isNotNull() & (value.isNull() | ~is_exact), F.lit(reason))
+
+
+def rounded(line: Column, fields: Sequence[StructField]) -> list[Column]:
+    """Of JSON: the reason for each value whose text says more than its field's type can hold."""
+    found = [field for field in fields if isinstance(field.dataType, _ROUNDED)]
+    texts = F.from_json(line, StructType([StructField(field.name, StringType()) for field in found]))
+    faults = [fitted(texts.getField(field.name), StringType(), field)[1] for field in found]
+    return [fault for fault in faults if fault is not None]
+
+
+def comparable(value: Column, kind: DataType) -> Column:
+    """Spark neither compares nor hashes maps, wherever they are in a value."""
+    return value if isinstance(kind, AtomicType) else F.when(value.isNotNull(), F.to_json(F.struct(value.alias("value")), JSON_WRITE))
+
+
+def _is_rounded(text: Column, value: Column, kind: DataType) -> Column:
+    """Whether a number is written with more digits than a floating-point number keeps."""
+    if kind not in _DIGITS:
+        return F.lit(False)
+    digits = F.regexp_replace(text, r"[eE].*|\D", "")
+    is_integer = text.rlike(r"^\s*[+-]?\d+\s*$")
+    is_same = F.coalesce(value.try_cast("decimal(38,0)") == text.try_cast("decimal(38,0)"), F.lit(False))
+    has_many = F.length(F.trim(digits, F.lit("0"))) > _DIGITS[kind]
+    return F.when(is_integer, ~is_same).otherwise(has_many)
 
 
 def unknown_names(names: Sequence[str], known: Sequence[str]) -> list[str]:

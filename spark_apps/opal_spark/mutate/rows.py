@@ -6,7 +6,7 @@ from functools import reduce
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, DoubleType, FloatType, StringType, StructField, StructType
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.folder import Mutate
@@ -14,11 +14,12 @@ from opal_lake.job.source import BY_SUFFIX
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.session import STRICT, few_listing_tasks
-from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_utf8, open_quote, read_options
+from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_utf8, read_options
 from opal_spark.mutate.groups import Form, Readable
-from opal_spark.mutate.record import Record, fitted, unknown_names
+from opal_spark.mutate.record import TIME_FORMS, Record, fitted, rounded, unknown_names
 from opal_spark.sources.marks import plain_uri, plain_uris
 from opal_spark.sources.text.csv_lines import is_true, separator
+from opal_spark.sources.text.csv_quotes import UNCLOSED, open_quote
 
 # None of these may be a field of somebody's records
 ROW, DELETED, ORDER, UNTIMED, FILE, BLOCK, RANK = (
@@ -29,7 +30,6 @@ _URI, _TEXT, _PARSED, _END = "_opal_uri", "_opal_text", "_opal_parsed", "_opal_e
 _FAULT, _SUFFIX, _FOLDERS = "_opal_fault", "_opal_suffix", "_opal_folders"
 _VALUE = "value"  # of Spark's source of text
 _RAGGED = "the row has more or fewer fields than there are (where fields hold line breaks, set multiLine=true)"
-UNCLOSED = "the quote of its last field is not closed (where fields hold line breaks, set multiLine=true)"
 _BREAK = "a line break, which the master's CSV takes with the option multiLine=true only"
 _ENCODED = "the line is not UTF-8; give the encoding, as ISO-8859-1"
 
@@ -133,7 +133,8 @@ def _json(spark: SparkSession, form: Form, files: Sequence[Readable], record: Re
     is_broken = F.col(_PARSED).isNull() | F.col(_PARSED).getField(CORRUPT).isNotNull() | F.json_object_keys(_TEXT).isNull()
     broken = F.when(~F.is_valid_utf8(_TEXT), F.lit("the line is not UTF-8, which JSON has to be"))
     broken = broken.when(is_broken, F.lit("the line is no JSON object with the fields' types"))
-    return rows.withColumn(BAD, broken.when(F.size(unknown) > 0, F.concat(F.lit("unknown field "), F.array_join(unknown, ", "))))
+    broken = broken.when(F.size(unknown) > 0, F.concat(F.lit("unknown field "), F.array_join(unknown, ", ")))
+    return rows.withColumn(BAD, F.coalesce(broken, *rounded(F.col(_TEXT), fields)))
 
 
 def _columnar(spark: SparkSession, form: Form, files: Sequence[Readable], record: Record, options: Mapping[str, str]) -> DataFrame:
@@ -184,12 +185,16 @@ def _marked(fields: DataFrame, form: Form, job: Mutate, record: Record, *, has_o
         if has_order:
             if form.is_deletes and form.format == "json":  # each line says itself which fields it has
                 untimed = ~F.coalesce(F.array_contains(F.json_object_keys(_TEXT), record.order), F.lit(True))
-            faults.append(F.when(order.isNull() & ~untimed, F.lit(f"field {record.order!r}, the order, is no {_kind_text(record)}")))
+            what = f"field {record.order!r}, the order, is"
+            reason = F.when(_is_blank(record.order), f"{what} missing").otherwise(f"{what} no {_kind_text(record)}")
+            is_nan = F.isnan(order) if isinstance(record.given[record.order].dataType, DoubleType | FloatType) else F.lit(False)
+            faults.append(F.when((order.isNull() | is_nan) & ~untimed, reason))
     if record.order is None:
         by_suffix = job.order == BY_SUFFIX
         columns.append((F.col(_SUFFIX) if by_suffix else F.lit(0).cast("long")).alias(ORDER))
     if record.by_line and (form.format != "csv" or is_true(increment_options(job), "multiline")):
         faults += _line_breaks(record)
+    faults += record.unwritable()
     bad = F.when(~F.col(HEADER), F.coalesce(*faults))
     columns += [untimed.alias(UNTIMED), *map(F.col, (FILE, BLOCK, RANK, HEADER))]
     return fields.select(*columns, bad.alias(BAD), F.when(bad.isNotNull(), F.col(_TEXT)).alias(RAW))
@@ -202,8 +207,12 @@ def _line_breaks(record: Record) -> list[Column]:
 
 
 def _missing(name: str) -> Column:
+    return F.when(_is_blank(name), F.lit(f"the id {name!r} is missing"))
+
+
+def _is_blank(name: str) -> Column:
     value = F.col(quoted(name))
-    return F.when(value.isNull() | (F.trim(value.cast("string")) == ""), F.lit(f"the id {name!r} is missing"))
+    return value.isNull() | (F.trim(value.cast("string")) == "")
 
 
 def _order_type(fields: DataFrame, record: Record) -> DataType:
@@ -216,7 +225,7 @@ def _kind_text(record: Record) -> str:
     kinds = {
         "numeric": "number with up to 28 digits before the point and 10 after it (of dates and times: order_type='timestamp')",
         "text": "text",
-        "timestamp": "timestamp",
+        "timestamp": f"timestamp, {TIME_FORMS}",
     }
     kind = record.given[record.order].dataType
     return kinds[record.order_type] if isinstance(kind, StringType) else kind.simpleString()

@@ -1,24 +1,31 @@
 """What a rewrite of the master would lose or change for good is an error before anything is written: with file, line and reason."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.mutate.mutation import Work
+from opal_lake.spec.schema import schema_of_arrow
 from opal_lake.storage import Storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
+from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.engine.session import STRICT, few_listing_tasks
-from opal_spark.mutate.csv_text import CORRUPT, is_utf8, open_quote
+from opal_spark.mutate.csv_text import CORRUPT, is_utf8
 from opal_spark.mutate.master import PLACE, MasterFiles, by_root
+from opal_spark.mutate.record import Record, rounded
 from opal_spark.sources.marks import plain_uri
 from opal_spark.sources.text.csv_lines import is_true, line_number, lines
+from opal_spark.sources.text.csv_quotes import open_quote
+from opal_spark.sources.text.variants import Target, decode, fields_type, keys_of, unknown_key
 
 _BROKEN = "the master has a row that does not fit its fields"
+_LOST = "the master has a row whose letters would be lost"
 _UNREADABLE = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (\S+?)\.? ")
 _DAMAGED = re.compile(
     r"\w*(?:EOFException|ZipException|DataFormatException|AvroRuntimeException)\b[^\n]*|not in gzip format|is not a Parquet file[^\n]*"
@@ -28,12 +35,16 @@ _DAMAGED = re.compile(
 _WRONG_LETTERS = "MALFORMED_CHARACTER_CODING"
 
 
-def check_text(spark: SparkSession, master: MasterFiles) -> None:
-    """A field of CSV that goes on in the next line would be read as two rows, and letters that are not UTF-8 as other ones."""
+def check_text(spark: SparkSession, master: MasterFiles, fields: StructType) -> None:
+    """A field of CSV that goes on in the next line would be read as two rows, letters that are not UTF-8 as other ones, and values of JSON
+    as those of other types.
+    """
     if master.format not in ("csv", "json"):
         return
     options = master.csv if master.format == "csv" else {}
     faults = _faults(options, by_line=master.format == "csv" and not is_true(options, "multiline"))
+    if master.format == "json":
+        faults["types"] = _other_values([field for field in fields if field.name not in master.partition_by])
     if not faults:
         return
     reason = F.coalesce(*faults.values())
@@ -59,12 +70,35 @@ def _faults(options: Mapping[str, str], *, by_line: bool) -> dict[str, Column]:
     return faults
 
 
+def _other_values(fields: Sequence[StructField]) -> Column:
+    """Of a line of JSON: why it would be written with other values."""
+    given = F.try_parse_json("value")
+    own = schema_of_arrow(arrow_of_spark(StructType(list(fields)))).fields
+    typed = F.try_variant_get(given, F.lit("$"), fields_type(own))
+    faults = [decode(typed.getField(field.name), Target(kind=field.type, path=field.name, patterns={})).getField("fault") for field in own]
+    names = F.json_object_keys("value")
+    twice = F.when(F.size(F.array_distinct(names)) < F.size(names), F.lit("a key is there twice"))
+    fault = F.coalesce(twice, *rounded(F.col("value"), fields), *faults, unknown_key(keys_of(given), typed, own))
+    advice = "; correct the line, or give the types (--schema 'id BIGINT, name STRING, ...')"
+    return F.concat(F.lit("the master would not come out as it went in: "), fault, F.lit(advice))
+
+
 def checked_rows(rows: DataFrame) -> DataFrame:
     """Of the master; one that does not fit its fields fails what reads it."""
     if CORRUPT not in rows.columns:
         return rows
     broken = F.raise_error(F.concat(F.lit(f"{_BROKEN}: "), F.col(PLACE), F.lit(" "), F.col(CORRUPT)))
     return rows.where(F.when(F.col(CORRUPT).isNotNull(), broken.cast("boolean")).otherwise(F.lit(True))).drop(CORRUPT, PLACE)
+
+
+def writable_rows(rows: DataFrame, record: Record) -> DataFrame:
+    """Of the master; one with letters that the new encoding lacks fails what writes it."""
+    faults = record.unwritable()
+    if not faults:
+        return rows
+    fault = F.coalesce(*faults)
+    lost = F.raise_error(F.concat(F.lit(f"{_LOST}: "), fault))
+    return rows.where(F.when(fault.isNotNull(), lost.cast("boolean")).otherwise(F.lit(True)))
 
 
 @contextmanager
@@ -78,6 +112,8 @@ def files_named(work: Work, master: MasterFiles, options: Mapping[str, str]) -> 
             stores = [storage for storage, _ in by_root(master)]
             where = _place(row[1], row[2], stores, master.csv)
             raise InvalidInputError(f"{where}: {_BROKEN}: {row[2]:.200}; correct it, nothing was changed") from error
+        if (lost := re.search(rf"{_LOST}: .*?(?= SQLSTATE)", text, re.DOTALL)) is not None:
+            raise InvalidInputError(f"{lost[0]}. Nothing was changed") from error
         if _WRONG_LETTERS in text and (line := _wrong_line(work, options)) is not None:
             raise InvalidInputError(f"{line}. Nothing was changed: correct the file or the encoding") from error
         if (file := _UNREADABLE.search(text)) is not None and (why := _DAMAGED.search(text)) is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
+from opal_lake.errors import ConflictError, InvalidInputError, StorageError
 from opal_lake.mutate import local_place
 from opal_lake.mutate.journal import Outcome, decide
 from opal_lake.mutate.mutation import Merged, Work, bytes_of, open_place, recover, run_mutation
@@ -139,8 +139,38 @@ def test_content_that_does_not_change_leaves_the_master_as_it_is(shop: Shop) -> 
 
 
 def test_increments_in_the_master_are_refused(shop: Shop) -> None:
-    with pytest.raises(NotFoundError, match="lies in the master"):
+    with pytest.raises(InvalidInputError, match="lies in the master"):
         shop.run(increments=[f"{shop.uri}/master"])
+
+
+def test_increments_in_the_master_are_refused_however_their_path_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Shop(str(tmp_path), {})
+    monkeypatch.chdir(tmp_path)
+    for increments in ("master/part-0", "./master", f"file://{tmp_path}/master"):
+        with pytest.raises(InvalidInputError, match="lies in the master"):
+            run_mutation(open_place("master"), job(increments), None, PlainMerge())
+    assert shop.content() == OLD
+
+
+@pytest.mark.parametrize("log", ["_delta_log/0.json", "metadata/v1.metadata.json", ".hoodie/hoodie.properties", "_opal/log/0"])
+def test_a_table_is_no_master(shop: Shop, log: str) -> None:
+    shop.put("master", log, "{}")
+    shop.arrive({"1.csv": "a,10\n"})
+    with pytest.raises(InvalidInputError, match="only its log says which files count"):
+        shop.run()
+    assert shop.names("incr") == ["1.csv"]
+
+
+@pytest.mark.parametrize("folder", ["incr", "master"])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_local_file_with_a_colon_is_refused_by_its_name(tmp_path: Path, folder: str, dry_run: bool) -> None:
+    shop = Shop(str(tmp_path), {})
+    shop.arrive({"1.csv": "a,9\n"})
+    shop.put(folder, "a:b.csv", "b,9\n")
+    before = shop.names("")
+    with pytest.raises(InvalidInputError, match=rf"/{folder}/a:b\.csv cannot be read, .* has a colon.* rename it to 'a_b\.csv'"):
+        shop.run(dry_run=dry_run)
+    assert [name for name in shop.names("") if not name.endswith("/lock")] == before
 
 
 def test_a_run_that_was_taken_over_decides_nothing(shop: Shop) -> None:

@@ -41,7 +41,7 @@ def test_the_command_merges_by_a_properties_file_and_flags_count_more(tmp_path: 
 def test_what_is_wrong_is_said_with_the_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path / "incr" / "x.csv", "id,v\n1,a\n")
     assert main(["mutate", str(tmp_path / "master"), str(tmp_path / "incr")]) == INPUT
-    assert "needs the argument ids" in capsys.readouterr().err
+    assert "give the fields of a record's id: --id FIELD" in capsys.readouterr().err
     assert main(["mutate", str(tmp_path / "master"), str(tmp_path / "incr"), "--id", "nr"]) == INPUT
     assert "names the field 'nr', which records do not have; known are id, v" in capsys.readouterr().err
     assert main(["mutate", str(tmp_path / "master"), str(tmp_path / "none"), "--id", "id"]) == INPUT

@@ -26,6 +26,7 @@ def folder(tmp_path: Path) -> Path:
         ("many.csv", f"{GOOD}\n2,y,7,z\n", r"many\.csv, line 4: the row has more or fewer"),
         ("order.csv", f"{GOOD}2,y,7x\n3,y,8\n", r"order\.csv, line 3: field 'at', the order, is no number.*: 2,y,7x"),
         ("time.csv", f"{GOOD}2,y,2026-01-01\n", r"time\.csv, line 3: .*order_type='timestamp'"),
+        ("none.csv", f"{GOOD}2,y,\n", r"none\.csv, line 3: field 'at', the order, is missing: 2,y,\. .*--quarantine"),
         ("id.csv", f"{GOOD},y,7\n", r"id\.csv, line 3: the id 'id' is missing"),
         ("quote.csv", f'{GOOD}2,"y,z,7\n', r"quote\.csv, line 3: the quote of its last field is not closed"),
         ("twice.csv", f"{GOOD}{GOOD}", r"twice\.csv has its header 2 times"),
@@ -43,6 +44,26 @@ def test_a_bad_file_fails_and_changes_nothing(spark: SparkSession, folder: Path,
         run(spark, folder, ids=["id"], order="at", delete_prefix="del")
     assert (folder / "master" / "a.csv").read_text() == MASTER
     assert (folder / "incr" / name).read_text() == text
+
+
+def test_an_order_that_is_no_time_says_which_forms_there_are(spark: SparkSession, folder: Path) -> None:
+    forms = "as 2024-01-31 or 2024-01-31T10:00:00, which may have up to 6 digits of a second and an offset"
+    put(folder / "incr" / "a.csv", "id,name,at\n2,y,31.01.2024\n")
+    with pytest.raises(InvalidInputError, match=rf"a\.csv, line 2: field 'at', the order, is no timestamp, {forms}: 2,y"):
+        run(spark, folder, ids=["id"], order="at", order_type="timestamp")
+    with pytest.raises(InvalidInputError, match=rf"a\.csv, line 2: column 'at' is no timestamp, {forms}: 2,y"):
+        run(spark, folder, ids=["id"], order="at", schema="id STRING, name STRING, at TIMESTAMP")
+    times = ("2024-01-31", "2024-01-31T10:00:00", "2024-01-31T10:00:00.123456+01:00", "2024-01-31 10:00:00Z")
+    put(folder / "incr" / "a.csv", "id,name,at\n" + "".join(f"{number},y,{time}\n" for number, time in enumerate(times, start=3)))
+    put(folder / "master" / "a.csv", "id,name,at\n1,a,2024-01-01\n")
+    assert run(spark, folder, ids=["id"], order="at", order_type="timestamp").counts["inserts"] == len(times)
+
+
+def test_of_an_open_quote_it_is_not_advised_to_put_rows_aside(spark: SparkSession, folder: Path) -> None:
+    put(folder / "incr" / "a.csv", f'{GOOD}2,y\n3,"y,7\n')
+    with pytest.raises(InvalidInputError, match=r"a\.csv, line 4: the quote of its last field is not closed.*Close the quotes") as caught:
+        run(spark, folder, ids=["id"], order="at")
+    assert "--quarantine" not in str(caught.value)
 
 
 @pytest.mark.parametrize("options", [{"delimiter": ""}, {"increment_options": {"sep": ""}}])

@@ -130,6 +130,26 @@ def test_a_flat_master_gets_the_folders_that_are_asked_for(spark: SparkSession, 
     assert [(row.id, row.v, row.c) for row in rows] == [("1", "n", "fr"), ("2", "o", "it")]
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_folders_count_by_their_values_however_they_are_written(spark: SparkSession, tmp_path: Path, fixed: bool) -> None:
+    put(tmp_path / "master" / "month=01" / "a.csv", "id,v\n1,old\n2,old\n")
+    put(tmp_path / "master" / "month=10" / "a.csv", "id,v\n3,old\n4,old\n")
+    put(tmp_path / "incr" / "b.csv", "id,v,month\n1,new,1\n4,new,10\n")
+    put(tmp_path / "incr" / "del_c.csv", "id,v,month\n2,,1\n")
+    schema = "id STRING, v STRING, month INT"
+    counts = run(spark, tmp_path, ids=["id"], schema=schema, delete_prefix="del_", fixed_partitions=fixed).counts
+    assert (counts["updates"], counts["deletes"], counts["files_replaced"]) == (2, 1, 2)
+    rows = read_master(spark, str(tmp_path / "master")).orderBy("id").collect()
+    assert [(row.id, row.v, row.month) for row in rows] == [("1", "new", "1"), ("3", "old", "10"), ("4", "new", "10")]
+
+
+def test_an_order_that_is_not_a_number_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    for folder, order in (("master", 1.0), ("incr", float("nan"))):
+        spark.createDataFrame([(1, order)], "id INT, at DOUBLE").coalesce(1).write.parquet(str(tmp_path / folder))
+    with pytest.raises(InvalidInputError, match="field 'at', the order, is no double"):
+        run(spark, tmp_path, ids=["id"], order="at")
+
+
 def test_deletes_of_ids_alone_are_looked_for_in_all_partitions(spark: SparkSession, tmp_path: Path) -> None:
     for country, text in {"de": "1,m\n", "fr": "2,m\n3,m\n"}.items():
         put(tmp_path / "master" / f"c={country}" / "a.csv", f"id,v\n{text}")
@@ -194,5 +214,5 @@ def test_deletes_of_ids_alone_may_empty_the_master(spark: SparkSession, tmp_path
     counts = run(spark, tmp_path, **arguments).counts
     assert (counts["deletes"], counts["deletes_of_unknown"], counts["rows_written"]) == (2, 1, 0)
     put(tmp_path / "incr" / "del_c.json", '{"id": "1", "at": null}\n')
-    with pytest.raises(InvalidInputError, match="field 'at', the order, is no bigint"):
+    with pytest.raises(InvalidInputError, match="field 'at', the order, is missing"):
         run(spark, tmp_path, **arguments)

@@ -200,6 +200,39 @@ def test_line_breaks_in_csv_cells_need_an_option(bench: Bench) -> None:
     assert bench.rows()[0]["name"] == "a\nb"
 
 
+@pytest.mark.parametrize("on_bad_rows", ["fail", "quarantine"])
+def test_a_row_inside_a_field_is_no_row(bench: Bench, on_bad_rows: str) -> None:
+    """In the last column such a row has as many cells as it should."""
+    wholes = ('2,"a\n9,bogus,7,2024-01-01\nb",2,2024-01-01\n', '2,a,3,"2024-01-01\n9,bogus,7,2024-01-01\n"\n')
+    for number, text in enumerate(wholes):
+        source = bench.write(f"a b{number}.csv", HEADER + GOOD + text)
+        with pytest.raises(
+            InvalidInputError, match=rf"/in/a b{number}\.csv, line 3: the quote of its last field is not closed .*multiLine=true"
+        ):
+            bench.table.ingest(source, on_bad_rows=on_bad_rows)
+    assert bench.table.ingest(bench.write("whole.csv", HEADER + GOOD + wholes[0], multiLine=True)).counts["rows"] == 2
+    assert [row["id"] for row in bench.rows()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "row, options",
+    [
+        ('2,"a ""b"", c",1,2024-01-01', {}),
+        ('2,5" of it,1,2024-01-01', {}),
+        ('2,"a",1,"2024-01-01"', {}),
+        ('2,"a,1,2024-01-01', {"quote": ""}),
+        ("2|'a|b'|1|2024-01-01", {"delimiter": "|", "quote": "'"}),
+        ('2,"a\\"b",1,2024-01-01', {"escape": "\\"}),
+        ('#2,"a\n2,a,1,2024-01-01', {"comment": "#"}),
+        ('2,"Zürich",1,2024-01-01', {"encoding": "ISO-8859-1"}),
+    ],
+)
+def test_quotes_that_are_closed_or_are_none_are_read(bench: Bench, row: str, options: dict[str, str]) -> None:
+    header = HEADER.replace(",", options.get("delimiter", ","))
+    source = bench.write("a.csv", f"{header}{row}\n".encode(options.get("encoding", "utf-8")), **options)
+    assert bench.table.ingest(source).counts["rows"] == 1
+
+
 def test_csv_headers_that_do_not_fit_are_named_by_file(bench: Bench) -> None:
     bench.write("a.csv", "id,nam,price,at\n")
     bench.write("b.csv", "id,name,price,at,price\n")

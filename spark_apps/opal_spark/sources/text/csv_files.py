@@ -13,6 +13,7 @@ from opal_spark.sources.cells import parse_text, patterns_of
 from opal_spark.sources.marks import fault_of, file_column, file_name, mark
 from opal_spark.sources.paths import open_files, refuse_options
 from opal_spark.sources.text.csv_header import Header, csv_options, read_header
+from opal_spark.sources.text.csv_quotes import refuse_open_quotes
 
 _CORRUPT, _CELLS = "_opal_corrupt", "_opal_cells"
 _REFUSED = {
@@ -43,6 +44,7 @@ def read_csv(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: boo
 def _open(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool) -> tuple[DataFrame, Header]:
     """One struct of texts a row: cells, and values of folders. Spark compares each file's header with the first one's."""
     header = read_header(spark, source, spec, ignore=ignore)
+    refuse_open_quotes(spark, source, csv_options(source))
     schema = StructType([StructField(name, StringType()) for name in (*header.cells, _CORRUPT)])
     rows = open_files(spark, source, "csv", {**csv_options(source), **_FORCED}, schema)
     return rows.select(F.struct(*[F.col(quoted(name)) for name in header.names]).alias(_CELLS), _CORRUPT, file_column(rows)), header

@@ -13,6 +13,7 @@ from opal_lake.storage import Storage
 
 _HEAD_BYTES = 1 << 16
 _PIECE_BYTES = 8 << 20
+_GZIP = b"\x1f\x8b\x08"
 
 
 def plain_names(options: Mapping[str, str]) -> dict[str, str]:
@@ -40,20 +41,20 @@ def separator(options: Mapping[str, str]) -> str:
     return given.encode().decode("unicode_escape") if "\\" in given else given
 
 
-def first_line(storage: Storage, path: str, options: Mapping[str, str]) -> str | None:
-    """None of a file without any."""
+def first_line(storage: Storage, path: str, options: Mapping[str, str], name: str | None = None) -> str | None:
+    """None of a file without any. `name` is what errors call it, by default its path."""
     encoding = options.get("encoding", options.get("charset", "utf-8"))
-    for line in lines(storage, path, encoding, _HEAD_BYTES):
+    for line in lines(storage, path, encoding, _HEAD_BYTES, name):
         if line.strip():
             return line
     return None
 
 
-def lines(storage: Storage, path: str, encoding: str, most_bytes: int | None = None) -> Iterator[str]:
+def lines(storage: Storage, path: str, encoding: str, most_bytes: int | None = None, name: str | None = None) -> Iterator[str]:
     """Of a text file, as Spark cuts it; with `most_bytes` of what these hold, the last one perhaps not whole."""
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
     rest, is_begun = "", False
-    for data in _unpacked(storage, path, most_bytes):
+    for data in _unpacked(storage, path, most_bytes, name or f"{storage.uri}/{path}"):
         text = decoder.decode(data)
         if text and not is_begun:
             text, is_begun = text.removeprefix("\ufeff"), True
@@ -72,10 +73,10 @@ def line_number(storage: Storage, path: str, encoding: str, text: str, copy: int
     return next(islice(same, copy - 1, None), None)
 
 
-def _unpacked(storage: Storage, path: str, most_bytes: int | None) -> Iterator[bytes]:
+def _unpacked(storage: Storage, path: str, most_bytes: int | None, name: str) -> Iterator[bytes]:
     ending = path.rpartition(".")[2].lower()
     if ending in ("zst", "lz4", "snappy"):
-        raise InvalidInputError(f"{storage.uri}/{path} is CSV compressed as {ending}, which is not looked into: use gz or bz2")
+        raise InvalidInputError(f"{name} is CSV compressed as {ending}, which is not looked into: use gz or bz2")
     unpackers: dict[str, Callable[[], Any]] = {
         "gz": lambda: zlib.decompressobj(31),
         "deflate": zlib.decompressobj,
@@ -84,10 +85,12 @@ def _unpacked(storage: Storage, path: str, most_bytes: int | None) -> Iterator[b
     stream = unpackers[ending]() if ending in unpackers else None
     start, length = 0, min(_PIECE_BYTES, most_bytes or _PIECE_BYTES)
     while data := storage.get(path, start, length):
+        if stream is None and not start and data.startswith(_GZIP):
+            raise InvalidInputError(f"{name} looks compressed by gzip, which its name does not say: rename it to end in .gz, as in .csv.gz")
         try:
             yield stream.decompress(data) if stream is not None else data
         except (zlib.error, OSError) as error:
-            raise InvalidInputError(f"{storage.uri}/{path} is no {ending} file, or damaged ({error}): deliver it again") from error
+            raise InvalidInputError(f"{name} is no {ending} file, or damaged ({error}): deliver it again") from error
         start += len(data)
         if most_bytes is not None and start >= most_bytes:
             return

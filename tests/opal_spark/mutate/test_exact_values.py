@@ -1,0 +1,156 @@
+"""What goes into a master comes out equal: a value that its types, its encoding or its format cannot hold is refused."""
+
+import datetime as dt
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from opal_lake.errors import InvalidInputError
+from opal_spark.mutate.csv_text import lacking
+from opal_spark.mutate.record import fitted
+from tests.opal_spark.mutate.folders import cells, put, run
+
+ROUNDED = [
+    ("1.4", "decimal(10,0)"),
+    ("1.9D", "decimal(10,0)"),
+    ("1.2345", "decimal(5,2)"),
+    ("2.7D", "int"),
+    ("9007199254740993L", "double"),
+    ("9223372036854775807L", "double"),
+    ("9223372036854775808D", "bigint"),
+    ("TIMESTAMP'2026-01-01 10:00:00'", "date"),
+    ("'9007199254740993'", "double"),
+    ("'0.1234567890123456789'", "double"),
+    ("map('a', nullif(1.5D, 0D))", "map<string,int>"),
+]
+EXACT = [
+    ("1.0", "decimal(10,0)"),
+    ("2.5D", "decimal(5,2)"),
+    ("2.0D", "int"),
+    ("9007199254740992L", "double"),
+    ("1152921504606846976L", "double"),
+    ("TIMESTAMP'2026-01-01 00:00:00'", "date"),
+    ("CAST('NaN' AS FLOAT)", "double"),
+    ("'0.10000000000000001'", "double"),
+    ("'-1.50e300'", "double"),
+    ("map('a', nullif(1.5F, 0F))", "map<string,double>"),
+    ("array(1, 2)", "string"),
+    ("CAST(NULL AS BIGINT)", "int"),
+]
+
+
+def test_a_value_fits_a_type_that_holds_it_exactly(spark: SparkSession) -> None:
+    cases = [*ROUNDED, *EXACT]
+    given = spark.sql("SELECT " + ", ".join(f"{value} AS c{number}" for number, (value, _) in enumerate(cases)))
+    faults = []
+    for number, (_, kind) in enumerate(cases):
+        name = f"c{number}"
+        fault = fitted(F.col(name), given.schema[name].dataType, spark.createDataFrame([], f"{name} {kind}").schema[name])[1]
+        faults.append((F.lit(None) if fault is None else fault).isNotNull().alias(name))
+    [row] = given.select(*faults).collect()
+    assert [case for case, is_bad in zip(cases, row, strict=True) if is_bad] == ROUNDED
+
+
+def test_an_id_that_would_be_rounded_replaces_no_record(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql("SELECT CAST(1 AS DECIMAL(10,0)) AS id, 1 AS v").write.parquet(str(tmp_path / "master"))
+    spark.sql("SELECT explode(array(1.4, 2.0)) AS id, 2.0D AS v").write.parquet(str(tmp_path / "incr"))
+    with pytest.raises(InvalidInputError, match=r"\.parquet: column 'id' is no decimal\(10,0\): .*1\.4.* Nothing was changed"):
+        run(spark, tmp_path, ids=["id"])
+    counts = run(spark, tmp_path, ids=["id"], on_bad_rows="quarantine").counts
+    assert (counts["inserts"], counts["updates"], counts["rejected"]) == (1, 0, 1)
+
+
+def test_json_is_as_exact(spark: SparkSession, tmp_path: Path) -> None:
+    schema = "id INT, v DECIMAL(5,2), x DOUBLE, y DATE"
+    spark.createDataFrame([(1, Decimal(1), 1.0, dt.date(2026, 1, 1))], schema).write.orc(str(tmp_path / "master"))
+    bad = ['"v": 1.2345', '"x": 9007199254740993', '"y": "2026-01-01T10:00:00"']
+    lines = ['"v": 2.5, "x": 0.10000000000000001, "y": "2026-02-03"', *bad]
+    put(tmp_path / "incr" / "1.json", "".join(f'{{"id": {number}, {line}}}\n' for number, line in enumerate(lines, start=1)))
+    with pytest.raises(InvalidInputError) as caught:
+        run(spark, tmp_path, ids=["id"])
+    for number, said in enumerate(["'v' is no decimal(5,2)", "'x' is no double", "'y' is no date"], start=2):
+        assert f"1.json, line {number}: column {said}: " in str(caught.value)
+
+
+def test_letters_that_the_encoding_lacks_are_bad(spark: SparkSession, tmp_path: Path) -> None:
+    written = "id,name\n1,Ü €\n2,b\n".encode("windows-1252")
+    put(tmp_path / "master" / "a.csv", written.decode("windows-1252"), "windows-1252")
+    put(tmp_path / "incr" / "1.csv", "id,name\n2,Öé?\n3,x中😀\n")
+    encodings = {"options": {"encoding": "windows-1252"}, "increment_options": {"encoding": "UTF-8"}}
+    said = r"1\.csv, line 3: field 'name' holds '中😀', which the encoding windows-1252 lacks.*--output-option encoding=UTF-8.*Nothing was"
+    with pytest.raises(InvalidInputError, match=said):
+        run(spark, tmp_path, ids=["id"], **encodings)
+    narrow = {**encodings, "output_options": {"encoding": "ISO-8859-1"}}
+    with pytest.raises(InvalidInputError, match=r"letters would be lost: field 'name' holds '€', which the encoding ISO-8859-1 lacks"):
+        run(spark, tmp_path, ids=["id"], on_bad_rows="quarantine", **narrow)
+    assert (tmp_path / "master" / "a.csv").read_bytes() == written
+    run(spark, tmp_path, ids=["id"], **encodings, output_options={"encoding": "UTF-8"})
+    assert cells(tmp_path, header=True) == [["1", "Ü €"], ["2", "Öé?"], ["3", "x中😀"]]
+
+
+@pytest.mark.parametrize("encoding, lacks", [("US-ASCII", "é中"), ("big5", "é"), ("shift_jis", "é"), ("gb18030", ""), ("UTF-16LE", "")])
+def test_letters_of_encodings(spark: SparkSession, encoding: str, lacks: str) -> None:
+    fault = lacking("text", encoding)
+    [row] = spark.createDataFrame([("aé中",)], "text STRING").select(F.lit("") if fault is None else fault).collect()
+    assert f"'{lacks}'" in row[0] if lacks else row[0] == ""
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_times_keep_their_microseconds(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    schema = "id STRING, at TIMESTAMP, local TIMESTAMP_NTZ"
+    at, local = "2026-01-01T10:00:00.123456Z", "1850-01-01T10:00:00.000007"
+    rows = {"csv": "id,at,local\n1,{0},{1}\n2,{0},{1}\n", "json": '{{"id": "1", "at": "{0}", "local": "{1}"}}\n' * 2}
+    put(tmp_path / "master" / f"a.{kind}", rows[kind].format(at, local).replace('"1"', '"2"', 1))
+    line = {"csv": "id,at,local\n1,{0},{1}\n", "json": '{{"id": "1", "at": "{0}", "local": "{1}"}}\n'}
+    put(tmp_path / "incr" / f"1.{kind}", line[kind].format(at.replace("6Z", "7Z"), local))
+    assert run(spark, tmp_path, ids=["id"], schema=schema).counts["updates"] == 1
+    found = spark.read.schema(schema).option("header", True).format(kind).load(str(tmp_path / "master")).orderBy("id")
+    times = [(row.id, row.at, row.local) for row in found.select("id", F.expr("unix_micros(at) % 1000000").alias("at"), "local").collect()]
+    past = dt.datetime(1850, 1, 1, 10, 0, 0, 7)
+    assert times == [("1", 123457, past), ("2", 123456, past)]
+
+
+def test_a_nested_time_that_differs_by_a_microsecond_is_an_update(spark: SparkSession, tmp_path: Path) -> None:
+    for name, micros in (("master", 1), ("incr", 2)):
+        spark.sql(f"SELECT 1 AS id, array(timestamp_micros({micros})) AS at").write.parquet(str(tmp_path / name))
+    assert run(spark, tmp_path, ids=["id"]).counts["updates"] == 1
+
+
+@pytest.mark.parametrize(
+    "line, schema, said",
+    [
+        ('"v": 12345678901234567890123456789}\n{"id": "3", "v": 1.5', None, "'v' is no double"),
+        ('"v": 1}\n{"id": "3", "v": "b"', None, "'v' is no string"),
+        ('"v": [1]}\n{"id": "3", "v": ["b"]', None, "'v.element' is no string"),
+        ('"v": 1.239', "id STRING, v DECIMAL(9,2)", r"'v' is no decimal\(9,2\)"),
+        ('"v": 1, "w": 1', "id STRING, v INT", "unknown key 'w'"),
+        ('"v": 1, "v": 2', "id STRING, v INT", "a key is there twice"),
+    ],
+)
+def test_json_of_a_master_that_would_change_is_left_alone(
+    spark: SparkSession, tmp_path: Path, line: str, schema: str | None, said: str
+) -> None:
+    text = f'{{"id": "1"}}\n\n{{"id": "2", {line}}}\n'
+    put(tmp_path / "master" / "a.json", text)
+    put(tmp_path / "incr" / "1.json", '{"id": "1", "v": null}\n')
+    expected = rf"a\.json, line 3: the master would not come out as it went in: .*{said}.*--schema.*Nothing was changed"
+    with pytest.raises(InvalidInputError, match=expected):
+        run(spark, tmp_path, ids=["id"], schema=schema)
+    assert (tmp_path / "master" / "a.json").read_text() == text
+
+
+def test_json_of_a_master_comes_out_as_it_went_in(spark: SparkSession, tmp_path: Path) -> None:
+    values = ['"n": 123456789012345678901234567, "d": 1.5, "s": "1", "m": {"a": [1, 2]}', '"n": 1, "d": 2, "s": null, "m": {"b": "x"}']
+    lines = [f'{{"id": "{number}", {value}}}\n' for number, value in enumerate(values)]
+    put(tmp_path / "master" / "a.json", "".join(lines))
+    put(tmp_path / "incr" / "1.json", lines[1].replace('"1"', '"2"', 1))
+    run(spark, tmp_path, ids=["id"])
+    found = [json.loads(line) for path in (tmp_path / "master").glob("part*.json") for line in path.read_text().splitlines()]
+    expected = [json.loads(line) for line in (*lines, lines[1].replace('"1"', '"2"', 1))]
+    for row in expected:
+        row["m"] = {"a": None, "b": None, **row["m"]}
+    assert sorted(found, key=lambda row: row["id"]) == expected
