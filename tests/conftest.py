@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 from collections import defaultdict
 
 import hypothesis
@@ -17,6 +18,9 @@ hypothesis.settings.register_profile("opal", deadline=None)  # how long an examp
 hypothesis.settings.load_profile("opal")
 os.environ.pop("COLUMNS", None)  # of somebody's terminal: what a test looks for would be cut off
 
+SLOW_SECONDS = "OPAL_SLOW_SECONDS"
+BEGAN = time.monotonic()
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -30,13 +34,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+    if SLOW_SECONDS in os.environ:  # other files come last, and may be left out, at each seed
+        files = list(dict.fromkeys(item.path for item in items))
+        items.sort(key=lambda item: (files.index(item.path) - number_of(seed)) % len(files))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin no slow test after OPAL_SLOW_SECONDS, and none that says it takes longer than what is left: `slow(seconds=600)`."""
+    slow = item.get_closest_marker("slow")
+    if slow and time.monotonic() - BEGAN + slow.kwargs.get("seconds", 0) > float(os.environ.get(SLOW_SECONDS, "inf")):
+        pytest.skip(f"no time left: the slow tests of this run have {os.environ[SLOW_SECONDS]} s ({SLOW_SECONDS})")
 
 
 def is_of_files(name: str) -> bool:
     """Whether a run that takes a part of the files takes this one: OPAL_FILES="0/2:seed" and "1/2:seed" take all between them."""
     part, _, seed = os.environ.get("OPAL_FILES", "0/1").partition(":")
     number, _, parts = part.partition("/")
-    return int(hashlib.sha256(f"{seed} {name}".encode()).hexdigest(), 16) % int(parts) == int(number)
+    return number_of(f"{seed} {name}") % int(parts) == int(number)
+
+
+def number_of(seed: str) -> int:
+    return int(hashlib.sha256(seed.encode()).hexdigest(), 16)
 
 
 def beside_share(items: list[pytest.Item], share: int, seed: str) -> list[pytest.Item]:
@@ -54,6 +73,6 @@ def beside_share(items: list[pytest.Item], share: int, seed: str) -> list[pytest
     left_out = []
     for name, cases in families.items():
         turns = min(share, max(len(cases), 2))
-        first = int(hashlib.sha256(f"{seed} {name}".encode()).hexdigest(), 16) % turns
+        first = number_of(f"{seed} {name}") % turns
         left_out += [item for number, case in enumerate(cases.values()) if number % share != first for item in case]
     return left_out
