@@ -47,7 +47,7 @@ JOBS ?= 2
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-stream demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-images test-all check format docs images up down bench bench-check bench-chime bench-churn bench-commits bench-memory bench-mutate bench-parse bench-peers bench-plan bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-stream-day bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
+.PHONY: help venv demo demo-stream demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-images test-all check format docs images up down bench bench-check bench-chime bench-churn bench-commits bench-encodings bench-memory bench-mutate bench-parse bench-peers bench-plan bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-stream-day bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -175,6 +175,9 @@ bench-stream: venv  ## rows/s of a stream from Kafka, and freshness at 1,000 and
 
 bench-plan: venv  ## work of processes where partitions are spread by predicted load, by messages, and by count, over a week; BENCH_ARGS="--seeds 10 --recorded TABLE"
 	@"$(PY)" -m tests.bench.plan_bench $(BENCH_ARGS)
+
+bench-encodings: venv  ## fresh files by how their columns are encoded: time and bytes
+	@"$(PY)" -m tests.bench.encoding_bench $(BENCH_ARGS)
 
 bench-requests: venv  ## what each job asks of an S3 store, by verb, after 22 small upserts
 	@"$(PY)" -m tests.bench.requests $(BENCH_ARGS)
