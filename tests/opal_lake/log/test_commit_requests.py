@@ -1,6 +1,8 @@
 """What an upsert of one row, and the read after, ask of S3: bounds that hold however old the table is."""
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -10,6 +12,12 @@ from tests.bench.requests import SCHEMA, Hours
 from tests.s3_requests import Requests, counted
 
 DATA = {"data", "_opal/segment_logs", "_opal/key_store"}
+
+
+@pytest.fixture(autouse=True)
+def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's other processes fill the one that they share, and what was evicted is asked for again."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def asked(options: dict[str, str], hours: Hours, job: Callable[[Table], object]) -> Requests:

@@ -83,10 +83,11 @@ class NearRuns:
         entries = self._near_neighbours(self._near(run), run, probes)
         if entries is not None:
             return entries
-        index, read = self._index(run), self._reader(run)
+        read = self._reader(run)
+        index = self._index(run, read)
         blocks = blocks_to_probe(index, read, probes)
         if len(blocks) > FEW_BLOCKS * len(index.directory):
-            entries = self._near_neighbours(self._bring(run), run, probes)
+            entries = self._near_neighbours(self._bring(run, index, read), run, probes)
         if entries is None:
             entries = neighbours(concat_entries([no_entries(index.ties), *read_blocks(index, read, blocks)]), probes)
         return entries
@@ -108,8 +109,9 @@ class NearRuns:
                 return
             except OSError:  # damaged on this machine: the rest comes from afar
                 self._forget(run)
-        index = self._index(run)
-        for block in read_blocks(index, self._reader(run), index.blocks_between(low, high)):
+        read = self._reader(run)
+        index = self._index(run, read)
+        for block in read_blocks(index, read, index.blocks_between(low, high)):
             between = _between(block, low, high)
             for start in range(min(done, len(between)), len(between), rows):
                 yield between.take(slice(start, start + rows))
@@ -139,10 +141,9 @@ class NearRuns:
         path = self._folder.find(self._name(run, form))
         return None if path is None else self._opened(run, form, path)
 
-    def _bring(self, run: RunFile) -> NearRun | None:
+    def _bring(self, run: RunFile, index: RunIndex, read: Reader) -> NearRun | None:
         """A copy of the whole run; None when there is no room for it."""
-        index = self._index(run)
-        return self._put(run, read_blocks(index, self._reader(run), range(len(index.directory))), index.count, index.ties)
+        return self._put(run, read_blocks(index, read, range(len(index.directory))), index.count, index.ties)
 
     def _put(self, run: RunFile, parts: Iterable[Entries], count: int, ties: int) -> NearRun | None:
         form = near_form(self.settings.backend)
@@ -168,19 +169,27 @@ class NearRuns:
         while len(self.opened) > OPEN_RUNS:
             self.opened.popitem(last=False)
 
-    def _index(self, run: RunFile) -> RunIndex:
-        index = self.indexes.pop(run, None) or _index_of(run, self._reader(run), f"{self.storage.uri}/{run.path}")
+    def _index(self, run: RunFile, read: Reader) -> RunIndex:
+        index = self.indexes.pop(run, None) or _index_of(run, read, f"{self.storage.uri}/{run.path}")
         self.indexes[run] = index
         while len(self.indexes) > OPEN_RUNS:
             self.indexes.popitem(last=False)
         return index
 
     def _reader(self, run: RunFile) -> Reader:
+        """It remembers the beginning, which is all of a short run: to open it and to read its blocks is one request."""
+        head = b""
+
         def read(start: int, length: int) -> bytes:
+            nonlocal head
+            if start + length <= len(head):
+                return head[start : start + length]
             try:
-                return self.storage.get(run.path, start, length)
+                data = self.storage.get(run.path, start, length)
             except NotFoundError as error:
                 raise missing_error(self.storage, run.path, MEND) from error
+            head = data if start == 0 else head
+            return data
 
         return read
 
