@@ -29,7 +29,7 @@ from opal_stream.flush.intake import Intake, refused_columns
 from opal_stream.flush.options import Setup, Totals
 from opal_stream.flush.places import Places
 from opal_stream.kafka.taken import Taken
-from opal_stream.kafka.topics import Partition, reach_of
+from opal_stream.kafka.topics import Partition, Reach, reach_of
 from opal_stream.tracking.events import FlushEvents
 
 _POLL_S, _LOOK_S, _PAUSE_S = 0.1, 5.0, 1.0
@@ -92,8 +92,11 @@ class SparkStream:
 
     def _begin(self) -> None:
         self._failure = None
-        partitions = self._places.describe()
-        self._next = self._places.begin(partitions, reach_of(self._consumer, self._connection, partitions))
+        partitions = self._places.describe(self._reach_of)
+        self._next = self._places.begin(partitions, self._reach_of(partitions))
+
+    def _reach_of(self, partitions: list[Partition]) -> dict[Partition, Reach]:
+        return reach_of(self._consumer, self._connection, partitions)
 
     def _wait_after(self, error: StorageError) -> None:
         if time.monotonic() - self._moved_s > self.options.give_up_s:
@@ -168,7 +171,7 @@ class SparkStream:
     def _low(self, partition: Partition) -> int:
         """Spark itself takes up new partitions, at their start."""
         if partition not in self._next:
-            self._next |= self._places.begin([partition], reach_of(self._consumer, self._connection, [partition]))
+            self._next |= self._places.begin([partition], self._reach_of([partition]))
         return self._next[partition]
 
     def _write(self, batch: MicroBatch) -> JobResult | None:
@@ -196,7 +199,7 @@ class SparkStream:
         """Lag and stalls, for those who watch."""
         self._looked_s = time.monotonic()
         try:
-            reach = reach_of(self._consumer, self._connection, list(self._next))
+            reach = self._reach_of(list(self._next))
         except StorageError as error:
             logger.warning("%s", error)
             return

@@ -60,7 +60,10 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--name", default="main", help="of the stream: another name reads the topic again (default: %(default)s)")
     parser.add_argument(
-        "--start", choices=("earliest", "latest"), default="earliest", help="where the table has no position yet (default: %(default)s)"
+        "--start",
+        choices=("earliest", "latest"),
+        default="earliest",
+        help="where the stream begins in a topic that it has never read (default: %(default)s)",
     )
     parser.add_argument("--start-timestamp", metavar="TIME", help="read an interval of time instead: from its first message on")
     parser.add_argument("--end-timestamp", metavar="TIME", help="up to and without the first message of this time; it must be past")

@@ -7,6 +7,7 @@ from typing import Any
 from opal_lake.table import Table
 from opal_stream.flush.options import StreamOptions, Totals
 from opal_stream.flush.publisher import Publisher
+from opal_stream.flush.start import ReachOf, fix_start
 from opal_stream.flush.writer import Writer
 from opal_stream.gathered.backlog import Gate
 from opal_stream.kafka.applications import Application, known_positions
@@ -31,17 +32,21 @@ class Places:
         else:
             self.writer = Writer(**policy)
         self.ids: dict[str, str] = {}
+        self._table = table
         self._topics = Topics(connection)
         self._options = options
         self._tracker = tracker
 
-    def describe(self) -> list[Partition]:
-        """The partitions to read. Their topics must be those of which the table has positions."""
+    def describe(self, reach_of: ReachOf) -> list[Partition]:
+        """The partitions to read. Their topics must be those of which the table has positions, or begin where the options say."""
         topics = self._topics.describe(self._options.topics)
         self.ids = {name: topic.id for name, topic in topics.items()}
         known = known_positions(self.writer.stands(), self._options.name)
         check_topic_ids(known, self.ids, self._options.policies)
-        return chosen_partitions(topics.values(), self._options.partitions)
+        partitions = chosen_partitions(topics.values(), self._options.partitions)
+        if self._options.start == "latest":
+            fix_start(self._table, self._options, [*topics.values()], self.writer.stands, reach_of)
+        return partitions
 
     def begin(self, partitions: Sequence[Partition], reach: Mapping[Partition, Reach]) -> dict[Partition, int]:
         """Read these, too: each from where the table stands, or will when all is committed that was gathered."""
@@ -57,8 +62,8 @@ class Places:
 
     def begin_at(self, partition: Partition, position: int | None, reach: Reach) -> int:
         """The next offset that Kafka still has; a gap before it is told of, or stops the stream."""
-        application, latest = self.writer.applications[partition], self._options.start == "latest"
-        begin = plan_begin(application, position, reach, self._options.policies, from_latest=latest)
+        application = self.writer.applications[partition]
+        begin = plan_begin(application, position, reach, self._options.policies)
         if begin.missing:
             self.totals.missing += begin.missing
             self._tracker.gap(partition, position or 0, begin.offset, application.topic_id)

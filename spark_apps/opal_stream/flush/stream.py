@@ -56,7 +56,7 @@ class Stream:
         return self.totals
 
     def _begin(self) -> None:
-        self._read_also(self._places.describe())
+        self._read_also(self._places.describe(self._source.reach))
 
     def _read_also(self, partitions: list[Partition]) -> None:
         reach = self._source.reach(partitions)

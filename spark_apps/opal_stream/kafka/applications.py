@@ -1,6 +1,7 @@
 """The names under which a table keeps a stream's positions: kafka:<stream>/<topic>@<topic id>/<partition>.
 
-The topic's id is in it because offsets count from 0 again in a topic that was deleted and made anew.
+The topic's id is in it because offsets count from 0 again in a topic that was deleted and made anew. kafka:<stream>/<topic> stands at 1
+once it is fixed where the stream begins to read the topic.
 """
 
 import re
@@ -30,6 +31,10 @@ def check_stream(name: str) -> str:
     if not _PLAIN.fullmatch(name):
         raise InvalidInputError(f"{name!r} is no name of a stream; use up to 200 letters, digits, '.', '_' and '-'")
     return name
+
+
+def start_name(stream: str, topic: str) -> str:
+    return f"kafka:{stream}/{topic}"
 
 
 def parse_application(name: str) -> Application | None:
