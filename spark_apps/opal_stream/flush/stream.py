@@ -181,11 +181,8 @@ class Stream:
         except KafkaError as error:  # a broker restarts: librdkafka goes on by itself, and this is looked into when it can be
             logger.warning("%s", error)
             return
-        begins = {}
-        for partition in suspect:
-            position = self._writer.positions[partition]
-            at = self._next[partition] if position is None else position
-            begins[partition] = self._places.begin_at(partition, at, reach[partition])
+        positions = {part: self._next[part] if (position := self._writer.positions[part]) is None else position for part in suspect}
+        begins = self._places.begin_at(positions, reach)
         self._next |= begins
         self._source.seek(begins)
         self._suspects.clear()
