@@ -237,6 +237,24 @@ def test_a_damaged_file_is_named_and_holds_back_its_own_partition(
     assert (ids(table), ends(table), gathered(table)) == ([0, 1, 2, 10, 11, 12], [3, 3], [])
 
 
+@pytest.mark.parametrize("how", ["header", "rows"])
+def test_a_file_that_somebody_replaces_is_read_again_by_the_committer_that_found_it_damaged(
+    table: Table, damaged: tuple[str, list[Path]], how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = damaged[1][1]
+    data, at = path.read_bytes(), 5 if how == "header" else -9
+    wrong = bytearray(data)
+    wrong[at] ^= 1
+    path.write_bytes(wrong)
+    committer = Committer(table, CommitterOptions())
+    for _ in range(3):
+        committer._turn()
+    assert (ends(table), sum(path.name in record.message for record in caplog.records)) == ([1, 3], 1)
+    path.write_bytes(data)
+    committer._turn()
+    assert (ends(table), gathered(table)) == ([3, 3], [])
+
+
 def test_rows_that_do_not_fit_the_table_are_refused(kafka: Kafka, table: Table, damaged: tuple[str, list[Path]]) -> None:
     head = table.log.head()
     folder = GatheredFolder(table.storage, head.root.table_id)
