@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPart
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # it is there, and documented
 
 from opal_stream.errors import UnknownTopicError
-from opal_stream.kafka.connection import TIMEOUT_S, Connection
+from opal_stream.kafka.connection import TIMEOUT_S, Connection, text_of
 
 _UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
 _TRIES, _PAUSE_S = 4, 0.25
@@ -114,7 +114,7 @@ def _reach_of(consumer: Consumer, connection: Connection, partition: Partition) 
             continue
         if offsets is not None:
             return Reach(low=offsets[0], high=offsets[1])
-    raise connection.failure(failure or "no answer in time")
+    raise connection.failure(f"{partition}: {text_of(failure) if failure else 'no answer in time'}")
 
 
 def _refresh(consumer: Consumer, topic: str) -> None:
