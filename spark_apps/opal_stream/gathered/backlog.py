@@ -88,4 +88,4 @@ def held_back_text(backlog: Backlog, most_bytes: int, table: str, stream: str) -
 
 
 def committer_command(table: str, stream: str) -> str:
-    return f"opal stream gather {table}" + ("" if stream == "main" else f" --name {stream}")
+    return f"opal stream commit {table}" + ("" if stream == "main" else f" --name {stream}")
