@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from confluent_kafka import Consumer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -62,7 +61,7 @@ class SparkStream:
         self._places = Places(table, connection, options, tracker)
         self._writer, self.totals = self._places.writer, self._places.totals
         self._intake = Intake(table, options.formats, options.on_bad_message, _nothing, _nothing)
-        self._consumer = Consumer({**connection.client(), "group.id": "opal-stream"})  # asks for the ends of partitions alone
+        self._consumer = connection.consumer()  # asks for the ends of partitions alone
         self._next: dict[Partition, int] = {}
         self._checkpoint = Path()
         self._busy = threading.Lock()

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaException, Message, TopicPartition
 
 from opal_stream.errors import BadMessageError
 from opal_stream.formats.batch import Headers, MessageBatch
@@ -46,11 +46,8 @@ class Source:
         self._fetch_bytes = buffer_bytes // 4
         self._message_bytes = _USUAL_BYTES  # of the last messages, on average
         kib = str(max(1024, buffer_bytes // 1024))
-        self.consumer = Consumer(
+        self.consumer = connection.consumer(
             {
-                **connection.client(),
-                "group.id": "opal-stream",  # librdkafka wants one; nothing is ever stored under it
-                "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "auto.offset.reset": "error",
                 "enable.partition.eof": True,

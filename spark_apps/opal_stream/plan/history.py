@@ -5,8 +5,6 @@ Sizes of messages are not known here.
 
 from collections.abc import Sequence
 
-from confluent_kafka import Consumer
-
 from opal_lake.traffic.hours import HOUR_MS, WEEK, Traffic, Volume
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.ranges import first_since
@@ -19,7 +17,7 @@ def read_traffic(
     connection: Connection, partitions: Sequence[Partition], now_hour: int, hours: int = LOOK_BACK
 ) -> dict[Partition, Traffic]:
     """Of the hours before this one. The oldest one of a topic may be deleted in part and does not count; new partitions are left out."""
-    consumer = Consumer({**connection.client(), "group.id": "opal-stream"})
+    consumer = connection.consumer()
     try:
         ends = {partition: reach.high for partition, reach in reach_of(consumer, connection, partitions).items()}
         firsts = [first_since(consumer, connection, partitions, hour * HOUR_MS) for hour in range(now_hour - hours, now_hour + 1)]

@@ -4,8 +4,6 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer
-
 from opal_lake.table import Table
 from opal_stream.flush.options import StreamOptions
 from opal_stream.gathered.backlog import Backlog
@@ -47,7 +45,7 @@ class Observer:
         self._connection = connection
         self._options = options
         self._topics = Topics(connection)
-        self._consumer = Consumer({**connection.client(), "group.id": "opal-stream"})  # asks for the ends of partitions alone
+        self._consumer = connection.consumer()  # asks for the ends of partitions alone
         self._head = table.log.head()
         self._folder = GatheredFolder(table.storage, self._head.root.table_id) if options.commit == "gathered" else None
 

@@ -129,7 +129,7 @@ def _ends(connection: Connection, known: Mapping[Application, int]) -> tuple[dic
         described = topics.describe_if_there(name)
         ids[name] = described.id if described else ""
         partitions |= {Partition(topic=name, number=number) for number in described.partitions} if described else set()
-    consumer = Consumer({**connection.client(), "group.id": "opal-stream"})
+    consumer = connection.consumer()
     try:
         wanted = sorted(partitions & {application.partition for application in known})
         return reach_of(consumer, connection, wanted), ids
@@ -148,7 +148,7 @@ def _waiting(
         and (reach := ends.get(application.partition)) is not None
         and position < reach.high > reach.low
     }
-    consumer = Consumer({**connection.client(), "group.id": "opal-stream", "enable.auto.commit": False})
+    consumer = connection.consumer()
     try:
         return {application: _age_s(consumer, application.partition, offset) for application, offset in behind.items()}
     finally:

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from opal_lake.traffic.hours import HOUR_MS
 from opal_stream.errors import GapError, KafkaError
@@ -18,7 +18,7 @@ from tests.opal_stream.orders import new_topic, order
 
 def ranges(kafka: Kafka, topic: str, start: int, end: int, reach: dict[int, tuple[int, int]], on_gap: str = "fail") -> list[OffsetRange]:
     connection = Connection(bootstrap_servers=kafka.servers)
-    consumer = Consumer({**connection.client(), "group.id": "test"})
+    consumer = connection.consumer()
     known = {Partition(topic=topic, number=number): Reach(low=low, high=high) for number, (low, high) in reach.items()}
     try:
         found = resolve_ranges(consumer, connection, known, Interval(start_ms=start, end_ms=end), Policies(on_gap=on_gap))
