@@ -24,7 +24,7 @@ def fix_start(
 ) -> None:
     """Commit where the topics end that the stream has never read. If another process was first, its commit counts."""
     backoff = Backoff(give_up_s=options.give_up_s)
-    while new := _never_read(topics, stands(), options.name):
+    while new := never_read(topics, stands(), options.name):
         positions = _ends(new, options.name, reach_of(chosen_partitions(new, ())))
         given = IngestOptions(positions=positions, metadata="inline", hurried=True)
         try:
@@ -35,7 +35,7 @@ def fix_start(
             backoff.wait(error, lambda: None)
 
 
-def _never_read(topics: Iterable[Topic], stands: Mapping[str, int], stream: str) -> list[Topic]:
+def never_read(topics: Iterable[Topic], stands: Mapping[str, int], stream: str) -> list[Topic]:
     """A topic that was made anew is not a new one: nobody has read what it holds."""
     read = {application.partition.topic for application in known_positions(stands, stream)}
     return [topic for topic in topics if topic.name not in read and start_name(stream, topic.name) not in stands]

@@ -12,8 +12,10 @@ from opal_lake.table import Table, table_on
 from opal_stream.flush.options import StreamOptions
 from opal_stream.flush.start import fix_start
 from opal_stream.kafka.applications import known_positions
+from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import Policies
 from opal_stream.kafka.topics import Partition, Reach, Topic
+from opal_stream.supervise.observation import Observer
 from tests.fixtures_kafka import Kafka
 from tests.opal_stream.orders import gather, ids, new_table, new_topic, order, read
 from tests.opal_stream.shaky import Shaky
@@ -27,6 +29,17 @@ def table(tmp_path: Path) -> Table:
     return new_table(tmp_path)
 
 
+def lags(table: Table, kafka: Kafka, topic: str, commit: str) -> list[int]:
+    """As a supervisor sees them."""
+    options = StreamOptions(topics=[topic], start="latest", commit=commit)
+    observer = Observer(table, Connection(bootstrap_servers=kafka.servers), options)
+    try:
+        seen = observer.look()
+    finally:
+        observer.close()
+    return [seen.lag(partition) for partition in sorted(seen.ends)]
+
+
 @pytest.mark.parametrize("commit", ["direct", "gathered"])
 @pytest.mark.parametrize("before", [(3, 1, 0), (0, 0, 0)])
 def test_what_comes_before_the_first_commit_of_a_partition_is_read_whoever_reads_it(
@@ -35,10 +48,12 @@ def test_what_comes_before_the_first_commit_of_a_partition_is_read_whoever_reads
     topic = new_topic(kafka, 3)
     for partition, count in enumerate(before):
         kafka.produce(topic, [order(100 * partition + n) for n in range(count)], partition=partition)
+    assert lags(table, kafka, topic, commit) == [0, 0, 0]
     assert read(table, kafka, topic, start="latest", commit=commit, partitions=[0]).records == 0
     kafka.add_partitions(topic, 4)
     for partition in range(4):
         kafka.produce(topic, [order(100 * partition + n) for n in range(50, 52)], partition=partition)
+    assert lags(table, kafka, topic, commit) == [2, 2, 2, 2]
     assert read(table, kafka, topic, start="latest", commit=commit, partitions=[1]).records == 2
     assert read(table, kafka, topic, start="latest", commit=commit, partitions=[2, 3]).records == 4
     assert read(table, kafka, topic, start="latest", commit=commit).records == 2
