@@ -44,6 +44,6 @@ def never_read(topics: Iterable[Topic], stands: Mapping[str, int], stream: str) 
 def _ends(topics: Iterable[Topic], stream: str, reach: Mapping[Partition, Reach]) -> dict[str, Advance]:
     """A table knows no position 0, at which an empty partition begins in any case: that the topic has begun is a position of its own."""
     ids = {topic.name: topic.id for topic in topics}
-    ends = {Application(stream=stream, partition=part, topic_id=ids[part.topic]): found.high for part, found in reach.items()}
+    ends = {Application(stream=stream, partition=part, topic_id=ids[part.topic]): offsets.high for part, offsets in reach.items()}
     begun = {start_name(stream, name): Advance(start=0, end=1) for name in ids}
     return begun | {str(application): Advance(start=end, end=end, first=True) for application, end in ends.items() if end}

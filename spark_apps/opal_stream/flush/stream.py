@@ -147,8 +147,8 @@ class Stream:
         """Lag and stalls, for those who watch, and whether the committer holds this process back."""
         if self._places.gate is not None:
             self._tracker.gathered(self._places.gate.backlog.files, self._places.gate.shut_s())
-        places = {part: self._next[part] if position is None else position for part, position in self._writer.positions.items()}
-        self._tracker.seen({partition: (places[partition], end) for partition, end in self._source.ends(places).items()})
+        positions = {part: self._next[part] if position is None else position for part, position in self._writer.positions.items()}
+        self._tracker.seen({partition: (positions[partition], end) for partition, end in self._source.ends(positions).items()})
 
     def _wait(self) -> None:
         """While the store is away: nothing more is fetched."""

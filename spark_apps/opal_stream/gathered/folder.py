@@ -58,12 +58,12 @@ class Listing:
 
     def ends(self, positions: Mapping[str, int]) -> dict[str, int]:
         """How far the table will stand when everything that lies here is committed; not less than its position."""
-        found = dict(positions)
+        ends = dict(positions)
         for application in self.headers:
             name = str(application)
             if bounds := self.chain(application, positions.get(name)).bounds:
-                found[name] = bounds[-1]
-        return found
+                ends[name] = bounds[-1]
+        return ends
 
     def begins(self, positions: Mapping[str, int]) -> dict[Application, int]:
         """Of partitions of which nothing is committed yet: where their first file begins."""

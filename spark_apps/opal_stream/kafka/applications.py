@@ -49,5 +49,9 @@ def parse_application(name: str) -> Application | None:
 
 def known_positions(positions: Mapping[str, int], stream: str | None = None) -> dict[Application, int]:
     """Those of streams from Kafka, or of one of them."""
-    found = {parse_application(name): position for name, position in positions.items()}
-    return {one: position for one, position in found.items() if one is not None and stream in (None, one.stream)}
+    applications = {parse_application(name): position for name, position in positions.items()}
+    return {
+        application: position
+        for application, position in applications.items()
+        if application is not None and stream in (None, application.stream)
+    }

@@ -24,8 +24,8 @@ class Connection:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if taken := sorted(set(self.settings) & set(OWN_SETTINGS)):
-            raise InvalidInputError(f"the Kafka setting {taken[0]!r} is the stream's own; leave it out")
+        if own := sorted(set(self.settings) & set(OWN_SETTINGS)):
+            raise InvalidInputError(f"the Kafka setting {own[0]!r} is the stream's own; leave it out")
         try:
             AdminClient(self.client())
         except KafkaException as error:

@@ -66,11 +66,11 @@ class Source:
 
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """As the last fetches said, without asking; partitions of which none said anything are left out."""
-        found = {}
+        ends = {}
         for partition in partitions:
             with contextlib.suppress(KafkaException):  # not known yet
-                found[partition] = self.consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), cached=True)[1]
-        return {partition: end for partition, end in found.items() if end >= 0}
+                ends[partition] = self.consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), cached=True)[1]
+        return {partition: end for partition, end in ends.items() if end >= 0}
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
         """Also read these, from there; while it is paused, later."""

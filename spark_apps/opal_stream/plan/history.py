@@ -24,7 +24,7 @@ def read_traffic(
     finally:
         consumer.close()
     marks = {partition: [end if (offset := first[partition]) is None else offset for first in firsts] for partition, end in ends.items()}
-    return {partition: found for partition in partitions if (found := _traffic(marks[partition], now_hour - hours))}
+    return {partition: traffic for partition in partitions if (traffic := _traffic(marks[partition], now_hour - hours))}
 
 
 def _traffic(marks: Sequence[int], first_hour: int) -> Traffic | None:
