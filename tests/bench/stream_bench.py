@@ -79,7 +79,7 @@ def _rss_mb(pid: int) -> int:
 
 
 def committer(table: Table, *more: str) -> "subprocess.Popen[bytes]":
-    words = ["stream", "gather", table.uri, "--flush-interval", "1s", *more]
+    words = ["stream", "commit", table.uri, "--flush-interval", "1s", *more]
     return subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdout=subprocess.PIPE)
 
 

@@ -16,6 +16,7 @@ from opal_stream.flush.options import StreamOptions, Totals
 from opal_stream.flush.stream import Stream
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoded, Decoder, FormatOptions
+from opal_stream.kafka.applications import known_positions
 from opal_stream.kafka.connection import Connection
 from tests.fixtures_kafka import Kafka
 
@@ -79,8 +80,9 @@ def ids(table: Table) -> list[int]:
 
 
 def ends(table: Table) -> list[int]:
-    """The positions, by name."""
-    return [position for _, position in sorted(table.snapshot_at().positions.items())]
+    """The positions of partitions, by name."""
+    known = known_positions(table.snapshot_at().positions)
+    return [known[application] for application in sorted(known, key=str)]
 
 
 def gather(table: Table, **options: Any) -> Totals:

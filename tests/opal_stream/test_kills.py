@@ -73,7 +73,7 @@ def test_each_record_is_once_in_the_table_whatever_dies_where_commits_are_gather
     dice, table = random.Random(f"{SEED} gathered"), new_table(tmp_path)
     with kafka_broker() as broker:
         topic = broker.create_topic("orders", PARTITIONS)
-        gathers = ["stream", "gather", table.uri, "--flush-interval", "1s", "--give-up-after", "2m"]
+        gathers = ["stream", "commit", table.uri, "--flush-interval", "1s", "--give-up-after", "2m"]
         more = ["--commit", "gathered", "--flush-interval", "1s", "--partitions"]
         starts = [lambda number=number: start(table, broker, topic, *more, str(number)) for number in range(PARTITIONS)]
         starts += [lambda: run(*gathers)] * 2

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from confluent_kafka import Consumer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -29,7 +28,7 @@ from opal_stream.flush.intake import Intake, refused_columns
 from opal_stream.flush.options import Setup, Totals
 from opal_stream.flush.places import Places
 from opal_stream.kafka.taken import Taken
-from opal_stream.kafka.topics import Partition, reach_of
+from opal_stream.kafka.topics import Partition, Reach, reach_of
 from opal_stream.tracking.events import FlushEvents
 
 _POLL_S, _LOOK_S, _PAUSE_S = 0.1, 5.0, 1.0
@@ -62,7 +61,7 @@ class SparkStream:
         self._places = Places(table, connection, options, tracker)
         self._writer, self.totals = self._places.writer, self._places.totals
         self._intake = Intake(table, options.formats, options.on_bad_message, _nothing, _nothing)
-        self._consumer = Consumer({**connection.client(), "group.id": "opal-stream"})  # asks for the ends of partitions alone
+        self._consumer = connection.consumer()  # asks for the ends of partitions alone
         self._next: dict[Partition, int] = {}
         self._checkpoint = Path()
         self._busy = threading.Lock()
@@ -92,8 +91,11 @@ class SparkStream:
 
     def _begin(self) -> None:
         self._failure = None
-        partitions = self._places.describe()
-        self._next = self._places.begin(partitions, reach_of(self._consumer, self._connection, partitions))
+        partitions = self._places.describe(self._reach_of)
+        self._next = self._places.begin(partitions, self._reach_of(partitions))
+
+    def _reach_of(self, partitions: list[Partition]) -> dict[Partition, Reach]:
+        return reach_of(self._consumer, self._connection, partitions)
 
     def _wait_after(self, error: StorageError) -> None:
         if time.monotonic() - self._moved_s > self.options.give_up_s:
@@ -168,7 +170,7 @@ class SparkStream:
     def _low(self, partition: Partition) -> int:
         """Spark itself takes up new partitions, at their start."""
         if partition not in self._next:
-            self._next |= self._places.begin([partition], reach_of(self._consumer, self._connection, [partition]))
+            self._next |= self._places.begin([partition], self._reach_of([partition]))
         return self._next[partition]
 
     def _write(self, batch: MicroBatch) -> JobResult | None:
@@ -196,7 +198,7 @@ class SparkStream:
         """Lag and stalls, for those who watch."""
         self._looked_s = time.monotonic()
         try:
-            reach = reach_of(self._consumer, self._connection, list(self._next))
+            reach = self._reach_of(list(self._next))
         except StorageError as error:
             logger.warning("%s", error)
             return

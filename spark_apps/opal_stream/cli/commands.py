@@ -14,7 +14,7 @@ from opal_lake.cli.command import Verb, Verbs, add_command, pairs, store_options
 from opal_lake.cli.render import Style
 from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError, count_text
-from opal_stream.cli.gather import add_commit, gather
+from opal_stream.cli.commit import COMMIT, add_commit, commit
 from opal_stream.cli.monitoring import MONITORING, print_monitoring
 from opal_stream.cli.plan import add_plan, plan
 from opal_stream.cli.status import add_alarms, status
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 GROUP = "Streams from Kafka (no Spark)"
 EXAMPLE = "opal stream lake/orders --bootstrap-servers localhost:9092 --topic orders --until-empty"
-STATUS, PLAN, GATHER = "status", "plan", "gather"
+STATUS, PLAN = "status", "plan"
 SETTINGS = "OPAL_KAFKA_SETTINGS"
 FORMATS = ("json", "json-registry", "avro", "debezium-json", "debezium-json-registry", "debezium-avro")
 _MIB = 1 << 20
@@ -40,7 +40,7 @@ def commands(verbs: Verbs) -> None:
     """Register the verb (an `opal.commands` entry point)."""
     summary = "read topics of Kafka into a table, or say where it stands: opal stream status TABLE"
     parser = add_command(verbs, Verb(name="stream", group=GROUP, summary=summary, example=EXAMPLE, run=stream, operands=""))
-    parser.add_argument("paths", nargs="*", metavar="TABLE", help="after `status`, `gather` or `plan`: which table")
+    parser.add_argument("paths", nargs="*", metavar="TABLE", help="after `status`, `commit` or `plan`: which table")
     add_alarms(parser)
     add_supervised(parser)
     add_plan(parser)
@@ -60,7 +60,10 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--name", default="main", help="of the stream: another name reads the topic again (default: %(default)s)")
     parser.add_argument(
-        "--start", choices=("earliest", "latest"), default="earliest", help="where the table has no position yet (default: %(default)s)"
+        "--start",
+        choices=("earliest", "latest"),
+        default="earliest",
+        help="where the stream begins in a topic that it has never read (default: %(default)s)",
     )
     parser.add_argument("--start-timestamp", metavar="TIME", help="read an interval of time instead: from its first message on")
     parser.add_argument("--end-timestamp", metavar="TIME", help="up to and without the first message of this time; it must be past")
@@ -154,7 +157,7 @@ def reads(args: argparse.Namespace) -> bool:
         import confluent_kafka  # noqa: F401  # said before anything else is done
     except ImportError as error:
         raise InvalidInputError("opal stream needs the extra kafka: pip install 'airflow-provider-opal[kafka]'") from error
-    return not (args.table in (STATUS, GATHER) and len(args.paths) == 1) and not (args.table == PLAN and len(args.paths) <= 1)
+    return not (args.table in (STATUS, COMMIT) and len(args.paths) == 1) and not (args.table == PLAN and len(args.paths) <= 1)
 
 
 def _tell(args: argparse.Namespace) -> int | None:
@@ -164,10 +167,10 @@ def _tell(args: argparse.Namespace) -> int | None:
     if args.table == STATUS:
         args.table = args.paths[0]
         return status(args, _connection(args))
-    if args.table == GATHER:
+    if args.table == COMMIT:
         refuse_supervised(args, "what they gather is committed by one")
         args.table = args.paths[0]
-        gather(args, finish, _tracker(args, _connection(args)))
+        commit(args, finish, _tracker(args, _connection(args)))
         return None
     plan(args, _connection(args))
     return None
@@ -216,7 +219,7 @@ def _page(totals: "Totals", table: str, *, is_left_to_another: bool) -> str:
     if not totals.flushes:
         return f"{style.good('nothing new')} for {table}{lost}"
     if is_left_to_another:
-        return f"{style.good('gathered ' + count_text(totals.records, 'message'))}{bad}{lost}; opal stream gather {table} commits them"
+        return f"{style.good('gathered ' + count_text(totals.records, 'message'))}{bad}{lost}; opal stream commit {table} commits them"
     at = "" if totals.version is None else f", version {totals.version:,} of {table}"
     if open_ := getattr(totals, "open", []):
         lost += f"; no message after the interval yet in {', '.join(open_)}: late ones need another run"

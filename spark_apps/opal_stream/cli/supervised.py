@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from opal_lake.cli.command import whole_number
 from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError
+from opal_stream.cli.commit import COMMIT
 
 if TYPE_CHECKING:
     from opal_lake.table import Table
@@ -38,7 +39,7 @@ def add_supervised(parser: argparse.ArgumentParser) -> None:
         help="of several processes: restart one of which a partition does not move for so long (default: %(default)s)",
     )
     parser.add_argument(
-        "--no-committer", action="store_true", help="of several processes with --commit gathered: `opal stream gather` runs elsewhere"
+        "--no-committer", action="store_true", help="of several processes with --commit gathered: `opal stream commit` runs elsewhere"
     )
     parser.set_defaults(parser=parser)
 
@@ -83,7 +84,7 @@ def child_words(args: argparse.Namespace) -> list[str]:
 def committer_words(args: argparse.Namespace) -> list[str]:
     """Also to the committer, which leaves alone what it has no use for."""
     without = (*_OF_SUPERVISOR, *_OF_METRICS, *_OF_READERS)
-    return [*_watched_words("gather", args.table), *args.parser.given_words(args, without=without)]
+    return [*_watched_words(COMMIT, args.table), *args.parser.given_words(args, without=without)]
 
 
 def _watched_words(*operands: str) -> list[str]:

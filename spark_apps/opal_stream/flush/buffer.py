@@ -102,7 +102,7 @@ def _by_partition(batch: MessageBatch) -> "dict[Partition, range | list[int]]":
     """Messages of a partition come in the order of their offsets."""
     if len(set(batch.partitions)) == 1 and len(set(batch.topics)) == 1:
         return {Partition(topic=batch.topics[0], number=batch.partitions[0]): range(len(batch))}
-    places: dict[tuple[str, int], list[int]] = {}
+    by_name: dict[tuple[str, int], list[int]] = {}
     for position, key in enumerate(zip(batch.topics, batch.partitions, strict=True)):
-        places.setdefault(key, []).append(position)
-    return {Partition(topic=topic, number=number): positions for (topic, number), positions in places.items()}
+        by_name.setdefault(key, []).append(position)
+    return {Partition(topic=topic, number=number): positions for (topic, number), positions in by_name.items()}

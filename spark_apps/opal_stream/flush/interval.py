@@ -112,12 +112,12 @@ class IntervalRun:
             fetched = self._source.fetch(_POLL_S)
             if fetched.suspect or time.monotonic() - heard_s > self.options.give_up_s:
                 raise KafkaError(f"{partition}: Kafka does not give what it had at offset {offsets.low}; run this again")
-            if len(fetched.batch):
-                heard_s = time.monotonic()
             inside = sum(offset < offsets.high for offset in fetched.batch.offsets)
             is_over = inside < len(fetched.batch) or fetched.ended.get(partition, -1) >= offsets.high
             is_over = is_over or (inside > 0 and fetched.batch.offsets[inside - 1] == offsets.high - 1)
             yield fetched.batch.slice(0, inside)
+            if len(fetched.batch):
+                heard_s = time.monotonic()  # behind a commit, which may have taken longer
         self._source.drop(partition)
 
     def _fitting(self, batch: MessageBatch) -> int:

@@ -5,10 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opal_lake.table import Table
+from opal_stream.errors import GapError
 from opal_stream.flush.options import StreamOptions, Totals
 from opal_stream.flush.publisher import Publisher
+from opal_stream.flush.start import ReachOf, fix_start
 from opal_stream.flush.writer import Writer
-from opal_stream.gathered.backlog import Gate
+from opal_stream.gathered.backlog import Gate, committer_command
+from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.applications import Application, known_positions
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import changed_topic, check_topic_ids, plan_begin
@@ -31,34 +34,56 @@ class Places:
         else:
             self.writer = Writer(**policy)
         self.ids: dict[str, str] = {}
+        self._table = table
         self._topics = Topics(connection)
         self._options = options
         self._tracker = tracker
 
-    def describe(self) -> list[Partition]:
-        """The partitions to read. Their topics must be those of which the table has positions."""
+    def describe(self, reach_of: ReachOf) -> list[Partition]:
+        """The partitions to read. Their topics must be those of which the table has positions, or begin where the options say."""
         topics = self._topics.describe(self._options.topics)
         self.ids = {name: topic.id for name, topic in topics.items()}
         known = known_positions(self.writer.stands(), self._options.name)
         check_topic_ids(known, self.ids, self._options.policies)
-        return chosen_partitions(topics.values(), self._options.partitions)
+        partitions = chosen_partitions(topics.values(), self._options.partitions)
+        if self._options.start == "latest":
+            fix_start(self._table, self._options, [*topics.values()], self.writer.stands, reach_of)
+        return partitions
 
     def begin(self, partitions: Sequence[Partition], reach: Mapping[Partition, Reach]) -> dict[Partition, int]:
         """Read these, too: each from where the table stands, or will when all is committed that was gathered."""
         positions = self.writer.stands()
-        begins = {}
         for partition in partitions:
             application = Application(stream=self._options.name, partition=partition, topic_id=self.ids[partition.topic])
             position = positions.get(str(application))
             self.writer.applications[partition] = application
             self.writer.positions[partition] = position
-            begins[partition] = self.begin_at(partition, position, reach[partition])
-        return begins
+        return self.begin_at({partition: self.writer.positions[partition] for partition in partitions}, reach)
 
-    def begin_at(self, partition: Partition, position: int | None, reach: Reach) -> int:
-        """The next offset that Kafka still has; a gap before it is told of, or stops the stream."""
-        application, latest = self.writer.applications[partition], self._options.start == "latest"
-        begin = plan_begin(application, position, reach, self._options.policies, from_latest=latest)
+    def begin_at(self, positions: Mapping[Partition, int | None], reach: Mapping[Partition, Reach]) -> dict[Partition, int]:
+        """The next offsets that Kafka still has; a gap before one is told of, or stops the stream."""
+        deleted = [partition for partition, position in positions.items() if reach[partition].low > (position or 0)]
+        if deleted and self.gate is None:
+            self._check_gathered({partition: reach[partition].low for partition in deleted})
+        return {partition: self._begin_at(partition, position, reach[partition]) for partition, position in positions.items()}
+
+    def _check_gathered(self, oldest: Mapping[Partition, int]) -> None:
+        """A direct commit would pass over messages that Kafka has deleted, though files hold them for the committer."""
+        listing = GatheredFolder(self._table.storage, self._table.log.head().root.table_id).look()
+        stands = self._table.log.head().positions
+        for partition, low in oldest.items():
+            application = self.writer.applications[partition]
+            chain = listing.chain(application, stands.get(str(application)))
+            if chain.files and chain.files[0].low < low:
+                held = f"{chain.files[0].low} to {chain.bounds[-1]}"
+                raise GapError(
+                    f"{partition}: Kafka has nothing before {low} any more, but gathered files hold the offsets from {held}: commit them "
+                    f"first, by `{committer_command(self._table.uri, self._options.name)}`"
+                )
+
+    def _begin_at(self, partition: Partition, position: int | None, reach: Reach) -> int:
+        application = self.writer.applications[partition]
+        begin = plan_begin(application, position, reach, self._options.policies)
         if begin.missing:
             self.totals.missing += begin.missing
             self._tracker.gap(partition, position or 0, begin.offset, application.topic_id)

@@ -56,7 +56,7 @@ class Stream:
         return self.totals
 
     def _begin(self) -> None:
-        self._read_also(self._places.describe())
+        self._read_also(self._places.describe(self._source.reach))
 
     def _read_also(self, partitions: list[Partition]) -> None:
         reach = self._source.reach(partitions)
@@ -147,8 +147,8 @@ class Stream:
         """Lag and stalls, for those who watch, and whether the committer holds this process back."""
         if self._places.gate is not None:
             self._tracker.gathered(self._places.gate.backlog.files, self._places.gate.shut_s())
-        places = {part: self._next[part] if position is None else position for part, position in self._writer.positions.items()}
-        self._tracker.seen({partition: (places[partition], end) for partition, end in self._source.ends(places).items()})
+        positions = {part: self._next[part] if position is None else position for part, position in self._writer.positions.items()}
+        self._tracker.seen({partition: (positions[partition], end) for partition, end in self._source.ends(positions).items()})
 
     def _wait(self) -> None:
         """While the store is away: nothing more is fetched."""
@@ -181,11 +181,8 @@ class Stream:
         except KafkaError as error:  # a broker restarts: librdkafka goes on by itself, and this is looked into when it can be
             logger.warning("%s", error)
             return
-        begins = {}
-        for partition in suspect:
-            position = self._writer.positions[partition]
-            at = self._next[partition] if position is None else position
-            begins[partition] = self._places.begin_at(partition, at, reach[partition])
+        positions = {part: self._next[part] if (position := self._writer.positions[part]) is None else position for part in suspect}
+        begins = self._places.begin_at(positions, reach)
         self._next |= begins
         self._source.seek(begins)
         self._suspects.clear()

@@ -81,8 +81,11 @@ class Gate:
 
 def held_back_text(backlog: Backlog, most_bytes: int, table: str, stream: str) -> str:
     """And what to do."""
-    command = f"opal stream gather {table}" + ("" if stream == "main" else f" --name {stream}")
     return (
-        f"{backlog}, wait for a commit, and --gathered-mb is {most_bytes // MIB:,}. Is `{command}` running, and what does it say? "
-        "Start it, or give more --gathered-mb"
+        f"{backlog}, wait for a commit, and --gathered-mb is {most_bytes // MIB:,}. Is `{committer_command(table, stream)}` running, and "
+        "what does it say? Start it, or give more --gathered-mb"
     )
+
+
+def committer_command(table: str, stream: str) -> str:
+    return f"opal stream commit {table}" + ("" if stream == "main" else f" --name {stream}")

@@ -12,7 +12,7 @@ import pyarrow as pa
 from opal_lake import layout
 from opal_lake.errors import FormatError, NotFoundError, count_text
 from opal_lake.spec.table_spec import TableSpec
-from opal_lake.storage.protocol import READERS, Storage
+from opal_lake.storage.protocol import READERS, Storage, StoredObject
 from opal_stream.gathered.file import HEADER_BYTES, MEND, Header, decode_header, decode_rows, encode_gathered
 from opal_stream.kafka.applications import Application
 
@@ -58,12 +58,12 @@ class Listing:
 
     def ends(self, positions: Mapping[str, int]) -> dict[str, int]:
         """How far the table will stand when everything that lies here is committed; not less than its position."""
-        found = dict(positions)
+        ends = dict(positions)
         for application in self.headers:
             name = str(application)
             if bounds := self.chain(application, positions.get(name)).bounds:
-                found[name] = bounds[-1]
-        return found
+                ends[name] = bounds[-1]
+        return ends
 
     def begins(self, positions: Mapping[str, int]) -> dict[Application, int]:
         """Of partitions of which nothing is committed yet: where their first file begins."""
@@ -83,11 +83,12 @@ class Listing:
 
 
 class GatheredFolder:
-    """Reads and writes the files of one table. Headers are read once."""
+    """Reads and writes the files of one table. Headers are read once, and what was found damaged again when another file lies there."""
 
     def __init__(self, storage: Storage, table_id: str) -> None:
         self._storage = storage
         self._table_id = table_id
+        self._listed: dict[str, StoredObject] = {}
         self._known: dict[str, Header | str] = {}
 
     def look(self) -> Listing:
@@ -95,8 +96,9 @@ class GatheredFolder:
 
         Otherwise a file that is committed and deleted in between would be in neither.
         """
-        paths = [entry.path for entry in self._storage.list(layout.GATHERED)]
-        self._known = {path: known for path in paths if (known := self._known.get(path)) is not None}
+        listed = {entry.path: entry for entry in self._storage.list(layout.GATHERED)}
+        self._known = {path: known for path, known in self._known.items() if path in listed and listed[path] == self._listed.get(path)}
+        self._listed, paths = listed, [*listed]
         with ThreadPoolExecutor(READERS) as pool:
             new = [path for path in paths if path not in self._known]
             self._known |= {path: found for path, found in zip(new, pool.map(self._read_header, new), strict=True) if found is not None}

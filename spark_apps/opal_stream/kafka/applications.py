@@ -1,6 +1,7 @@
 """The names under which a table keeps a stream's positions: kafka:<stream>/<topic>@<topic id>/<partition>.
 
-The topic's id is in it because offsets count from 0 again in a topic that was deleted and made anew.
+The topic's id is in it because offsets count from 0 again in a topic that was deleted and made anew. kafka:<stream>/<topic> stands at 1
+once it is fixed where the stream begins to read the topic.
 """
 
 import re
@@ -32,6 +33,10 @@ def check_stream(name: str) -> str:
     return name
 
 
+def start_name(stream: str, topic: str) -> str:
+    return f"kafka:{stream}/{topic}"
+
+
 def parse_application(name: str) -> Application | None:
     """None for a name that no stream from Kafka has."""
     match = _NAME.fullmatch(name)
@@ -44,5 +49,9 @@ def parse_application(name: str) -> Application | None:
 
 def known_positions(positions: Mapping[str, int], stream: str | None = None) -> dict[Application, int]:
     """Those of streams from Kafka, or of one of them."""
-    found = {parse_application(name): position for name, position in positions.items()}
-    return {one: position for one, position in found.items() if one is not None and stream in (None, one.stream)}
+    applications = {parse_application(name): position for name, position in positions.items()}
+    return {
+        application: position
+        for application, position in applications.items()
+        if application is not None and stream in (None, application.stream)
+    }

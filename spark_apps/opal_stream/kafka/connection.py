@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import KafkaError as Failure
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from opal_lake.errors import InvalidInputError
 from opal_stream.errors import KafkaError
 
 TIMEOUT_S = 30.0
-_OURS = ("enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset", "enable.partition.eof", "group.id", "bootstrap.servers")
+_GROUP = "group.id"
+OWN_SETTINGS = ("enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset", "enable.partition.eof", _GROUP, "bootstrap.servers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +24,8 @@ class Connection:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if taken := sorted(set(self.settings) & set(_OURS)):
-            raise InvalidInputError(f"the Kafka setting {taken[0]!r} is the stream's own; leave it out")
+        if own := sorted(set(self.settings) & set(OWN_SETTINGS)):
+            raise InvalidInputError(f"the Kafka setting {own[0]!r} is the stream's own; leave it out")
         try:
             AdminClient(self.client())
         except KafkaException as error:
@@ -33,6 +34,10 @@ class Connection:
     def client(self) -> dict[str, str | int | float | bool]:
         """For an admin client or a producer."""
         return {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, **self.settings}
+
+    def consumer(self, settings: Mapping[str, str | int | float | bool] | None = None) -> Consumer:
+        """Whose partitions are assigned by hand. librdkafka wants a group, under which nothing is ever stored."""
+        return Consumer({**self.client(), _GROUP: "opal-stream", "enable.auto.commit": False, **(settings or {})})
 
     def failure(self, error: object) -> KafkaError:
         return KafkaError(f"Kafka at {self.bootstrap_servers} does not answer: {text_of(error)}; try again when it does")

@@ -1,4 +1,4 @@
-"""Where reading begins: at the table's own position, and where there is none, as the caller says. Kafka's group offsets are not asked."""
+"""Where reading begins: at the table's own position, or else at the oldest message. Kafka's group offsets are not asked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,10 +29,10 @@ class Begin:
         return 0 if self.position is None else self.offset - self.position
 
 
-def plan_begin(application: Application, position: int | None, reach: Reach, policies: Policies, *, from_latest: bool = False) -> Begin:
+def plan_begin(application: Application, position: int | None, reach: Reach, policies: Policies) -> Begin:
     """The first offset of a partition."""
     if position is None:
-        return Begin(position=None, offset=reach.high if from_latest else reach.low)
+        return Begin(position=None, offset=reach.low)
     where = f"{application.partition}: the table stands at offset {position}"
     if position > reach.high:
         raise TopicChangedError(

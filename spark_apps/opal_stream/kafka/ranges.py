@@ -1,12 +1,12 @@
 """Which offsets lie in an interval of time. From one interval to the next nothing is left out: a range ends where the next one begins."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from opal_stream.errors import GapError
-from opal_stream.kafka.connection import TIMEOUT_S, Connection
+from opal_stream.kafka.connection import TIMEOUT_S, Connection, text_of
 from opal_stream.kafka.offsets import Policies
 from opal_stream.kafka.topics import Partition, Reach, Topics
 
@@ -33,8 +33,8 @@ def resolve_ranges(
 ) -> dict[Partition, OffsetRange]:
     """Each begins at the first message of the interval, and ends before the first one after it."""
     topics = Topics(connection)
-    starts = _first_since(consumer, connection, reach, interval.start_ms)
-    ends = _first_since(consumer, connection, reach, interval.end_ms)
+    starts = first_since(consumer, connection, reach, interval.start_ms)
+    ends = first_since(consumer, connection, reach, interval.end_ms)
     ranges = {}
     for partition, known in reach.items():
         start, end = starts[partition], ends[partition]
@@ -50,15 +50,15 @@ def resolve_ranges(
     return ranges
 
 
-def _first_since(
-    consumer: Consumer, connection: Connection, partitions: Mapping[Partition, Reach], moment_ms: int
-) -> dict[Partition, int | None]:
+def first_since(consumer: Consumer, connection: Connection, partitions: Iterable[Partition], moment_ms: int) -> dict[Partition, int | None]:
+    """Of each partition the first offset of then or later; None where there is no message of it yet."""
     asked = [TopicPartition(partition.topic, partition.number, moment_ms) for partition in partitions]
     try:
         answers = consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
-    except KafkaException as error:
-        raise connection.failure(error) from error
-    if failed := next((answer.error for answer in answers if answer.error is not None), None):
-        raise connection.failure(failed)
-    found = {(answer.topic, answer.partition): answer.offset for answer in answers}
-    return {partition: offset if (offset := found[partition.topic, partition.number]) >= 0 else None for partition in partitions}
+    except KafkaException as error:  # of all of them
+        names = ", ".join(f"{one.topic}/{one.partition}" for one in asked)
+        raise connection.failure(f"{names}: {text_of(error)}") from error
+    for answer in answers:  # one that failed has the time as its offset
+        if answer.error is not None:
+            raise connection.failure(f"{answer.topic}/{answer.partition}: {text_of(answer.error)}")
+    return {Partition(topic=answer.topic, number=answer.partition): answer.offset if answer.offset >= 0 else None for answer in answers}

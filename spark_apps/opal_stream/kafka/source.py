@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaException, Message, TopicPartition
 
 from opal_stream.errors import BadMessageError
 from opal_stream.formats.batch import Headers, MessageBatch
@@ -46,11 +46,8 @@ class Source:
         self._fetch_bytes = buffer_bytes // 4
         self._message_bytes = _USUAL_BYTES  # of the last messages, on average
         kib = str(max(1024, buffer_bytes // 1024))
-        self.consumer = Consumer(
+        self.consumer = connection.consumer(
             {
-                **connection.client(),
-                "group.id": "opal-stream",  # librdkafka wants one; nothing is ever stored under it
-                "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "auto.offset.reset": "error",
                 "enable.partition.eof": True,
@@ -69,11 +66,11 @@ class Source:
 
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """As the last fetches said, without asking; partitions of which none said anything are left out."""
-        found = {}
+        ends = {}
         for partition in partitions:
             with contextlib.suppress(KafkaException):  # not known yet
-                found[partition] = self.consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), cached=True)[1]
-        return {partition: end for partition, end in found.items() if end >= 0}
+                ends[partition] = self.consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), cached=True)[1]
+        return {partition: end for partition, end in ends.items() if end >= 0}
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
         """Also read these, from there; while it is paused, later."""

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPart
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # it is there, and documented
 
 from opal_stream.errors import UnknownTopicError
-from opal_stream.kafka.connection import TIMEOUT_S, Connection
+from opal_stream.kafka.connection import TIMEOUT_S, Connection, text_of
 
 _UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
 _TRIES, _PAUSE_S = 4, 0.25
@@ -54,14 +54,14 @@ class Topics:
         """A broker that has just started may not know its topics yet: what it does not know is asked for again."""
         topics = {}
         for name in names:
-            found = self._ask(name)
+            topic = self._ask(name)
             for _ in range(_TRIES - 1):
-                if found is None:
+                if topic is None:
                     time.sleep(_PAUSE_S)
-                    found = self._ask(name)
-            if found is None:
+                    topic = self._ask(name)
+            if topic is None:
                 raise UnknownTopicError(f"Kafka has no topic {name!r}: its name is wrong, or it was deleted; check --topic, or create it")
-            topics[name] = found
+            topics[name] = topic
         return topics
 
     def _ask(self, name: str) -> Topic | None:
@@ -114,7 +114,7 @@ def _reach_of(consumer: Consumer, connection: Connection, partition: Partition) 
             continue
         if offsets is not None:
             return Reach(low=offsets[0], high=offsets[1])
-    raise connection.failure(failure or "no answer in time")
+    raise connection.failure(f"{partition}: {text_of(failure) if failure else 'no answer in time'}")
 
 
 def _refresh(consumer: Consumer, topic: str) -> None:
@@ -128,8 +128,8 @@ def chosen_partitions(topics: Iterable[Topic], only: Collection[int | Partition]
     """All of them, or those of these numbers, which may be of one topic."""
     topics = list(topics)
     every = [Partition(topic=topic.name, number=number) for topic in topics for number in topic.partitions]
-    found = [partition for partition in every if not only or partition in only or partition.number in only]
+    chosen = [partition for partition in every if not only or partition in only or partition.number in only]
     if missing := sorted(map(str, {*only} - {*every} - {partition.number for partition in every})):
         names = ", ".join(topic.name for topic in topics)
         raise UnknownTopicError(f"there is no partition {missing[0]} of {names}; correct --partitions")
-    return found
+    return chosen

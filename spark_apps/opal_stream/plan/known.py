@@ -15,13 +15,13 @@ from opal_stream.plan.recorder import size_of
 def counted_traffic(table: Table, stream: str, topics: Iterable[Topic]) -> dict[Partition, Traffic]:
     """By a stream, of the topics as they are: of one that was made anew nothing is known."""
     head = table.log.head()
-    found = TrafficFolder(table.storage, head.root.table_id, table.log.ids).read()
+    counted = TrafficFolder(table.storage, head.root.table_id, table.log.ids).read()
     names = {
         partition: str(Application(stream=stream, partition=partition, topic_id=topic.id))
         for topic in topics
         for partition in chosen_partitions([topic], ())
     }
-    return {partition: found[name] for partition, name in names.items() if name in found}
+    return {partition: counted[name] for partition, name in names.items() if name in counted}
 
 
 class KnownTraffic:
@@ -36,8 +36,8 @@ class KnownTraffic:
         short = [partition for partition in partitions if partition not in counted or len(counted[partition].means) < WEEK]
         if asked := [partition for partition in short if partition not in self._history]:
             self._history |= dict.fromkeys(asked) | read_traffic(self._connection, asked, now_hour)
-        found = {partition: _filled(counted.get(partition), self._history.get(partition)) for partition in partitions}
-        return {partition: traffic for partition, traffic in found.items() if traffic is not None}
+        filled = {partition: _filled(counted.get(partition), self._history.get(partition)) for partition in partitions}
+        return {partition: traffic for partition, traffic in filled.items() if traffic is not None}
 
 
 def _filled(counted: Traffic | None, history: Traffic | None) -> Traffic | None:

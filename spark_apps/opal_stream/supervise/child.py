@@ -49,7 +49,7 @@ def begin(name: str, words: Callable[[], list[str]], *, reads: str, restarts: in
     """Start it, and watch it. What it says is logged under its name."""
 
     def say(text: str) -> None:
-        logger.info("%s: %s", name, text.removeprefix("opal stream: ").removeprefix("opal stream gather: "))
+        logger.info("%s: %s", name, text.removeprefix("opal stream: ").removeprefix("opal stream commit: "))
 
     process = WatchedProcess(lambda: (words(), dict(os.environ)), say, reads=reads, restarts=restarts)
     return process, asyncio.ensure_future(process.watch())

@@ -4,15 +4,14 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer
-
 from opal_lake.table import Table
 from opal_stream.flush.options import StreamOptions
+from opal_stream.flush.start import never_read
 from opal_stream.gathered.backlog import Backlog
 from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.connection import Connection
-from opal_stream.kafka.topics import Partition, Reach, Topic, Topics, chosen_partitions, reach_of
+from opal_stream.kafka.topics import Partition, Topic, Topics, chosen_partitions, reach_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +46,7 @@ class Observer:
         self._connection = connection
         self._options = options
         self._topics = Topics(connection)
-        self._consumer = Consumer({**connection.client(), "group.id": "opal-stream"})  # asks for the ends of partitions alone
+        self._consumer = connection.consumer()  # asks for the ends of partitions alone
         self._head = table.log.head()
         self._folder = GatheredFolder(table.storage, self._head.root.table_id) if options.commit == "gathered" else None
 
@@ -58,10 +57,12 @@ class Observer:
         listing = self._folder.look() if self._folder is not None else None  # before the head, as it says
         self._head = self._table.log.follow(self._head)
         stands = self._head.positions if listing is None else listing.ends(self._head.positions)
+        new = never_read(topics.values(), stands, self._options.name) if self._options.start == "latest" else []
         begins = {} if listing is None else {str(application): begin for application, begin in listing.begins(self._head.positions).items()}
 
         def positions(known: Mapping[str, int]) -> dict[Partition, int]:
-            return {partition: self._position(partition, topics, reach[partition], known) for partition in partitions}
+            begin = {part: reach[part].high if topics[part.topic] in new else reach[part].low for part in partitions}
+            return {part: known.get(str(self._application(part, topics)), begin[part]) for part in partitions}
 
         return Observation(
             at_s=time.monotonic(),
@@ -75,10 +76,8 @@ class Observer:
     def _is_held_back(self) -> bool:
         return Backlog.read(self._table.storage, self._options.name).is_too_much(self._options.gathered_bytes)
 
-    def _position(self, partition: Partition, topics: Mapping[str, Topic], reach: Reach, stands: Mapping[str, int]) -> int:
-        application = Application(stream=self._options.name, partition=partition, topic_id=topics[partition.topic].id)
-        begin = reach.high if self._options.start == "latest" else reach.low
-        return stands.get(str(application), begin)
+    def _application(self, partition: Partition, topics: Mapping[str, Topic]) -> Application:
+        return Application(stream=self._options.name, partition=partition, topic_id=topics[partition.topic].id)
 
     def close(self) -> None:
         self._consumer.close()

@@ -67,7 +67,11 @@ def _of_status(entry: PartitionStatus, limits: AlarmLimits) -> Iterator[Alarm]:
     if limits.stall_s is not None and lag and entry.waiting_s is not None and entry.waiting_s >= limits.stall_s and not entry.has_moved:
         yield _alarm("stall", entry, f"{where} stays at {entry.position:,}, and its next message waits since {entry.waiting_s:,.0f} s")
     if entry.lost:
-        yield _alarm("loss", entry, f"{where}: Kafka has deleted {count_text(entry.lost, 'offset')} from {entry.position:,} on unread")
+        yield _alarm(
+            "loss",
+            entry,
+            f"{where}: Kafka has deleted {count_text(entry.lost, 'offset')} from {entry.position + entry.gathered:,} on unread",
+        )
 
 
 def _alarm(kind: str, entry: PartitionStatus, message: str) -> Alarm:

@@ -32,7 +32,7 @@ def read_lag(table: Table, connection: Connection, stream: str, topics: Sequence
         raise UnknownTopicError(f"no stream {stream!r} has written to {table.uri} yet")
     described = Topics(connection).describe(names)
     ids = {name: topic.id for name, topic in described.items()}
-    consumer = Consumer({**connection.client(), "group.id": "opal-stream", "enable.auto.commit": False, "auto.offset.reset": "earliest"})
+    consumer = connection.consumer({"auto.offset.reset": "earliest"})
     try:
         reach = reach_of(consumer, connection, chosen_partitions(described.values(), ()))
         behind: dict[Partition, int] = {}

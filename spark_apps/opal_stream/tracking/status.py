@@ -25,7 +25,7 @@ class PartitionStatus:
     """Of one partition. Without Kafka there is no end and no lag; `rate` is messages a second over the last minute of commits.
 
     `waiting_s` is the age of the next message by its own timestamp; it and `has_moved` are None if nobody asked or nothing waits.
-    `gathered` offsets behind the position lie in files that no commit holds yet; the lag counts them.
+    `gathered` offsets behind the position lie in files that no commit holds yet; the lag counts them, and `lost` are those behind them.
     """
 
     stream: str
@@ -63,8 +63,8 @@ def read_status(
     for application, position in sorted(known.items(), key=lambda pair: str(pair[0])):
         partition, name = application.partition, str(application)
         is_current = ids.get(partition.topic, application.topic_id) == application.topic_id
-        reach = ends.get(partition) if is_current else None
-        notes = _note(position, reach, is_current=is_current), listing.note(application, head.positions), held_back.get(application.stream)
+        reach, reached = ends.get(partition) if is_current else None, ends_gathered.get(name, position)
+        notes = _note(reached, reach, is_current=is_current), listing.note(application, head.positions), held_back.get(application.stream)
         entries.append(
             PartitionStatus(
                 stream=application.stream,
@@ -77,10 +77,10 @@ def read_status(
                 committed=moments.get(name),
                 note="; ".join(filter(None, notes)),
                 topic_id=application.topic_id,
-                lost=max(0, reach.low - position) if reach else 0,
+                lost=max(0, reach.low - reached) if reach else 0,
                 waiting_s=waiting.get(application),
                 has_moved=before.get(name) != position if application in waiting else None,
-                gathered=ends_gathered.get(name, position) - position,
+                gathered=reached - position,
             )
         )
     return entries
@@ -96,11 +96,11 @@ def _held_back(table: Table, streams: Iterable[str], most_bytes: int) -> dict[st
     }
 
 
-def _note(position: int, reach: Reach | None, *, is_current: bool) -> str:
+def _note(reached: int, reach: Reach | None, *, is_current: bool) -> str:
     if not is_current:
         return "of a topic that was deleted or made anew"
-    if reach is not None and position < reach.low:
-        return f"{reach.low - position} offsets are lost"
+    if reach is not None and reached < reach.low:
+        return f"{reach.low - reached} offsets are lost"
     return ""
 
 
@@ -129,7 +129,7 @@ def _ends(connection: Connection, known: Mapping[Application, int]) -> tuple[dic
         described = topics.describe_if_there(name)
         ids[name] = described.id if described else ""
         partitions |= {Partition(topic=name, number=number) for number in described.partitions} if described else set()
-    consumer = Consumer({**connection.client(), "group.id": "opal-stream"})
+    consumer = connection.consumer()
     try:
         wanted = sorted(partitions & {application.partition for application in known})
         return reach_of(consumer, connection, wanted), ids
@@ -148,7 +148,7 @@ def _waiting(
         and (reach := ends.get(application.partition)) is not None
         and position < reach.high > reach.low
     }
-    consumer = Consumer({**connection.client(), "group.id": "opal-stream", "enable.auto.commit": False})
+    consumer = connection.consumer()
     try:
         return {application: _age_s(consumer, application.partition, offset) for application, offset in behind.items()}
     finally:

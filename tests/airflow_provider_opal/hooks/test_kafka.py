@@ -7,6 +7,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_opal.hooks.kafka import KafkaAccess, kafka_access
+from opal_stream.kafka.connection import OWN_SETTINGS
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, **given: Any) -> KafkaAccess:
@@ -15,7 +16,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, **given: Any) -> KafkaAccess:
 
 
 def test_settings_are_those_of_airflow_s_own_provider_without_what_is_a_stream_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    extra = {"bootstrap.servers": "a:1,b:2", "group.id": "g", "enable.auto.commit": False, "security.protocol": "SASL_SSL", "x": None}
+    extra = {**dict.fromkeys(OWN_SETTINGS, "x"), "bootstrap.servers": "a:1,b:2", "security.protocol": "SASL_SSL", "x": None}
     extra |= {"schema.registry.url": "http://r:8081", "schema.registry.basic.auth.user.info": "me:secret", "sasl.password": "secret two"}
     access = connect(monkeypatch, extra=extra)
     assert access == KafkaAccess(

@@ -66,6 +66,19 @@ def test_streams_with_and_without_spark_take_turns(reader: SparkSession, kafka: 
     assert check_table(table) == []
 
 
+def test_a_start_at_the_latest_offset_is_fixed_and_new_partitions_are_read_from_their_first_message(
+    reader: SparkSession, kafka: Kafka, table: Table
+) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1)])
+    assert read_by_spark(reader, table, kafka, topic, start="latest").records == 0
+    kafka.add_partitions(topic, 2)
+    kafka.produce(topic, [order(2)])
+    kafka.produce(topic, [order(3)], partition=1)
+    assert read_by_spark(reader, table, kafka, topic, start="latest").records == 2
+    assert (ids(table), ends(table)) == ([2, 3], [2, 1])
+
+
 def test_a_bad_message_stops_it_or_is_put_aside(reader: SparkSession, kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), b"nope", order(3)])

@@ -65,8 +65,8 @@ def test_a_process_that_leaves_its_commits_to_another_one(
     kafka.produce(topic, [order(1), order(2)])
     words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--until-empty", "--commit", "gathered", *watched]
     assert main(words) == OK
-    assert capsys.readouterr().out == f"gathered 2 messages; opal stream gather {table.uri} commits them\n"
-    assert main(["stream", "gather", table.uri, "--until-empty", "--json", *watched]) == OK
+    assert capsys.readouterr().out == f"gathered 2 messages; opal stream commit {table.uri} commits them\n"
+    assert main(["stream", "commit", table.uri, "--until-empty", "--json", *watched]) == OK
     assert json.loads(capsys.readouterr().out) == {"table": table.uri, "records": 2, "bad": 0, "flushes": 1, "version": 1, "missing": 0}
     [file] = (tmp_path / "tracking").iterdir()
     events = [json.loads(line) for line in file.read_text().splitlines()]
@@ -81,7 +81,7 @@ def test_a_process_that_leaves_its_commits_to_another_one(
 
 def test_a_committer_goes_on_until_sigterm_and_commits_what_lies_there(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
-    process = subprocess.Popen([sys.executable, "-m", "opal_lake.cli", "stream", "gather", table.uri, "--json"], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-m", "opal_lake.cli", "stream", "commit", table.uri, "--json"], stdout=subprocess.PIPE)
     try:
         for number in range(3):
             kafka.produce(topic, [order(number)])

@@ -19,13 +19,14 @@ from opal_lake.spec.table_spec import TableLayout
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
 from opal_lake.write import ingest_task
-from opal_stream.errors import BadMessageError, TakenOverError
+from opal_stream.errors import BadMessageError, GapError, TakenOverError
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.committer import Committer, CommitterOptions
 from opal_stream.formats.decoder import FormatOptions
 from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import Policies
+from opal_stream.tracking.alarms import AlarmLimits, find_alarms
 from opal_stream.tracking.status import read_status
 from tests.fixtures_kafka import Kafka
 from tests.opal_stream.orders import LAYOUT, SCHEMA, ends, gather, gathered, ids, new_stream, new_table, new_topic, order, read
@@ -236,6 +237,24 @@ def test_a_damaged_file_is_named_and_holds_back_its_own_partition(
     assert (ids(table), ends(table), gathered(table)) == ([0, 1, 2, 10, 11, 12], [3, 3], [])
 
 
+@pytest.mark.parametrize("how", ["header", "rows"])
+def test_a_file_that_somebody_replaces_is_read_again_by_the_committer_that_found_it_damaged(
+    table: Table, damaged: tuple[str, list[Path]], how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = damaged[1][1]
+    data, at = path.read_bytes(), 5 if how == "header" else -9
+    wrong = bytearray(data)
+    wrong[at] ^= 1
+    path.write_bytes(wrong)
+    committer = Committer(table, CommitterOptions())
+    for _ in range(3):
+        committer._turn()
+    assert (ends(table), sum(path.name in record.message for record in caplog.records)) == ([1, 3], 1)
+    path.write_bytes(data)
+    committer._turn()
+    assert (ends(table), gathered(table)) == ([3, 3], [])
+
+
 def test_rows_that_do_not_fit_the_table_are_refused(kafka: Kafka, table: Table, damaged: tuple[str, list[Path]]) -> None:
     head = table.log.head()
     folder = GatheredFolder(table.storage, head.root.table_id)
@@ -291,6 +310,32 @@ def test_the_status_counts_what_is_gathered_as_lag(kafka: Kafka, table: Table, d
     with pytest.raises(FormatError):
         gather(table)
     assert status() == [(3, 0, 0, ""), (1, 2, 0, "2 gathered files cannot be committed")]
+
+
+def test_what_files_hold_is_not_lost_when_kafka_deletes_it(kafka: Kafka, table: Table) -> None:
+    topic, admin, connection = new_topic(kafka), kafka.admin, Connection(bootstrap_servers=kafka.servers)
+
+    def delete_before(offset: int) -> tuple[int, list[str]]:
+        [deleted] = admin.delete_records([TopicPartition(topic, 0, offset)]).values()
+        deleted.result(30)
+        [status] = read_status(table, connection)
+        return status.lost, [status.note, *(alarm.message.partition(": ")[2] for alarm in find_alarms([status], AlarmLimits()))]
+
+    kafka.produce(topic, [order(n) for n in range(4)])
+    publish(table, kafka, topic)
+    assert delete_before(3) == (0, [""])
+    for on_gap in ("fail", "continue"):
+        with pytest.raises(
+            GapError, match=f"{topic}/0: Kafka has nothing before 3 .* files hold the offsets from 0 to 4: commit them first"
+        ):
+            read(table, kafka, topic, policies=Policies(on_gap=on_gap))
+    kafka.produce(topic, [order(n) for n in range(4, 8)])
+    assert delete_before(6) == (2, ["2 offsets are lost", "Kafka has deleted 2 offsets from 4 on unread"])
+    assert gather(table).records == 4
+    with pytest.raises(GapError, match="the table stands at offset 4"):
+        read(table, kafka, topic)
+    assert read(table, kafka, topic, policies=Policies(on_gap="continue")).missing == 2
+    assert ids(table) == [0, 1, 2, 3, 6, 7]
 
 
 def test_a_file_that_an_ingest_refuses_is_found_among_the_others(kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,14 @@
 """An interval of time against a real broker: repeated it reads the same range, and makes no commit that is there."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from opal_lake.errors import InvalidInputError, StorageError
+from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
 from opal_stream.errors import BadMessageError, StoppedError
@@ -78,6 +80,20 @@ def test_commits_are_cut_by_numbers_and_sizes_so_that_a_run_that_died_goes_on_wi
     totals = read(table, kafka, topic, limits=limits)
     assert (totals.flushes, table.snapshot_at().root.rows) == (4 - done, 150)
     assert len(ids(table)) == 150
+
+
+def test_a_commit_that_takes_long_is_no_silence_of_kafka(kafka: Kafka, table: Table) -> None:
+    class Slow(ForwardingStore):
+        inner = table.storage
+
+        def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+            time.sleep(3.5 if "/log/" in path else 0)
+            return self.inner.put_if_absent(path, data)
+
+    topic = new_topic(kafka, 1, **FOREVER)
+    kafka.produce(topic, [order(n) for n in range(2)], moments_ms=[1000, 1001])
+    one_by_one = FlushLimits(rows=1, bytes=4096)
+    assert (read(table_on(Slow()), kafka, topic, limits=one_by_one, give_up_s=3).flushes, ids(table)) == (2, [0, 1])
 
 
 def _stop_after(run: IntervalRun, fetch: Any, timeout_s: float) -> Any:

@@ -126,7 +126,7 @@ def test_a_process_waits_while_too_much_is_gathered_says_so_and_goes_on_behind_a
             wait_until(lambda: "opal_stream_held_back_seconds 0\n" not in metrics.text())
             assert f'opal_stream_lag{{topic="{topic}",partition="0"}} 1\n' in metrics.text()
             assert "4 gathered files, which count as 1 MiB, wait for a commit, and --gathered-mb is 1" in caplog.text
-            assert f"Is `opal stream gather {table.uri}` running, and what does it say?" in caplog.text
+            assert f"Is `opal stream commit {table.uri}` running, and what does it say?" in caplog.text
             [row] = read_status(table, connection, gathered_bytes=MIB)
             assert row.note.startswith("held back: 4 gathered files")
             assert main([*words, "1", "--json"]) == OK

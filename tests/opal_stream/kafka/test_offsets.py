@@ -18,11 +18,6 @@ def test_a_partition_begins_where_the_table_stands(position: int | None, offset:
     assert (begin.position, begin.offset, begin.missing) == (position, offset, missing)
 
 
-def test_only_a_partition_that_the_table_does_not_know_begins_at_the_latest_offset() -> None:
-    assert plan_begin(ORDERS, None, REACH, Policies(), from_latest=True).offset == 9
-    assert plan_begin(ORDERS, 6, REACH, Policies(), from_latest=True).offset == 6
-
-
 def test_a_gap_fails_or_is_counted() -> None:
     with pytest.raises(GapError, match=r"orders/3: the table stands at offset 2, but Kafka has nothing before 5 any more: 3 offsets"):
         plan_begin(ORDERS, 2, REACH, Policies())

@@ -1,20 +1,24 @@
 """Offsets of an interval of time, asked of a real broker."""
 
-import pytest
-from confluent_kafka import Consumer, TopicPartition
+import time
 
-from opal_stream.errors import GapError
+import pytest
+from confluent_kafka import TopicPartition
+
+from opal_lake.traffic.hours import HOUR_MS
+from opal_stream.errors import GapError, KafkaError
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import Policies
 from opal_stream.kafka.ranges import Interval, OffsetRange, resolve_ranges
 from opal_stream.kafka.topics import Partition, Reach
+from opal_stream.plan.history import read_traffic
 from tests.fixtures_kafka import Kafka
 from tests.opal_stream.orders import new_topic, order
 
 
 def ranges(kafka: Kafka, topic: str, start: int, end: int, reach: dict[int, tuple[int, int]], on_gap: str = "fail") -> list[OffsetRange]:
     connection = Connection(bootstrap_servers=kafka.servers)
-    consumer = Consumer({**connection.client(), "group.id": "test"})
+    consumer = connection.consumer()
     known = {Partition(topic=topic, number=number): Reach(low=low, high=high) for number, (low, high) in reach.items()}
     try:
         found = resolve_ranges(consumer, connection, known, Interval(start_ms=start, end_ms=end), Policies(on_gap=on_gap))
@@ -46,6 +50,16 @@ def test_what_kafka_has_deleted_may_have_been_of_the_interval(kafka: Kafka) -> N
     with pytest.raises(GapError, match="offset 4 any more"):
         ranges(kafka, topic, 3000, 4000, {0: (4, 4)})
     assert ranges(kafka, topic, 2000, 3000, {0: (2, 4)}) == [OffsetRange(low=3, high=4, is_open=True)]
+
+
+@pytest.mark.parametrize("reach", [{7: (0, 4)}, {0: (0, 4), 7: (0, 4)}])
+def test_a_partition_that_kafka_does_not_answer_for_is_named(kafka: Kafka, reach: dict[int, tuple[int, int]]) -> None:
+    topic = new_topic(kafka, 2)
+    with pytest.raises(KafkaError, match=rf"Kafka at .* does not answer: {topic}/7: .*Unknown partition"):
+        ranges(kafka, topic, 1000, 2000, reach)
+    hour, partitions = time.time_ns() // 1_000_000 // HOUR_MS, [Partition(topic=topic, number=number) for number in reach]
+    with pytest.raises(KafkaError, match=rf"{topic}/7: .*nknown"):
+        read_traffic(Connection(bootstrap_servers=kafka.servers), partitions, hour, 1)
 
 
 def test_what_is_too_young_for_retention_was_never_there(kafka: Kafka) -> None:

@@ -124,9 +124,9 @@ def test_it_may_run_elsewhere_and_two_do_no_harm(kafka: Kafka, table: Table) -> 
     count = fill(kafka, topic, (30, 20))
     done = ended(table, kafka, topic, "--until-empty", "--no-committer")
     assert (done.returncode, ids(table)) == (OK, []), done.stderr
-    assert done.stdout == f"gathered {count} messages; opal stream gather {table.uri} commits them\n"
+    assert done.stdout == f"gathered {count} messages; opal stream commit {table.uri} commits them\n"
     assert gather(table).records == count
-    words = [sys.executable, "-m", "opal_lake.cli", "stream", "gather", table.uri, "--flush-interval", "0s"]
+    words = [sys.executable, "-m", "opal_lake.cli", "stream", "commit", table.uri, "--flush-interval", "0s"]
     elsewhere = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(3):
@@ -191,7 +191,7 @@ def test_processes_that_wait_for_a_committer_are_left_alone(kafka: Kafka, table:
         errors = process.communicate(timeout=60)[1]
     assert "started again" not in errors
     assert "nothing more is read: 16 gathered files, which count as 1 MiB, wait for a commit, and --gathered-mb is 1." in errors
-    assert f"Is `opal stream gather {table.uri}` running" in errors
+    assert f"Is `opal stream commit {table.uri}` running" in errors
     gather(table)
     assert ids(table) == [*range(count)]
 

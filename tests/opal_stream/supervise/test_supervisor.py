@@ -84,7 +84,7 @@ def children_of(topic: str) -> list[psutil.Process]:
 
 
 def committers_of(topic: str) -> list[psutil.Process]:
-    return [process for process in watched_of(topic) if "gather" in process.info["cmdline"]]
+    return [process for process in watched_of(topic) if "commit" in process.info["cmdline"]]
 
 
 def share_of(process: psutil.Process) -> str:
@@ -133,7 +133,7 @@ def test_processes_that_gather_stand_where_their_files_end_and_one_committer_mak
     observer = Observer(table, connection, StreamOptions(topics=[topic], commit="gathered", gathered_bytes=3 * LEAST_BYTES))
     assert observer.look().is_held_back
     observer.close()
-    gather = [sys.executable, "-m", "opal_lake.cli", "stream", "gather", table.uri]
+    gather = [sys.executable, "-m", "opal_lake.cli", "stream", "commit", table.uri]
     assert subprocess.run([*gather, "--until-empty"], capture_output=True, timeout=120).returncode == OK
     assert (ids(table), ends(table)) == ([*range(count)], [20, 10, 5])
     refused = subprocess.run([*gather, "--processes", "2"], capture_output=True, text=True, timeout=120)

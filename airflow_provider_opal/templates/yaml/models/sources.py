@@ -79,7 +79,7 @@ class KafkaModel(Strict):
     registry: Text | None = Field(None, description="The schema registry, as http://registry:8081; the connection may name it, too.")
     columns: dict[Column, Text] = Field(default_factory=dict, description="Columns from the message itself, as `at: '@timestamp'`.")
     time_unit: Literal["s", "ms", "us", "ns"] = Field("ms", description="Of times that are numbers.")
-    start: Literal["earliest", "latest"] = Field("earliest", description="Where the table has no position yet.")
+    start: Literal["earliest", "latest"] = Field("earliest", description="Where it begins in a topic that it has never read.")
     processes: int | None = Field(None, ge=1, description="How many share the partitions by load; an interval is read by one.")
     commit: Literal["direct", "gathered"] = Field(
         "direct",

@@ -1,4 +1,4 @@
-"""`opal stream gather`: commits what the processes of a stream gathered, each of which reads with `--commit gathered`."""
+"""`opal stream commit`: commits what the processes of a stream gathered, each of which reads with `--commit gathered`."""
 
 import argparse
 import logging
@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from opal_stream.tracking.events import Tracker
 
 
+COMMIT = "commit"
+
+
 def add_commit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--commit",
         choices=("direct", "gathered"),
         default="direct",
-        help="by this process, or for many by one `opal stream gather` (default: %(default)s)",
+        help="by this process, or for many by one `opal stream commit` (default: %(default)s)",
     )
     parser.add_argument(
         "--gathered-mb",
@@ -30,11 +33,11 @@ def add_commit(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def gather(args: argparse.Namespace, finish: "Callable[[argparse.Namespace, Committer], None]", tracker: "Tracker") -> None:
+def commit(args: argparse.Namespace, finish: "Callable[[argparse.Namespace, Committer], None]", tracker: "Tracker") -> None:
     from opal_lake.table import Table
     from opal_stream.flush.committer import Committer, CommitterOptions
 
-    logging.basicConfig(level=logging.WARNING, format="opal stream gather: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format="opal stream commit: %(message)s", stream=sys.stderr)
     options = CommitterOptions(
         name=args.name,
         interval_s=parse_duration(args.flush_interval, name="--flush-interval") / 1e6,
