@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaException, Message, TopicPartition
 
-from opal_stream.errors import BadMessageError
+from opal_stream.errors import BadMessageError, KafkaError
 from opal_stream.formats.batch import Headers, MessageBatch
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition, Reach, reach_of
@@ -65,7 +65,10 @@ class Source:
         return reach_of(self.consumer, self._connection, partitions)
 
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """As the last fetches said, without asking; partitions of which none said anything are left out."""
+        """As the last fetches said, without asking; partitions of which none said anything are left out. While it is paused Kafka is asked."""
+        if self.paused:
+            with contextlib.suppress(KafkaError):
+                return {partition: reach.high for partition, reach in self.reach([*partitions]).items()}
         ends = {}
         for partition in partitions:
             with contextlib.suppress(KafkaException):  # not known yet

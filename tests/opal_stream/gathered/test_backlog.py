@@ -120,11 +120,11 @@ def test_a_process_waits_while_too_much_is_gathered_says_so_and_goes_on_behind_a
                 kafka.produce(topic, [order(number)])
                 wait_until(lambda number=number: len(gathered(table)) == number + 1)
             kafka.produce(topic, [order(4)])
-            time.sleep(2.5)
+            wait_until(lambda: "opal_stream_held_back_seconds 0\n" not in metrics.text())
+            wait_until(lambda: f'opal_stream_lag{{topic="{topic}",partition="0"}} 1\n' in metrics.text())
+            time.sleep(1)
             assert len(gathered(table)) == 4
             assert "opal_stream_gathered_files 4\n" in metrics.text()
-            wait_until(lambda: "opal_stream_held_back_seconds 0\n" not in metrics.text())
-            assert f'opal_stream_lag{{topic="{topic}",partition="0"}} 1\n' in metrics.text()
             assert "4 gathered files, which count as 1 MiB, wait for a commit, and --gathered-mb is 1" in caplog.text
             assert f"Is `opal stream commit {table.uri}` running, and what does it say?" in caplog.text
             [row] = read_status(table, connection, gathered_bytes=MIB)
