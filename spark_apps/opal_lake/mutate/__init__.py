@@ -5,7 +5,7 @@ Beside the master lies its folder `<master>.mutate`:
     runs/<n>/claim.json     the increments of run n, listed once
     runs/<n>/outcome.json   what became of it: the new master (decided), or that the files went back (abandoned)
     runs/<n>/done.json      the result, when all is in place
-    working/<n>/, done/<n>/ the increments while they are merged, and afterwards
+    working/<n>/, done/<n>/ the increments while they are merged, and afterwards; on S3 copies, until the run is decided
     staged/<n>/             a new master before it is one; on S3 masters/<n>/, where it stays
     backup-<n>/             on local files the master that run n replaced
     rejected/<n>/           bad rows that were put aside

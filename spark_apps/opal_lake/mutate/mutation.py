@@ -71,24 +71,37 @@ def run_mutation(place: Place, job: Mutate, token: str | None, merge: Merge, opt
     if job.dry_run:
         return _rehearsed(place, job, token, merge, options or {})
     with _file_errors(place), place.lock():
-        recover(place)
+        newest = recover(place)
         if (earlier := journal.read_result(place.side, token)) is not None:
             return earlier
         listed = _listed(place, job, options or {})
         if not listed:
             return journal.keep_result(place.side, token, _nothing(place, token))
-        newest = next(iter(journal.runs(place.side)), 0)
         claim = Claim(run=newest + 1, token=token, increments=tuple(listed), backups=job.backups)
         journal.write_claim(place.side, claim)
         try:
             outcome = _merged(place, claim, merge)
-        except BaseException:
-            with suppress(OpalError, OSError):  # else the next run does it; what failed first is what counts
-                _abandon(place, claim)
+        except BaseException as error:
+            if _given_up(place, claim) and isinstance(error, Exception):
+                raise _taken_over(place) from error
             raise
         if not journal.decide(place.side, claim.run, outcome):
-            raise ConflictError(f"another run of {place.uri} took the increments of this one over: try again")
+            _given_up(place, claim)
+            raise _taken_over(place)
         return _settle(place, claim, outcome)
+
+
+def _given_up(place: Place, claim: Claim) -> bool:
+    """Whether another run had given up on it before."""
+    with suppress(OpalError, OSError):  # else the next run does it; what failed first is what counts
+        outcome = journal.read_outcome(place.side, claim.run)
+        _abandon(place, claim)
+        return outcome is not None and not outcome.is_decided
+    return False
+
+
+def _taken_over(place: Place) -> ConflictError:
+    return ConflictError(f"another run of {place.uri} took the increments of this one over: try again")
 
 
 @contextmanager
@@ -121,10 +134,12 @@ def report_uri(result: JobResult) -> str | None:
     return None if result.version is None else f"{result.table}{SIDE}/{journal.report_path(result.version)}"
 
 
-def recover(place: Place) -> None:
-    """Put right what crashes left, the oldest first."""
-    left = []
-    for run in journal.runs(place.side):
+def recover(place: Place) -> int:
+    """Put right what crashes left, the oldest first. Returns the number of the newest run: the next one has to be the one behind it, for
+    another one that began meanwhile may be at work on the same files.
+    """
+    left, known = list[int](), journal.runs(place.side)
+    for run in known:
         if journal.is_done(place.side, run):
             break
         left.append(run)
@@ -135,6 +150,7 @@ def recover(place: Place) -> None:
             _settle(place, claim, outcome)
         else:
             _abandon(place, claim)
+    return next(iter(known), 0)
 
 
 def _abandon(place: Place, claim: Claim) -> None:

@@ -61,11 +61,11 @@ class Place(Protocol):
         ...
 
     def take(self, run: int, increments: Sequence[Increment]) -> None:
-        """Move them into the run's working folder."""
+        """Bring them into the run's working folder."""
         ...
 
     def give_back(self, run: int, increments: Sequence[Increment]) -> None:
-        """Move those that were taken back to where they came from, and forget what was staged."""
+        """Those that were taken are where they came from again, and what was staged is forgotten."""
         ...
 
     def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:
@@ -85,7 +85,7 @@ class Place(Protocol):
         ...
 
     def finish(self, run: int, increments: Sequence[Increment]) -> None:
-        """The increments are done."""
+        """The increments are done, and no longer where they came from."""
         ...
 
     def drop_backups(self, run: int, keep: int) -> None:

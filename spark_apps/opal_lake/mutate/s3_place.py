@@ -1,12 +1,13 @@
 """A master in S3, where nothing is renamed: the newest decided run lists its files, and that list is the master."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from opal_lake.errors import InvalidInputError, StorageError
+from opal_lake.errors import InvalidInputError, NotFoundError, StorageError
 from opal_lake.mutate.increments import Increment, is_hidden
 from opal_lake.mutate.journal import decided_runs
 from opal_lake.mutate.place import SIDE, MasterFile, run_path, working_path
@@ -44,41 +45,30 @@ class S3Place:
         return [MasterFile(root=self.uri, path=file.path, size=file.size) for file in listed if not is_hidden(file.path)]
 
     def take(self, run: int, increments: Sequence[Increment]) -> None:
+        """As copies. `finish` deletes what they are copies of, when the run is decided: so no run can lose what another one merges."""
         for number, increment in enumerate(increments):
-            source, target = self._source(increment), working_path(run, number, increment)
-            if _size(self.side, target) != increment.size:
-                self.side.copy_from(source, increment.path, target)
-            listed = next((file for file in source.list(increment.path) if file.path == increment.path), None)
-            if listed is not None and (listed.size, listed.modified_us) == (increment.size, increment.modified_us):
-                source.delete([increment.path])  # what was put there since is another increment
-
-    def give_back(self, run: int, increments: Sequence[Increment]) -> None:
-        for number, increment in enumerate(increments):
-            source, taken = self._source(increment), working_path(run, number, increment)
-            size = _size(self.side, taken)
-            if size is None:
-                continue
-            there = _size(source, increment.path)
-            if there is not None and (there != size or source.get(increment.path) != self.side.get(taken)):
+            try:
+                self.side.copy_from(self._source(increment), increment.path, working_path(run, number, increment))
+            except NotFoundError as error:
+                raise StorageError(f"{increment.source} is gone since it was listed: try again") from error
+        for increment, there in self._lying(increments):
+            if there != (increment.size, increment.modified_us):
+                found = "gone" if there is None else f"{there[0]:,} bytes"
                 raise InvalidInputError(
-                    f"{self.side.uri}/{taken} cannot go back to {increment.source}, where another object lies by now: "
-                    "copy that one to another name, then run it again"
-                )
-            if there is None:
-                source.copy_from(self.side, taken, increment.path)
-            self.side.delete([taken])
-        self.side.delete([file.path for file in self.side.list(f"{self._masters(run)}/")])
-
-    def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:
-        for number, increment in enumerate(increments):
-            size = _size(self.side, working_path(run, number, increment))
-            if size is None:
-                raise StorageError(f"{increment.source} was taken from this run by another one: try again")
-            if size != increment.size:
-                raise InvalidInputError(
-                    f"{increment.source} was replaced while it was listed ({increment.size:,} bytes, then {size:,}): "
+                    f"{increment.source} was replaced while it was listed ({increment.size:,} bytes, then {found}): "
                     "put each increment once, under a name of its own"
                 )
+
+    def give_back(self, run: int, increments: Sequence[Increment]) -> None:
+        """They never left: a copy that went back might be of a file that another run merged."""
+        for kind in ("working", "masters"):
+            self.side.delete([file.path for file in self.side.list(f"{run_path(kind, run)}/")])
+
+    def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:
+        taken = {file.path for file in self.side.list(f"{run_path('working', run)}/")}
+        for number, increment in enumerate(increments):
+            if working_path(run, number, increment) not in taken:
+                raise StorageError(f"{increment.source} was taken from this run by another one: try again")
 
     def staging(self, run: int) -> str:
         return self._masters(run)
@@ -93,11 +83,19 @@ class S3Place:
         """Its outcome has done so."""
 
     def finish(self, run: int, increments: Sequence[Increment]) -> None:
-        for number, increment in enumerate(increments):
-            working = working_path(run, number, increment)
-            if _size(self.side, working) is not None:
-                self.side.copy_from(self.side, working, working.replace("working/", "done/", 1))
-                self.side.delete([working])
+        """Also deletes the copies of runs before: one that was given up on may have gone on a while."""
+        copies = [file.path for file in self.side.list("working/") if file.path < f"{run_path('working', run + 1)}/"]
+        for working in copies:
+            if working.startswith(f"{run_path('working', run)}/"):
+                with suppress(NotFoundError):  # who completes the run as well was faster
+                    self.side.copy_from(self.side, working, working.replace("working/", "done/", 1))
+        merged: dict[str, list[Increment]] = {}
+        for increment, there in self._lying(increments):
+            if there == (increment.size, increment.modified_us):  # what was put there since is another increment
+                merged.setdefault(increment.root, []).append(increment)
+        for found in merged.values():
+            self._source(found[0]).delete([increment.path for increment in found])
+        self.side.delete(copies)
 
     def drop_backups(self, run: int, keep: int) -> None:
         """Files that neither the newest list nor the `keep` before it have; the master of before the first run is one of them."""
@@ -116,12 +114,19 @@ class S3Place:
     def _masters(self, run: int) -> str:
         return run_path("masters", run)
 
+    def _lying(self, increments: Sequence[Increment]) -> Iterator[tuple[Increment, tuple[int, int] | None]]:
+        """Each with the size and the time of what is there now; one listing for each folder that they came from."""
+        roots: dict[str, list[Increment]] = {}
+        for increment in increments:
+            roots.setdefault(increment.root, []).append(increment)
+        for found in roots.values():
+            start = os.path.commonprefix([increment.path for increment in found])  # noqa: RUF071  # as S3 lists: by letters
+            listed = self._source(found[0]).list(start)
+            there = {file.path: (file.size, file.modified_us) for file in listed}
+            yield from ((increment, there.get(increment.path)) for increment in found)
+
     def _source(self, increment: Increment) -> "S3Storage":
         storage = open_storage(increment.root, self.options)
         if not hasattr(storage, "copy_from"):
             raise InvalidInputError(f"{increment.source} is not in S3, as its master is: copy it there")
         return storage  # type: ignore[return-value]  # checked by its method
-
-
-def _size(storage: "S3Storage", path: str) -> int | None:
-    return next((file.size for file in storage.list(path) if file.path == path), None)

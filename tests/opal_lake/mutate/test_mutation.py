@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,33 +15,7 @@ from opal_lake.mutate.journal import Outcome, decide
 from opal_lake.mutate.mutation import Merged, Work, bytes_of, open_place, recover, run_mutation
 from opal_lake.storage import open_storage
 from tests.opal_lake.mutate.plain_merge import NEW, OLD, PlainMerge, content, fill, job, text_of
-
-
-class Shop:
-    """A master with increments, on local files or in S3."""
-
-    def __init__(self, uri: str, options: dict[str, str]) -> None:
-        self.uri, self.options = uri, options
-        self.place = open_place(f"{uri}/master", options)
-        self.put("master", "part-0", text_of(OLD).decode())
-
-    def put(self, folder: str, name: str, text: str) -> None:
-        assert open_storage(f"{self.uri}/{folder}", self.options).put_if_absent(name, text.encode())
-
-    def arrive(self, files: dict[str, str]) -> None:
-        for name, text in files.items():
-            self.put("incr", name, text)
-
-    def names(self, folder: str) -> list[str]:
-        return [file.path for file in open_storage(f"{self.uri}/{folder}", self.options).list("")]
-
-    def run(self, merge: Callable[[Work], Merged] | None = None, token: str | None = None, **more: object):
-        given = {"increments": [f"{self.uri}/incr/*.csv"], **more}
-        increments = given.pop("increments")
-        return run_mutation(self.place, job(*increments, **given), token, merge or PlainMerge(self.options), self.options)
-
-    def content(self) -> dict[str, str]:
-        return content(self.place, self.options)
+from tests.opal_lake.mutate.shop import Shop
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])

@@ -1,0 +1,130 @@
+"""A master in S3: two runs at once, and what of its folder is whose."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opal_lake.errors import ConflictError, InvalidInputError
+from opal_lake.mutate import mutation
+from opal_lake.mutate.mutation import Merged, Work, recover
+from opal_lake.storage.s3 import S3Storage
+from tests.opal_lake.mutate.plain_merge import LINES, NEW, OLD, PlainMerge
+from tests.opal_lake.mutate.shop import Shop
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture
+def shop(s3_options: dict[str, str], tmp_path: Path) -> Shop:
+    return Shop(f"s3://lake/{tmp_path.name}", s3_options)
+
+
+def all_is_merged_once(shop: Shop) -> None:
+    assert shop.content() == NEW
+    assert shop.names("incr") == []
+    assert shop.names("master.mutate/working") == []
+    assert sorted(name.rpartition("-")[2] for name in shop.names("master.mutate/done")) == sorted(LINES)
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_a_run_that_is_given_up_on_while_it_takes_its_increments_loses_none(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, copies: int
+) -> None:
+    copy, made = S3Storage.copy_from, [0]
+
+    def overtaken(self: S3Storage, source: S3Storage, source_path: str, path: str) -> None:
+        copy(self, source, source_path, path)
+        made[0] += 1
+        if made[0] == copies:
+            recover(shop.place)
+
+    shop.arrive(LINES)
+    monkeypatch.setattr(S3Storage, "copy_from", overtaken)
+    with pytest.raises(ConflictError, match="took the increments of this one over: try again"):
+        shop.run()
+    assert shop.content() == OLD
+    assert (shop.names("incr"), shop.names("master.mutate/working")) == (sorted(LINES), [])
+    shop.run()
+    all_is_merged_once(shop)
+
+
+@pytest.mark.parametrize("copies", [0, 1, 2, 3])
+def test_of_two_runs_at_once_one_merges(shop: Shop, monkeypatch: pytest.MonkeyPatch, copies: int) -> None:
+    copy, made = S3Storage.copy_from, [0]
+
+    def beside_another(self: S3Storage, source: S3Storage, source_path: str, path: str) -> None:
+        made[0] += 1
+        if made[0] == copies + 1:
+            shop.run()
+        copy(self, source, source_path, path)
+
+    def after_another(work: Work) -> Merged:
+        if copies == len(LINES):
+            shop.run()
+        return PlainMerge(shop.options)(work)
+
+    shop.arrive(LINES)
+    if copies < len(LINES):
+        monkeypatch.setattr(S3Storage, "copy_from", beside_another)
+    with pytest.raises(ConflictError, match="took the increments of this one over: try again"):
+        shop.run(after_another)
+    all_is_merged_once(shop)
+    assert shop.run().version is None
+
+
+def test_a_run_that_listed_what_another_one_merges_does_not_begin(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = mutation.list_increments
+
+    def beside_another(*arguments: Any) -> Any:
+        found = listed(*arguments)
+        monkeypatch.setattr(mutation, "list_increments", listed)
+        shop.run()
+        return found
+
+    shop.arrive(LINES)
+    monkeypatch.setattr(mutation, "list_increments", beside_another)
+    with pytest.raises(ConflictError, match="has begun this moment: try again"):
+        shop.run()
+    all_is_merged_once(shop)
+
+
+def test_what_an_overtaken_run_copied_late_goes_with_the_next_run(shop: Shop) -> None:
+    shop.arrive(LINES)
+    shop.run()
+    shop.put("master.mutate", "working/00000001/000000-one.csv", "a,9\n")
+    shop.arrive({"2.csv": "a,11\n"})
+    shop.run()
+    assert shop.names("master.mutate/working") == []
+    assert shop.content() == {**NEW, "a": "11"}
+
+
+def test_an_increment_that_is_replaced_while_it_is_taken_is_refused(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = S3Storage.copy_from
+
+    def replaced(self: S3Storage, source: S3Storage, source_path: str, path: str) -> None:
+        source.delete([source_path])
+        assert source.put_if_absent(source_path, b"a,10000\n")
+        copy(self, source, source_path, path)
+
+    shop.arrive({"1.csv": "a,10\n"})
+    monkeypatch.setattr(S3Storage, "copy_from", replaced)
+    with pytest.raises(InvalidInputError, match=r"1\.csv was replaced while it was listed \(5 bytes, then 8 bytes\)"):
+        shop.run()
+    monkeypatch.undo()
+    assert (shop.content(), shop.names("incr")) == (OLD, ["1.csv"])
+    assert shop.run().version == 2
+
+
+def test_what_replaces_an_increment_while_it_is_merged_is_another_one(shop: Shop) -> None:
+    def replaced(work: Work) -> Merged:
+        work_done = PlainMerge(shop.options)(work)
+        shop.source("incr").delete(["1.csv"])
+        shop.put("incr", "1.csv", "a,100\n")
+        return work_done
+
+    shop.arrive({"1.csv": "a,10\n"})
+    shop.run(replaced)
+    assert (shop.content()["a"], shop.names("incr")) == ("10", ["1.csv"])
+    shop.run()
+    assert (shop.content()["a"], shop.names("incr")) == ("100", [])
