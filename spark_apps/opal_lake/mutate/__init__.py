@@ -7,6 +7,7 @@ Beside the master lies its folder `<master>.mutate`:
     runs/<n>/done.json      the result, when all is in place
     working/<n>/, done/<n>/ the increments while they are merged, and afterwards; on S3 copies, until the run is decided
     staged/<n>/             a new master before it is one; on S3 masters/<n>/, where it stays
+    originals/<n>.json      on S3 the files of before the first run: retention deletes no others of the master's folder
     backup-<n>/             on local files the master that run n replaced
     rejected/<n>/           bad rows that were put aside
     reports/<n>.json        counts of each file

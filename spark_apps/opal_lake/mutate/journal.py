@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from opal_lake.mutate.place import MasterFile, run_path
 from opal_lake.storage import Storage
 from opal_lake.storage.verified import read_sealed
 
-RUNS = "runs/"
+RUNS, ORIGINALS = "runs/", "originals/"
 _CLAIM = re.compile(r"runs/(\d{8,})/claim\.json")
 _RESTORE = "restore the file from a backup"
 
@@ -106,6 +106,24 @@ def decided_runs(side: Storage) -> Iterator[Outcome]:
     """The newest first."""
     found = (read_outcome(side, run) for run in runs(side))
     return (outcome for outcome in found if outcome is not None and outcome.is_decided)
+
+
+def write_original(side: Storage, run: int, files: Sequence[MasterFile]) -> None:
+    """The master that no run made, as this run found it."""
+    _put(side, f"{run_path('originals', run)}.json", {"files": [file.to_dict() for file in files]})
+
+
+def read_original(side: Storage) -> list[MasterFile]:
+    """As the first run that was decided found it, which is the last one that wrote it down. Empty where nothing of it is left."""
+    newest = max((file.path for file in side.list(ORIGINALS)), default=None)
+    if newest is None:
+        return []
+    with decoding(f"{side.uri}/{newest}", "a list of files", _RESTORE):
+        return [MasterFile.from_dict(file) for file in checked.listed(checked.mapped(parse_json(read_sealed(side, newest)))["files"])]
+
+
+def forget_original(side: Storage) -> None:
+    side.delete([file.path for file in side.list(ORIGINALS)])
 
 
 def is_done(side: Storage, run: int) -> bool:

@@ -90,6 +90,9 @@ class LocalPlace:
         shutil.rmtree(self.side.root / run_path("staged", run), ignore_errors=True)
         return run_path("staged", run)
 
+    def remember(self, run: int, master: Sequence[MasterFile]) -> None:
+        """The folder as a whole becomes a backup."""
+
     def complete(self, run: int, untouched: Sequence[MasterFile]) -> list[MasterFile]:
         """Where links are refused, untouched files are copied."""
         staged = self._staged(run)

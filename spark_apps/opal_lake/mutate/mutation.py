@@ -171,6 +171,7 @@ def _merged(place: Place, claim: Claim, merge: Merge) -> Outcome:
     work = _work(place, claim.increments, readable, place.staging(claim.run), f"rejected/{claim.run:08d}")
     merged = merge(work)
     place.check_unchanged(claim.run, claim.increments)
+    place.remember(claim.run, work.master)
     files = place.complete(claim.run, merged.untouched) if merged.is_changed else list(work.master) if is_s3(place.uri) else []
     suffixes = [increment.suffix for increment in claim.increments if increment.suffix is not None]
     return Outcome(

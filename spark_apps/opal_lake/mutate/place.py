@@ -15,11 +15,12 @@ PARTIAL = ("_SUCCESS", "_temporary")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterFile:
-    """A file of a master; `root` is the folder that its partitions' folders lie in."""
+    """A file of a master; `root` is the folder that its partitions' folders lie in. `modified_us`: of a file that no run wrote."""
 
     root: str
     path: str
     size: int
+    modified_us: int | None = None
 
     @property
     def folder(self) -> str:
@@ -36,7 +37,12 @@ class MasterFile:
     def from_dict(cls, data: Any) -> "MasterFile":
         """ValueError if it is none."""
         found = checked.mapped(data)
-        return cls(root=checked.text(found["root"]), path=checked.text(found["path"]), size=checked.count(found["size"]))
+        return cls(
+            root=checked.text(found["root"]),
+            path=checked.text(found["path"]),
+            size=checked.count(found["size"]),
+            modified_us=None if found.get("modified_us") is None else checked.word(found["modified_us"]),
+        )
 
 
 class Place(Protocol):
@@ -74,6 +80,10 @@ class Place(Protocol):
 
     def staging(self, run: int) -> str:
         """The path, in the folder beside the master, that a new master is written to."""
+        ...
+
+    def remember(self, run: int, master: Sequence[MasterFile]) -> None:
+        """What this run found as the master, while no run has replaced it: nothing else of its folder may ever be deleted."""
         ...
 
     def complete(self, run: int, untouched: Sequence[MasterFile]) -> list[MasterFile]:

@@ -1,7 +1,7 @@
 """A master in S3, where nothing is renamed: the newest decided run lists its files, and that list is the master."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from opal_lake.errors import InvalidInputError, NotFoundError, StorageError
 from opal_lake.mutate.increments import Increment, is_hidden
-from opal_lake.mutate.journal import decided_runs
+from opal_lake.mutate.journal import decided_runs, forget_original, read_original, write_original
 from opal_lake.mutate.place import SIDE, MasterFile, run_path, working_path
 from opal_lake.storage import open_storage
 
@@ -42,7 +42,11 @@ class S3Place:
 
     def _original(self) -> list[MasterFile]:
         listed = open_storage(self.uri, self.options).list("")
-        return [MasterFile(root=self.uri, path=file.path, size=file.size) for file in listed if not is_hidden(file.path)]
+        return [
+            MasterFile(root=self.uri, path=file.path, size=file.size, modified_us=file.modified_us)
+            for file in listed
+            if not is_hidden(file.path)
+        ]
 
     def take(self, run: int, increments: Sequence[Increment]) -> None:
         """As copies. `finish` deletes what they are copies of, when the run is decided: so no run can lose what another one merges."""
@@ -72,6 +76,10 @@ class S3Place:
 
     def staging(self, run: int) -> str:
         return self._masters(run)
+
+    def remember(self, run: int, master: Sequence[MasterFile]) -> None:
+        if master and next(decided_runs(self.side), None) is None:
+            write_original(self.side, run, master)
 
     def complete(self, run: int, untouched: Sequence[MasterFile]) -> list[MasterFile]:
         root, prefix = f"{self.uri}{SIDE}/{self._masters(run)}", f"{self._masters(run)}/"
@@ -108,8 +116,16 @@ class S3Place:
             [path for path in made if (f"{prefix}{path[: len(self._masters(run))]}", path[len(self._masters(run)) + 1 :]) not in kept]
         )
         if len(kept_lists) > keep:
-            original = [file.path for file in self._original() if (file.root, file.path) not in kept]
-            open_storage(self.uri, self.options).delete(original)
+            self._drop_original(kept)
+
+    def _drop_original(self, kept: Collection[tuple[str, str]]) -> None:
+        """Only files that the first run found, and that are still the same: others have been put there since by somebody."""
+        if not (original := set(read_original(self.side))):
+            return
+        left = [file for file in self._original() if file in original]
+        open_storage(self.uri, self.options).delete([file.path for file in left if (file.root, file.path) not in kept])
+        if not any((file.root, file.path) in kept for file in left):
+            forget_original(self.side)
 
     def _masters(self, run: int) -> str:
         return run_path("masters", run)

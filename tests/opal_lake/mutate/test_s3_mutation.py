@@ -1,5 +1,6 @@
 """A master in S3: two runs at once, and what of its folder is whose."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,46 @@ def test_what_replaces_an_increment_while_it_is_merged_is_another_one(shop: Shop
     assert (shop.content()["a"], shop.names("incr")) == ("10", ["1.csv"])
     shop.run()
     assert (shop.content()["a"], shop.names("incr")) == ("100", [])
+
+
+def test_of_the_master_s_folder_retention_deletes_only_what_the_first_run_found(shop: Shop) -> None:
+    shop.put("master", "part-1", "e,5\n")
+    for number in range(3):
+        shop.arrive({f"{number}.csv": f"a,{number + 10}\n"})
+        if number == 0:
+            shop.run(lambda work: _while_others_write(shop, work), backups=1)
+        else:
+            shop.run(backups=1)
+        shop.put("master", f"mine-{number}.csv", "x,1\n")
+    assert shop.names("master") == ["during.csv", "mine-0.csv", "mine-1.csv", "mine-2.csv", "part-1"]
+    assert shop.names("master.mutate/originals") == []
+    assert shop.content() == {**OLD, "a": "12", "e": "5"}
+
+
+def _while_others_write(shop: Shop, work: Work) -> Merged:
+    """Somebody puts a file beside the master's, and replaces one of them."""
+    merged = PlainMerge(shop.options)(work)
+    shop.put("master", "during.csv", "y,1\n")
+    shop.source("master").delete(["part-1"])
+    shop.put("master", "part-1", "e,50\n")
+    return merged
+
+
+def test_files_that_a_newer_master_still_has_are_kept(shop: Shop) -> None:
+    shop.put("master", "part-1", "e,5\n")
+
+    def half(work: Work) -> Merged:
+        touched = [file for file in work.master if file.path != "part-1"]
+        return replace(
+            PlainMerge(shop.options)(replace(work, master=touched)), untouched=[file for file in work.master if file not in touched]
+        )
+
+    for number in range(3):
+        shop.arrive({f"{number}.csv": f"a,{number + 10}\n"})
+        shop.run(half, backups=1)
+    assert shop.names("master") == ["part-1"]
+    assert shop.content() == {**OLD, "a": "12", "e": "5"}
+    shop.arrive({"3.csv": "a,13\n"})
+    shop.run(backups=0)
+    assert shop.names("master") == []
+    assert shop.names("master.mutate/originals") == []
