@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opal_lake.errors import ConflictError, FormatError, InvalidInputError
-from opal_lake.mutate.exchange import exchange, sync_folder, sync_tree
+from opal_lake.mutate.exchange import exchange, sync_file, sync_folder, sync_tree
 from opal_lake.mutate.increments import Increment, is_hidden
 from opal_lake.mutate.place import PARTIAL, SIDE, MasterFile, run_path, working_path
 from opal_lake.storage.local.store import LocalStorage
@@ -156,7 +156,7 @@ def _made_by(master: Path) -> int | None:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Across file systems by a copy that has its name only when it is whole."""
+    """Across file systems by a copy that has its name only when it is whole, and that is on the disk before the original goes."""
     try:
         os.rename(source, target)
     except OSError as error:
@@ -164,7 +164,9 @@ def _move(source: Path, target: Path) -> None:
             raise
         partial = target.with_name(f".{target.name}.part")
         shutil.copy2(source, partial)
+        sync_file(partial)
         os.rename(partial, target)
+        sync_folder(target.parent)
         source.unlink()
 
 

@@ -1,5 +1,6 @@
 """A run around its merge: what moves, what is kept, what a repeat does, and what a failure leaves."""
 
+import errno
 import json
 import os
 import subprocess
@@ -203,6 +204,33 @@ def test_a_copy_whose_original_could_not_be_deleted_goes(tmp_path: Path) -> None
     assert shop.names("incr") == ["1.csv"]
     shop.run()
     assert shop.content()["a"] == "10"
+
+
+def test_an_increment_of_another_file_system_is_on_the_disk_before_its_original_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a rename does not reach, as the system says."""
+    shop = Shop(str(tmp_path), {})
+    shop.arrive({"1.csv": "a,10\n"})
+    rename, fsync, source = os.rename, os.fsync, tmp_path / "incr" / "1.csv"
+    synced: list[str] = []
+
+    def by_copy(one: object, other: object) -> None:
+        if str(one) == str(source):
+            raise OSError(errno.EXDEV, "another file system")
+        rename(one, other)  # type: ignore[arg-type]  # as os.rename takes them
+
+    def noted(file: int) -> None:
+        fsync(file)
+        if source.exists():
+            synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
+
+    monkeypatch.setattr(local_place.os, "rename", by_copy)
+    monkeypatch.setattr(local_place.os, "fsync", noted)
+    shop.run()
+    assert shop.content()["a"] == "10"
+    assert not source.exists()
+    assert synced[-2:] == [".000000-1.csv.part", "00000001"]
 
 
 def test_two_runs_at_once_exclude_each_other(tmp_path: Path) -> None:
