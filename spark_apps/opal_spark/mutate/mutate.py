@@ -18,13 +18,14 @@ from opal_lake.mutate.place import MasterFile
 from opal_lake.storage.spark_path import hadoop_uri
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.failures import observed_count, spark_errors
-from opal_spark.engine.session import bring_avro, java_charsets, parallelism, shuffles_of, storage_options
+from opal_spark.engine.session import bring_avro, java_charsets, parallelism, shuffles_of, standard_times, storage_options
 from opal_spark.mutate import decisions as rules_of
 from opal_spark.mutate.bad_rows import put_aside, refuse, refuse_unclosed
 from opal_spark.mutate.csv_text import JSON_WRITE, increment_options, needs_java_charsets, own_options, write_options
 from opal_spark.mutate.decisions import Rules
 from opal_spark.mutate.groups import Readable, forms_of, increment_format, readable_increments
 from opal_spark.mutate.master import MasterFiles, format_named, found_schema, naming_file, read_files
+from opal_spark.mutate.parquet_files import refuse_unsigned
 from opal_spark.mutate.record import Record, record_of, schema_given
 from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, keys, read_increments
 from opal_spark.mutate.sound import check_text, checked_rows, files_named, writable_rows
@@ -155,9 +156,11 @@ class _Merging:
             changed = totals["inserts"] + totals["updates"] + totals["deletes"]
             counts = self._counts(totals, late)
             per_file = _report(self.files, self.stats, _nested(actions), late)
+            replaced = self._replaced(decisions) if changed else []
+            if self.master.format == self._kind == "parquet":
+                refuse_unsigned(replace(self.master, files=replaced))
             if not changed or self.work.target is None:
                 return Merged(counts=counts, is_changed=bool(changed), files=per_file, notes=self._notes(counts))
-            replaced = self._replaced(decisions)
             counts["rows_written"] = self._write(decisions, replaced)
         counts["files_replaced"] = len(replaced)
         untouched = [file for file in self.work.master if file not in set(replaced)]
@@ -172,6 +175,11 @@ class _Merging:
         if any(is_deleted and None in values for values, is_deleted in named):
             return list(self.work.master)
         return self._in_folders({values for values, _ in named})
+
+    @property
+    def _kind(self) -> str:
+        """The new master's format."""
+        return self.merge.job.output_format or self.master.format
 
     @property
     def _is_new_layout(self) -> bool:
@@ -215,7 +223,7 @@ class _Merging:
 
     def _replaced(self, decisions: DataFrame) -> list[MasterFile]:
         """The files that are written anew."""
-        is_other = (self.merge.job.output_format or self.master.format) != self.master.format or bool(self.merge.job.output_options)
+        is_other = self._kind != self.master.format or bool(self.merge.job.output_options)
         if is_other or self._is_new_layout or not self.record.partition_by:
             return list(self.work.master)
         touched = rules_of.touched_partitions(decisions, self.record, has_master=rules_of.OLD_PARTITION in decisions.columns)
@@ -242,7 +250,7 @@ class _Merging:
             gone = F.broadcast(ids) if self._is_small() else ids
             same = [F.col(quoted(name)) == F.col(key) for name, key in zip(record.ids, keys(record), strict=True)]
             rows = writable_rows(old, record).join(gone, same, "left_anti").unionByName(rows)
-        kind = self.merge.job.output_format or self.master.format
+        kind = self._kind
         observed = Observation("mutate")
         rows = rows.observe(observed, F.count(F.lit(1)).alias("rows"))
         if record.partition_by:
@@ -250,7 +258,8 @@ class _Merging:
         assert self.work.target is not None
         options = write_options(self.merge.job) if kind == "csv" else JSON_WRITE if kind == "json" else {}
         writer = rows.write.mode("overwrite").format(kind).options(**options).partitionBy(*record.partition_by)
-        writer.save(hadoop_uri(self.work.side, self.work.target))
+        with standard_times(spark):
+            writer.save(hadoop_uri(self.work.side, self.work.target))
         return observed_count(observed, "rows")
 
 

@@ -5,12 +5,16 @@ import json
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake.errors import InvalidInputError
+from opal_lake.storage.local.store import LocalStorage
 from opal_spark.mutate.csv_text import lacking
+from opal_spark.mutate.parquet_files import unsigned_columns
 from opal_spark.mutate.record import fitted
 from tests.opal_spark.mutate.folders import cells, put, run
 
@@ -112,6 +116,46 @@ def test_times_keep_their_microseconds(spark: SparkSession, tmp_path: Path, kind
     times = [(row.id, row.at, row.local) for row in found.select("id", F.expr("unix_micros(at) % 1000000").alias("at"), "local").collect()]
     past = dt.datetime(1850, 1, 1, 10, 0, 0, 7)
     assert times == [("1", 123457, past), ("2", 123456, past)]
+
+
+def test_times_in_parquet_are_standard_and_the_session_stays_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    setting = "spark.sql.parquet.outputTimestampType"
+    spark.conf.set(setting, "TIMESTAMP_MILLIS")
+    at = dt.datetime(2026, 1, 1, 10, 0, 0, 123456, dt.UTC)
+    for name, number in (("master", 1), ("incr", 2)):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"id": [number], "at": pa.array([at], pa.timestamp("us", "UTC"))}), tmp_path / name / "a.parquet")
+    try:
+        run(spark, tmp_path, ids=["id"])
+        assert spark.conf.get(setting) == "TIMESTAMP_MILLIS"
+    finally:
+        spark.conf.unset(setting)
+    tables = [pq.ParquetFile(path) for path in (tmp_path / "master").glob("*.parquet")]
+    assert {table.schema.column(1).physical_type for table in tables} == {"INT64"}
+    assert [row["at"] for table in tables for row in table.read().to_pylist()] == [at, at]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_integers_without_a_sign_are_not_written_with_one(spark: SparkSession, tmp_path: Path, dry_run: bool) -> None:
+    files = [("master/p=1", pa.uint32(), 1, 1), ("master/p=2", pa.int64(), 2, 2), ("incr/p=2", pa.int64(), 2, 3)]
+    for name, kind, number, value in files:
+        (tmp_path / name).mkdir(parents=True)
+        nested = pa.array([{"n": value}], pa.struct({"n": kind}))
+        pq.write_table(pa.table({"id": pa.array([number], pa.int64()), "v": nested}), tmp_path / name / "a.parquet")
+    assert run(spark, tmp_path, ids=["id"], dry_run=dry_run).counts["updates"] == 1
+    pq.write_table(pa.table({"id": [1], "v": [{"n": 5}], "p": ["1"]}), tmp_path / "incr" / "b.parquet")
+    said = r"master/p=1/a\.parquet has integers without a sign, .*: v\.n UINT_32\. Nothing was changed"
+    with pytest.raises(InvalidInputError, match=said):
+        run(spark, tmp_path, increments=[str(tmp_path / "incr" / "b.parquet")], ids=["id"], dry_run=dry_run)
+    assert (tmp_path / "master" / "p=1" / "a.parquet").exists()
+    assert (tmp_path / "incr" / "b.parquet").exists()
+
+
+def test_a_long_footer_is_read_whole(tmp_path: Path) -> None:
+    names = [f"column_{number:05}" for number in range(2000)]
+    pq.write_table(pa.table({**{name: [1] for name in names}, "last": pa.array([1], pa.uint8())}), tmp_path / "a.parquet")
+    size = (tmp_path / "a.parquet").stat().st_size
+    assert unsigned_columns(LocalStorage.open(str(tmp_path)), "a.parquet", size) == ["last UINT_8"]
 
 
 def test_a_nested_time_that_differs_by_a_microsecond_is_an_update(spark: SparkSession, tmp_path: Path) -> None:
