@@ -19,6 +19,7 @@ from opal_lake.storage.verified import read_sealed
 
 RUNS, ORIGINALS = "runs/", "originals/"
 _CLAIM = re.compile(r"runs/(\d{8,})/claim\.json")
+_OF_RUN = re.compile(r"runs/(\d{8,})/")
 _RESTORE = "restore the file from a backup"
 
 
@@ -73,7 +74,7 @@ def read_claim(side: Storage, run: int) -> Claim:
 
 
 def decide(side: Storage, run: int, outcome: Outcome) -> bool:
-    """Whether this is the outcome, now and for ever."""
+    """Whether this is the outcome, now and for ever. ConflictError if others have done with the run so long ago that it is forgotten."""
     document = {
         "state": "decided" if outcome.is_decided else "abandoned",
         "changed": outcome.is_changed,
@@ -82,7 +83,10 @@ def decide(side: Storage, run: int, outcome: Outcome) -> bool:
         "result": dict(outcome.result),
     }
     path = _document(run, "outcome")
-    return _put(side, path, document) or parse_json(read_sealed(side, path)) == json.loads(json.dumps(document))
+    is_so = _put(side, path, document) or parse_json(read_sealed(side, path)) == json.loads(json.dumps(document))
+    if is_so and not any(True for _ in side.list(_document(run, "claim"))):
+        raise ConflictError(f"other runs of {side.uri} have done with the increments of this one: try again")
+    return is_so
 
 
 def read_outcome(side: Storage, run: int) -> Outcome | None:
@@ -176,12 +180,24 @@ def result_of(data: Any) -> JobResult:
     return JobResult.from_dict(checked_result(data))
 
 
-def merged_sources(side: Storage) -> Iterator[str]:
-    """Where increments of decided runs came from."""
+def forget_runs(side: Storage, newest: int, keep: int) -> None:
+    """Documents of runs before the newest one that nothing is read from any more: those with the newest masters stay, and so many older.
+
+    Claims go first: a run without one is no run, whatever another process that believes in it still writes.
+    """
+    kept, masters, is_newest = {newest}, 0, True
     for run in runs(side):
+        if masters > keep:
+            break
         outcome = read_outcome(side, run)
+        if outcome is None or outcome.is_changed or (outcome.is_decided and is_newest):
+            kept.add(run)
         if outcome is not None and outcome.is_decided:
-            yield from (increment.source for increment in read_claim(side, run).increments)
+            masters, is_newest = masters + outcome.is_changed, False
+    listed = [(int(match[1]), file.path) for file in side.list(RUNS) if (match := _OF_RUN.match(file.path))]
+    old = [path for run, path in listed if run < newest and run not in kept]
+    side.delete([path for path in old if _CLAIM.fullmatch(path)])
+    side.delete([path for path in old if not _CLAIM.fullmatch(path)])
 
 
 def _document(run: int, name: str) -> str:

@@ -8,13 +8,14 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from opal_lake.errors import ConflictError, FormatError, InvalidInputError
 from opal_lake.mutate.exchange import exchange, sync_file, sync_folder, sync_tree
 from opal_lake.mutate.increments import Increment, is_hidden
+from opal_lake.mutate.journal import RUNS
 from opal_lake.mutate.place import PARTIAL, SIDE, MasterFile, run_path, working_path
 from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.uris import local_root
@@ -140,6 +141,12 @@ class LocalPlace:
         backups = {int(match[1]): entry for entry in self.side.root.iterdir() if (match := _BACKUP.fullmatch(entry.name))}
         for number in sorted(backups, reverse=True)[keep:]:
             shutil.rmtree(backups[number])
+
+    def tidy(self, run: int) -> None:
+        for folder in (self.side.root / RUNS).iterdir():
+            if folder.name < f"{run:08d}":
+                with suppress(OSError):  # one that is not empty
+                    folder.rmdir()
 
     def _working(self, run: int, number: int, increment: Increment) -> Path:
         return self.side.root / working_path(run, number, increment)

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from opal_lake.errors import ConflictError, InvalidInputError, OpalError, StorageError
@@ -14,6 +14,7 @@ from opal_lake.mutate import journal
 from opal_lake.mutate.increments import Increment, in_order, list_increments
 from opal_lake.mutate.journal import Claim, Outcome
 from opal_lake.mutate.local_place import LocalPlace
+from opal_lake.mutate.merged import keep_names, was_merged
 from opal_lake.mutate.place import SIDE, MasterFile, Place, working_path
 from opal_lake.mutate.s3_place import S3Place
 from opal_lake.storage import Storage, open_storage
@@ -93,11 +94,14 @@ def run_mutation(place: Place, job: Mutate, token: str | None, merge: Merge, opt
 
 def _given_up(place: Place, claim: Claim) -> bool:
     """Whether another run had given up on it before."""
-    with suppress(OpalError, OSError):  # else the next run does it; what failed first is what counts
+    try:
         outcome = journal.read_outcome(place.side, claim.run)
         _abandon(place, claim)
-        return outcome is not None and not outcome.is_decided
-    return False
+    except ConflictError:
+        return True
+    except (OpalError, OSError):  # the next run does it; what failed first is what counts
+        return False
+    return outcome is not None and not outcome.is_decided
 
 
 def _taken_over(place: Place) -> ConflictError:
@@ -163,6 +167,7 @@ def _abandon(place: Place, claim: Claim) -> None:
         return
     place.give_back(claim.run, claim.increments)
     journal.write_abandoned(place.side, claim.run)
+    _forget(place, claim)
 
 
 def _merged(place: Place, claim: Claim, merge: Merge) -> Outcome:
@@ -191,8 +196,15 @@ def _settle(place: Place, claim: Claim, outcome: Outcome) -> JobResult:
     if outcome.is_changed:
         place.drop_backups(claim.run, claim.backups)
     result = journal.result_of(outcome.result)
+    keep_names(place.side, claim.increments)
     journal.write_done(place.side, claim.run, result)
+    _forget(place, claim)
     return result
+
+
+def _forget(place: Place, claim: Claim) -> None:
+    journal.forget_runs(place.side, claim.run, claim.backups)
+    place.tidy(claim.run)
 
 
 def _rehearsed(place: Place, job: Mutate, token: str | None, merge: Merge, options: Mapping[str, str]) -> JobResult:
@@ -222,7 +234,7 @@ def _work(
 
 
 def _listed(place: Place, job: Mutate, options: Mapping[str, str]) -> list[Increment]:
-    listed = list_increments(job.increments, options, lambda: journal.merged_sources(place.side))
+    listed = list_increments(job.increments, options, lambda path: was_merged(place.side, path))
     inside = [found.source for found in listed if f"{_absolute(found.source)}/".startswith(f"{_absolute(place.uri)}/")]
     if inside:
         raise InvalidInputError(f"{inside[0]} lies in the master {place.uri} itself; keep increments in a folder of their own")

@@ -102,6 +102,10 @@ class Place(Protocol):
         """Delete older masters but for so many."""
         ...
 
+    def tidy(self, run: int) -> None:
+        """Remove empty folders of runs before this one, where folders are things of their own."""
+        ...
+
 
 def working_path(run: int, number: int, increment: Increment) -> str:
     """Where an increment lies while it is merged."""

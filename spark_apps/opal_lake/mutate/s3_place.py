@@ -127,6 +127,9 @@ class S3Place:
         if not any((file.root, file.path) in kept for file in left):
             forget_original(self.side)
 
+    def tidy(self, run: int) -> None:
+        """There are no folders."""
+
     def _masters(self, run: int) -> str:
         return run_path("masters", run)
 

@@ -104,6 +104,17 @@ def test_old_masters_are_kept_as_told(shop: Shop) -> None:
         assert (side / "backup-5" / "part-0.csv").read_text() == "a,13\nb,2\nc,3\n"
 
 
+def test_records_of_old_runs_go_and_what_they_merged_is_still_known(tmp_path: Path) -> None:
+    shop = Shop(str(tmp_path), {})
+    for number in range(6):
+        shop.arrive({f"{number}.csv": f"a,{10 + number // 2}\n"})
+        shop.run(backups=1, token=str(number))
+    records = [entry.name for entry in (tmp_path / "master.mutate" / "runs").iterdir()]
+    assert sorted(records) == ["00000003", "00000005", "00000006"]
+    assert shop.run(increments=[str(tmp_path / "incr" / "0.csv")]).version is None
+    assert shop.run(token="0").repeated
+
+
 def test_content_that_does_not_change_leaves_the_master_as_it_is(shop: Shop) -> None:
     before = shop.place.master_files()
     shop.arrive({"1.csv": "a,1\n"})

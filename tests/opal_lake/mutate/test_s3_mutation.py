@@ -1,5 +1,7 @@
 """A master in S3: two runs at once, and what of its folder is whose."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,12 @@ import pytest
 from opal_lake.errors import ConflictError, InvalidInputError
 from opal_lake.mutate import mutation
 from opal_lake.mutate.mutation import Merged, Work, recover
+from opal_lake.mutate.place import MasterFile
+from opal_lake.mutate.s3_place import S3Place
 from opal_lake.storage.s3 import S3Storage
 from tests.opal_lake.mutate.plain_merge import LINES, NEW, OLD, PlainMerge
 from tests.opal_lake.mutate.shop import Shop
+from tests.s3_requests import counted
 
 pytestmark = pytest.mark.s3
 
@@ -172,3 +177,62 @@ def test_files_that_a_newer_master_still_has_are_kept(shop: Shop) -> None:
     shop.run(backups=0)
     assert shop.names("master") == []
     assert shop.names("master.mutate/originals") == []
+
+
+def requests_after(shop: Shop, s3_options: dict[str, str], former: Sequence[int]) -> dict[int, Counter[str]]:
+    """Of a run, and of the same command again, which finds nothing, after so many runs."""
+    found = {}
+    for number in range(max(former) + 1):
+        shop.arrive({f"{number}.csv": f"a,{number + 10}\n"})
+        named = [f"{shop.uri}/incr/{number}.csv"]
+        with counted(s3_options) as requests:
+            assert shop.run(increments=named, backups=2).version == number + 1
+            assert shop.run(increments=named, backups=2).version is None
+        if number in former:
+            found[number] = requests.verbs
+    return found
+
+
+def test_a_run_costs_as_much_after_a_few_runs_as_after_more(shop: Shop, s3_options: dict[str, str]) -> None:
+    few, many = requests_after(shop, s3_options, [5, 9]).values()
+    assert few == many
+    assert {name.partition("/")[0] for name in shop.names("master.mutate/runs")} == {"00000008", "00000009", "00000010"}
+    assert shop.run(increments=[f"{shop.uri}/incr/0.csv"]).version is None
+    with pytest.raises(InvalidInputError, match="there is no increment"):
+        shop.run(increments=[f"{shop.uri}/incr/csv"])
+
+
+@pytest.mark.slow
+def test_a_run_costs_as_much_after_100_runs_as_after_10(shop: Shop, s3_options: dict[str, str]) -> None:
+    few, many = requests_after(shop, s3_options, [10, 100]).values()
+    assert few == many
+
+
+def test_runs_that_fail_cost_no_more_each_time(shop: Shop, s3_options: dict[str, str]) -> None:
+    shop.arrive({"1.csv": "bad\n"})
+    costs = []
+    for _ in range(5):
+        with counted(s3_options) as requests, pytest.raises(InvalidInputError, match="has a bad row"):
+            shop.run()
+        costs.append(requests.total)
+    assert costs[2] == costs[4]
+
+
+def test_a_run_that_was_given_up_on_and_forgotten_decides_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have taken its increments over, and have deleted its documents, right before it decides."""
+    remember = S3Place.remember
+
+    def overtaken(self: S3Place, run: int, master: Sequence[MasterFile]) -> None:
+        monkeypatch.setattr(S3Place, "remember", remember)
+        for number in range(3):
+            shop.run(backups=0)
+            shop.arrive({f"{number}.csv": f"x,{number}\n"})
+
+    shop.arrive({"1.csv": "a,10\n"})
+    monkeypatch.setattr(S3Place, "remember", overtaken)
+    with pytest.raises(ConflictError, match="have done with the increments of this one: try again"):
+        shop.run()
+    assert shop.content() == {**OLD, "a": "10", "x": "1"}
+    shop.run()
+    assert shop.content() == {**OLD, "a": "10", "x": "2"}
+    assert shop.names("incr") == []
