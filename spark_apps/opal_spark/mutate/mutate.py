@@ -21,20 +21,29 @@ from opal_spark.engine.failures import observed_count, spark_errors
 from opal_spark.engine.session import bring_avro, java_charsets, parallelism, shuffles_of, standard_times, storage_options
 from opal_spark.mutate import decisions as rules_of
 from opal_spark.mutate.bad_rows import put_aside, refuse, refuse_unclosed
-from opal_spark.mutate.csv_text import JSON_WRITE, increment_options, needs_java_charsets, own_options, write_options
+from opal_spark.mutate.csv_text import (
+    JSON_WRITE,
+    cell_text,
+    increment_options,
+    needs_java_charsets,
+    own_options,
+    typed_cells,
+    write_options,
+)
 from opal_spark.mutate.decisions import Rules
 from opal_spark.mutate.groups import Readable, forms_of, increment_format, readable_increments
 from opal_spark.mutate.master import MasterFiles, format_named, found_schema, naming_file, read_files
 from opal_spark.mutate.parquet_files import refuse_unsigned
 from opal_spark.mutate.record import Record, record_of, schema_given
 from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, keys, read_increments
-from opal_spark.mutate.sound import check_text, checked_rows, files_named, writable_rows
+from opal_spark.mutate.sound import check_text, checked_rows, exact_rows, files_named, writable_rows
 from opal_spark.sources.text.csv_lines import is_true
 from opal_spark.sources.text.csv_quotes import UNCLOSED
 
 _BROADCAST_ROWS = 2_000_000  # ids of so many mutations are sent to every executor instead of shuffling the master
 _NEW_FILE_ROWS = 1_000_000
 _IN_MEMORY_BYTES = 32 << 20
+_CELLS = "_opal_cells"
 
 
 def mutate(spark: SparkSession, master: str, job: Mutate, token: str | None = None) -> JobResult:
@@ -182,6 +191,18 @@ class _Merging:
         return self.merge.job.output_format or self.master.format
 
     @property
+    def _typed(self) -> list[StructField]:
+        """Fields in files of CSV that are no texts."""
+        if self.master.format != "csv":
+            return []
+        fields = [field for field in self.record.fields if field.name not in self.record.partition_by]
+        return [field for field in fields if not isinstance(field.dataType, StringType)]
+
+    @property
+    def _stays_csv(self) -> bool:
+        return self.master.format == self._kind == "csv"
+
+    @property
     def _is_new_layout(self) -> bool:
         """Whether the new master has folders that the old one lacks."""
         return list(self.record.partition_by) != self.master.partition_by
@@ -244,23 +265,44 @@ class _Merging:
         record, spark = self.record, self.merge.spark
         new_files = -(-sum(row["rows"] for row in self.stats.values()) // _NEW_FILE_ROWS)
         rows = rules_of.new_rows(decisions, record).coalesce(max(1, min(parallelism(spark), new_files)))
+        options = write_options(self.merge.job)
+        if self._stays_csv:
+            typed = {field.name for field in self._typed}
+            rows = rows.select(
+                *[cell_text(field, options) if field.name in typed else F.col(quoted(field.name)) for field in record.fields]
+            )
         if replaced:
-            old = read_files(spark, replace(self.master, files=replaced), record.fields).select(*map(quoted, record.fields.names))
-            ids = rules_of.replaced_ids(decisions, keys(record))
-            gone = F.broadcast(ids) if self._is_small() else ids
-            same = [F.col(quoted(name)) == F.col(key) for name, key in zip(record.ids, keys(record), strict=True)]
-            rows = writable_rows(old, record).join(gone, same, "left_anti").unionByName(rows)
+            rows = self._staying(decisions, replaced).unionByName(rows)
         kind = self._kind
         observed = Observation("mutate")
         rows = rows.observe(observed, F.count(F.lit(1)).alias("rows"))
         if record.partition_by:
             rows = rows.hint("rebalance", *[F.col(quoted(name)) for name in record.partition_by])
         assert self.work.target is not None
-        options = write_options(self.merge.job) if kind == "csv" else JSON_WRITE if kind == "json" else {}
+        options = options if kind == "csv" else JSON_WRITE if kind == "json" else {}
         writer = rows.write.mode("overwrite").format(kind).options(**options).partitionBy(*record.partition_by)
         with standard_times(spark):
             writer.save(hadoop_uri(self.work.side, self.work.target))
         return observed_count(observed, "rows")
+
+    def _staying(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> DataFrame:
+        """Rows of these files that no mutation replaces. Those of CSV are read as texts: a type may round them, or write them otherwise."""
+        record, typed = self.record, self._typed
+        fields = StructType([StructField(field.name, StringType()) if field in typed else field for field in record.fields])
+        old = read_files(self.merge.spark, replace(self.master, files=replaced), fields).select(*map(quoted, fields.names))
+        needed = [field for field in typed if field.name in record.ids or not self._stays_csv]
+        if needed:
+            old = old.withColumn(_CELLS, typed_cells(needed, self.master.csv))
+        values = {name: F.col(quoted(name)) for name in fields.names} | {
+            field.name: F.col(_CELLS).getField(field.name).alias(field.name) for field in needed
+        }
+        ids = rules_of.replaced_ids(decisions, keys(record))
+        gone = F.broadcast(ids) if self._is_small() else ids
+        same = [values[name] == F.col(key) for name, key in zip(record.ids, keys(record), strict=True)]
+        staying = writable_rows(old, replace(record, fields=fields)).join(gone, same, "left_anti")
+        if self._stays_csv:
+            return staying.select(*map(quoted, fields.names))
+        return exact_rows(staying, typed).select(*values.values())
 
 
 _ACTIONS = (rules_of.INSERT, rules_of.UPDATE, rules_of.DELETE, rules_of.UNCHANGED, rules_of.UNKNOWN)

@@ -30,6 +30,7 @@ from opal_spark.sources.cells import parse_text, wrong_type
 
 _DIGITS: dict[DataType, int] = {DoubleType(): 17, FloatType(): 9}  # that such a number may be written with; an integer has to be it exactly
 _ROUNDED = (DecimalType, DoubleType, FloatType, DateType)  # Spark's reader of JSON fits values into these
+_NUMBERS, _NUMBER = (DecimalType, DoubleType, FloatType), r"^\s*[+-]?\.?\d[\d.]*([eE][+-]?\d+)?\s*$"
 _BITS: dict[DataType, int] = {LongType(): 63, IntegerType(): 31}
 _ORDER_KINDS = {"numeric": "decimal(38,10)", "text": "string", "timestamp": "timestamp"}
 TIME_FORMS = "as 2024-01-31 or 2024-01-31T10:00:00, which may have up to 6 digits of a second and an offset"
@@ -120,6 +121,17 @@ def rounded(line: Column, fields: Sequence[StructField]) -> list[Column]:
     texts = F.from_json(line, StructType([StructField(field.name, StringType()) for field in found]))
     faults = [fitted(texts.getField(field.name), StringType(), field)[1] for field in found]
     return [fault for fault in faults if fault is not None]
+
+
+def rounded_texts(fields: Sequence[StructField]) -> list[Column]:
+    """Of cells of CSV: the reason for each number that says more than its field's type can hold."""
+    faults = []
+    for field in fields:
+        text = F.col(quoted(field.name))
+        fault = fitted(text, StringType(), field)[1] if isinstance(field.dataType, _NUMBERS) else None
+        if fault is not None:
+            faults.append(F.when(text.rlike(_NUMBER), F.concat(fault, F.lit(": "), text)))
+    return faults
 
 
 def comparable(value: Column, kind: DataType) -> Column:

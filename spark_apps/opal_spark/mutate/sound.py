@@ -18,7 +18,7 @@ from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.csv_text import CORRUPT, is_utf8
 from opal_spark.mutate.master import PLACE, MasterFiles, by_root
-from opal_spark.mutate.record import Record, rounded
+from opal_spark.mutate.record import Record, rounded, rounded_texts
 from opal_spark.sources.marks import plain_uri
 from opal_spark.sources.text.csv_lines import is_true, line_number, lines
 from opal_spark.sources.text.csv_quotes import open_quote
@@ -26,6 +26,7 @@ from opal_spark.sources.text.variants import Target, decode, fields_type, keys_o
 
 _BROKEN = "the master has a row that does not fit its fields"
 _LOST = "the master has a row whose letters would be lost"
+_ROUNDED = "the master has a number that would be rounded"
 _UNREADABLE = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (\S+?)\.? ")
 _DAMAGED = re.compile(
     r"\w*(?:EOFException|ZipException|DataFormatException|AvroRuntimeException)\b[^\n]*|not in gzip format|is not a Parquet file[^\n]*"
@@ -93,11 +94,19 @@ def checked_rows(rows: DataFrame) -> DataFrame:
 
 def writable_rows(rows: DataFrame, record: Record) -> DataFrame:
     """Of the master; one with letters that the new encoding lacks fails what writes it."""
-    faults = record.unwritable()
+    return _failing(rows, _LOST, record.unwritable())
+
+
+def exact_rows(rows: DataFrame, fields: Sequence[StructField]) -> DataFrame:
+    """Of a master of CSV, as texts; one with a number that its type cannot hold fails what writes it."""
+    return _failing(rows, _ROUNDED, rounded_texts(fields))
+
+
+def _failing(rows: DataFrame, what: str, faults: Sequence[Column]) -> DataFrame:
     if not faults:
         return rows
     fault = F.coalesce(*faults)
-    lost = F.raise_error(F.concat(F.lit(f"{_LOST}: "), fault))
+    lost = F.raise_error(F.concat(F.lit(f"{what}: "), fault))
     return rows.where(F.when(fault.isNotNull(), lost.cast("boolean")).otherwise(F.lit(True)))
 
 
@@ -112,7 +121,7 @@ def files_named(work: Work, master: MasterFiles, options: Mapping[str, str]) -> 
             stores = [storage for storage, _ in by_root(master)]
             where = _place(row[1], row[2], stores, master.csv)
             raise InvalidInputError(f"{where}: {_BROKEN}: {row[2]:.200}; correct it, nothing was changed") from error
-        if (lost := re.search(rf"{_LOST}: .*?(?= SQLSTATE)", text, re.DOTALL)) is not None:
+        if (lost := re.search(rf"(?:{_LOST}|{_ROUNDED}): .*?(?= SQLSTATE)", text, re.DOTALL)) is not None:
             raise InvalidInputError(f"{lost[0]}. Nothing was changed") from error
         if _WRONG_LETTERS in text and (line := _wrong_line(work, options)) is not None:
             raise InvalidInputError(f"{line}. Nothing was changed: correct the file or the encoding") from error

@@ -198,3 +198,51 @@ def test_json_of_a_master_comes_out_as_it_went_in(spark: SparkSession, tmp_path:
     for row in expected:
         row["m"] = {"a": None, "b": None, **row["m"]}
     assert sorted(found, key=lambda row: row["id"]) == expected
+
+
+def lines_of(folder: Path) -> list[str]:
+    return sorted(line for path in folder.rglob("part*.csv") for line in path.read_text().splitlines()[1:])
+
+
+def test_rows_of_csv_that_nothing_touches_come_out_as_they_went_in_whatever_their_types(spark: SparkSession, tmp_path: Path) -> None:
+    schema = "id INT, x DOUBLE, n DECIMAL(9,2), on DATE, at TIMESTAMP, name STRING"
+    kept = [
+        "1,1.10,1.239,2026-01-02,2026-01-01T10:00:00Z,a",
+        "02,0.1000000000000000055,+5,2026-01-02,2026-01-01T12:00:00.5+02:00,b",
+        '3,1E5,,,,"c, d"',
+        "4,-0.0,.5,2026-01-02,2026-01-01T10:00:00Z,",
+    ]
+    gone = ["0005,1.10,1.0,2026-01-02,2026-01-01T10:00:00Z,x", "06,1,1,2026-01-02,2026-01-01T10:00:00Z,x"]
+    put(tmp_path / "master" / "a.csv", "\n".join(["id,x,n,on,at,name", *kept, *gone, ""]))
+    put(
+        tmp_path / "incr" / "1.csv",
+        "id,x,n,on,at,name\n5,2.5,1.10,2026-02-03,2026-01-01T10:00:00.5Z,y\n1,1.1,1.24,2026-01-02,2026-01-01T10:00:00Z,a\n",
+    )
+    put(tmp_path / "incr" / "del.csv", "id\n6\n")
+    counts = run(spark, tmp_path, ids=["id"], schema=schema, delete_prefix="del").counts
+    assert (counts["updates"], counts["deletes"], counts["unchanged"]) == (1, 1, 1)
+    assert lines_of(tmp_path / "master") == sorted([*kept, "5,2.5,1.10,2026-02-03,2026-01-01T10:00:00.500000Z,y"])
+
+
+def test_folders_of_numbers_stay_one_each(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "master" / "month=01" / "a.csv", "id,x\n1,1.10\n2,1.0\n")
+    put(tmp_path / "incr" / "1.csv", "id,x,month\n2,3.5,1\n")
+    run(spark, tmp_path, ids=["id"], schema="id INT, x DOUBLE, month INT")
+    assert lines_of(tmp_path / "master") == ["1,1.10", "2,3.5"]
+    assert len({path.parent for path in (tmp_path / "master").rglob("part*.csv")}) == 1
+
+
+@pytest.mark.parametrize(
+    "schema, said", [("id INT, v DECIMAL(9,2)", r"column 'v' is no decimal\(9,2\): 1\.239"), ("id INT, v FLOAT", None)]
+)
+def test_csv_becomes_another_format_without_rounding(spark: SparkSession, tmp_path: Path, schema: str, said: str | None) -> None:
+    put(tmp_path / "master" / "a.csv", "id,v\n1,1.239\n2,1.5\n")
+    put(tmp_path / "incr" / "1.csv", "id,v\n2,2.5\n")
+    arguments = {"ids": ["id"], "schema": schema, "output_format": "parquet"}
+    if said is None:
+        run(spark, tmp_path, **arguments)
+        assert [row.id for row in spark.read.parquet(str(tmp_path / "master")).where("id = 2 OR v = 1.239F").collect()] == [1, 2]
+        return
+    with pytest.raises(InvalidInputError, match=rf"the master has a number that would be rounded: {said}\. Nothing was changed"):
+        run(spark, tmp_path, **arguments)
+    assert (tmp_path / "master" / "a.csv").exists()
