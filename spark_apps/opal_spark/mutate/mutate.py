@@ -31,13 +31,13 @@ from opal_spark.mutate.csv_text import (
     write_options,
 )
 from opal_spark.mutate.decisions import Rules
-from opal_spark.mutate.groups import Readable, forms_of, increment_format, readable_increments
+from opal_spark.mutate.groups import Form, Readable, forms_of, increment_format, readable_increments
 from opal_spark.mutate.master import MasterFiles, format_named, found_schema, naming_file, read_files
 from opal_spark.mutate.parquet_files import refuse_unsigned
 from opal_spark.mutate.record import Record, record_of, schema_given
 from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, keys, read_increments
-from opal_spark.mutate.sound import check_text, checked_rows, exact_rows, files_named, writable_rows
-from opal_spark.sources.text.csv_lines import is_true
+from opal_spark.mutate.sound import check_text, checked_rows, exact_rows, files_named, refuse_repeated_keys, writable_rows
+from opal_spark.sources.text.csv_lines import is_true, line_number
 from opal_spark.sources.text.csv_quotes import UNCLOSED
 
 _BROADCAST_ROWS = 2_000_000  # ids of so many mutations are sent to every executor instead of shuffling the master
@@ -83,7 +83,7 @@ class _Merge:
         rows = read_increments(self.spark, forms, self.job, record, csv)
         with _kept(rows, work) as kept_rows:
             stats = {row[FILE]: row.asDict() for row in _stats(kept_rows).collect()}
-            _check_headers(files, stats)
+            _check_headers(forms, stats, csv)
             rejected = sum(row["rejected"] for row in stats.values())
             if unclosed := sum(row["unclosed"] for row in stats.values()):
                 refuse_unclosed(kept_rows, unclosed, files, csv)
@@ -106,7 +106,7 @@ class _Merge:
 
     def _record(self, work: Work, master: MasterFiles) -> Record:
         given = schema_given(self.spark, self.job.schema)
-        fields = given or (found_schema(self.spark, master) if work.master else self._new_schema(work))
+        fields = given or (self._found(master) if work.master else self._new_schema(work))
         if not fields.names:
             raise InvalidInputError("neither the master nor the increments have a line that says what fields there are: give schema=")
         parts = master.partition_by
@@ -125,6 +125,13 @@ class _Merge:
             if given is not None or master.format != "csv" or (naming := naming_file(master)) is None:
                 raise
             raise InvalidInputError(f"{error}. They are those of {naming[0]}, line 1: correct the file, or the delimiter") from error
+
+    def _found(self, master: MasterFiles) -> StructType:
+        try:
+            return found_schema(self.spark, master)
+        except InvalidInputError:
+            refuse_repeated_keys(self.spark, master)  # which says the line, if there is one
+            raise
 
     def _new_schema(self, work: Work) -> StructType:
         """Of a master that is not there yet: that of the first increments that are no deletes."""
@@ -168,6 +175,8 @@ class _Merging:
             replaced = self._replaced(decisions) if changed else []
             if self.master.format == self._kind == "parquet":
                 refuse_unsigned(replace(self.master, files=replaced))
+            if changed and self.work.target is None:
+                self._rehearse(decisions, replaced)
             if not changed or self.work.target is None:
                 return Merged(counts=counts, is_changed=bool(changed), files=per_file, notes=self._notes(counts))
             counts["rows_written"] = self._write(decisions, replaced)
@@ -285,6 +294,12 @@ class _Merging:
             writer.save(hadoop_uri(self.work.side, self.work.target))
         return observed_count(observed, "rows")
 
+    def _rehearse(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> None:
+        """Meets what would fail the writing of rows that stay. Where nothing can, they are not read again."""
+        record, is_exact = self.record, self._stays_csv or not self._typed
+        if replaced and not (is_exact and not record.unwritable()):
+            self._staying(decisions, replaced).write.format("noop").mode("overwrite").save()
+
     def _staying(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> DataFrame:
         """Rows of these files that no mutation replaces. Those of CSV are read as texts: a type may round them, or write them otherwise."""
         record, typed = self.record, self._typed
@@ -316,13 +331,16 @@ def _stats(rows: DataFrame) -> DataFrame:
     return rows.groupBy(FILE).agg(number, bad, deletes, unclosed, F.count_if(HEADER).alias("headers"))
 
 
-def _check_headers(files: Sequence[Readable], stats: Mapping[int, Mapping[str, int]]) -> None:
+def _check_headers(forms: Mapping[Form, Sequence[Readable]], stats: Mapping[int, Mapping[str, int]], options: Mapping[str, str]) -> None:
     """A line like the header is no row, wherever it stands: files that were put together would have several."""
-    for file in files:
-        if file.number in stats and stats[file.number]["headers"] > 1:
-            raise InvalidInputError(
-                f"{file.increment.source} has its header {stats[file.number]['headers']} times: take out all but the first line"
-            )
+    for form, files in forms.items():
+        for file in files:
+            if file.number in stats and (times := stats[file.number]["headers"]) > 1:
+                where = line_number(file.storage, file.path, options.get("encoding", "utf-8"), form.header or "", 2)
+                place = "" if where is None else f", line {where}"
+                raise InvalidInputError(
+                    f"{file.increment.source}{place}: its header is there {times} times: take out all but the first line"
+                )
 
 
 def _nested(actions: Iterable[Mapping[str, int]]) -> dict[int, dict[str, int]]:

@@ -18,7 +18,7 @@ from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.csv_text import CORRUPT, is_utf8
 from opal_spark.mutate.master import PLACE, MasterFiles, by_root
-from opal_spark.mutate.record import Record, rounded, rounded_texts
+from opal_spark.mutate.record import Record, key_twice, rounded, rounded_texts
 from opal_spark.sources.marks import plain_uri
 from opal_spark.sources.text.csv_lines import is_true, line_number, lines
 from opal_spark.sources.text.csv_quotes import open_quote
@@ -26,6 +26,7 @@ from opal_spark.sources.text.variants import Target, decode, fields_type, keys_o
 
 _BROKEN = "the master has a row that does not fit its fields"
 _LOST = "the master has a row whose letters would be lost"
+_TWICE = "a key is there twice"
 _ROUNDED = "the master has a number that would be rounded"
 _UNREADABLE = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (\S+?)\.? ")
 _DAMAGED = re.compile(
@@ -48,7 +49,16 @@ def check_text(spark: SparkSession, master: MasterFiles, fields: StructType) -> 
         faults["types"] = _other_values([field for field in fields if field.name not in master.partition_by])
     if not faults:
         return
-    reason = F.coalesce(*faults.values())
+    _refuse_first(spark, master, F.coalesce(*faults.values()), options)
+
+
+def refuse_repeated_keys(spark: SparkSession, master: MasterFiles) -> None:
+    """The first line of JSON with one: Spark, which finds no schema then, does not say where."""
+    if master.format == "json":
+        _refuse_first(spark, master, F.when(key_twice(F.col("value")), F.lit(f"{_TWICE}; correct the line")), {})
+
+
+def _refuse_first(spark: SparkSession, master: MasterFiles, reason: Column, options: Mapping[str, str]) -> None:
     for storage, paths in by_root(master):
         with few_listing_tasks(spark):
             texts = spark.read.options(**STRICT, recursiveFileLookup="true").text(spark_paths(storage, paths))
@@ -77,8 +87,7 @@ def _other_values(fields: Sequence[StructField]) -> Column:
     own = schema_of_arrow(arrow_of_spark(StructType(list(fields)))).fields
     typed = F.try_variant_get(given, F.lit("$"), fields_type(own))
     faults = [decode(typed.getField(field.name), Target(kind=field.type, path=field.name, patterns={})).getField("fault") for field in own]
-    names = F.json_object_keys("value")
-    twice = F.when(F.size(F.array_distinct(names)) < F.size(names), F.lit("a key is there twice"))
+    twice = F.when(key_twice(F.col("value")), F.lit(_TWICE))
     fault = F.coalesce(twice, *rounded(F.col("value"), fields), *faults, unknown_key(keys_of(given), typed, own))
     advice = "; correct the line, or give the types (--schema 'id BIGINT, name STRING, ...')"
     return F.concat(F.lit("the master would not come out as it went in: "), fault, F.lit(advice))
