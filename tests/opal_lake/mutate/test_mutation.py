@@ -288,6 +288,18 @@ def test_a_reader_never_finds_a_mixture_or_nothing(tmp_path: Path) -> None:
     assert len(seen) > 1
 
 
+def test_what_was_listed_before_a_swap_is_gone_by_path_and_there_for_who_holds_it(tmp_path: Path) -> None:
+    shop = Shop(str(tmp_path), {})
+    listed, folder = list((tmp_path / "master").iterdir()), os.open(tmp_path / "master", os.O_RDONLY)
+    shop.arrive({"1.csv": "a,10\n"})
+    shop.run()
+    with pytest.raises(FileNotFoundError):
+        listed[0].read_bytes()
+    with os.fdopen(os.open("part-0", os.O_RDONLY, dir_fd=folder), "rb") as file:
+        assert file.read() == text_of(OLD)
+    os.close(folder)
+
+
 @pytest.mark.parametrize("broken_after", [0, 1, 2])
 def test_without_a_call_that_exchanges_folders_two_renames_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken_after: int) -> None:
     """And a crash between them is put right by the next run."""
