@@ -245,7 +245,7 @@ def _listed(place: Place, job: Mutate, options: Mapping[str, str]) -> list[Incre
 
 def _absolute(uri: str) -> str:
     """Two ways to write one folder are the same text."""
-    return uri if is_s3(uri) else os.path.realpath(local_root(uri))
+    return uri.partition("://")[2] if is_s3(uri) else os.path.realpath(local_root(uri))
 
 
 def _refuse_tables(place: Place, options: Mapping[str, str]) -> None:

@@ -109,22 +109,20 @@ class S3Place:
         """Files that neither the newest list nor the `keep` before it have; the master of before the first run is one of them."""
         changed = (outcome for outcome in decided_runs(self.side) if outcome.is_changed)
         kept_lists = [outcome.files for outcome in islice(changed, keep + 1)]
-        kept = {(file.root, file.path) for files in kept_lists for file in files}
-        prefix = f"{self.uri}{SIDE}/"
+        kept = {_key(file) for files in kept_lists for file in files}
+        prefix = f"{_plain(self.uri)}{SIDE}/"
         made = [file.path for file in self.side.list("masters/") if file.path < f"{self._masters(run + 1)}/"]
-        self.side.delete(
-            [path for path in made if (f"{prefix}{path[: len(self._masters(run))]}", path[len(self._masters(run)) + 1 :]) not in kept]
-        )
+        self.side.delete([path for path in made if f"{prefix}{path}" not in kept])
         if len(kept_lists) > keep:
             self._drop_original(kept)
 
-    def _drop_original(self, kept: Collection[tuple[str, str]]) -> None:
+    def _drop_original(self, kept: Collection[str]) -> None:
         """Only files that the first run found, and that are still the same: others have been put there since by somebody."""
-        if not (original := set(read_original(self.side))):
+        if not (original := {(_key(file), file.size, file.modified_us) for file in read_original(self.side)}):
             return
-        left = [file for file in self._original() if file in original]
-        open_storage(self.uri, self.options).delete([file.path for file in left if (file.root, file.path) not in kept])
-        if not any((file.root, file.path) in kept for file in left):
+        left = [file for file in self._original() if (_key(file), file.size, file.modified_us) in original]
+        open_storage(self.uri, self.options).delete([file.path for file in left if _key(file) not in kept])
+        if not any(_key(file) in kept for file in left):
             forget_original(self.side)
 
     def tidy(self, run: int) -> None:
@@ -149,3 +147,12 @@ class S3Place:
         if not hasattr(storage, "copy_from"):
             raise InvalidInputError(f"{increment.source} is not in S3, as its master is: copy it there")
         return storage  # type: ignore[return-value]  # checked by its method
+
+
+def _key(file: MasterFile) -> str:
+    """One for each object, whether lists name it by s3:// or by s3a://."""
+    return f"{_plain(file.root)}/{file.path}"
+
+
+def _plain(uri: str) -> str:
+    return uri.partition("://")[2]

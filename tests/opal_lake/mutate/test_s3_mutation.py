@@ -10,11 +10,11 @@ import pytest
 
 from opal_lake.errors import ConflictError, InvalidInputError
 from opal_lake.mutate import mutation
-from opal_lake.mutate.mutation import Merged, Work, recover
+from opal_lake.mutate.mutation import Merged, Work, open_place, recover, run_mutation
 from opal_lake.mutate.place import MasterFile
 from opal_lake.mutate.s3_place import S3Place
 from opal_lake.storage.s3 import S3Storage
-from tests.opal_lake.mutate.plain_merge import LINES, NEW, OLD, PlainMerge
+from tests.opal_lake.mutate.plain_merge import LINES, NEW, OLD, PlainMerge, job
 from tests.opal_lake.mutate.shop import Shop
 from tests.s3_requests import counted
 
@@ -177,6 +177,28 @@ def test_files_that_a_newer_master_still_has_are_kept(shop: Shop) -> None:
     shop.run(backups=0)
     assert shop.names("master") == []
     assert shop.names("master.mutate/originals") == []
+
+
+def test_a_master_may_be_called_by_either_scheme(shop: Shop) -> None:
+    """Also of files that an older run made, and of those that no run did."""
+    shop.put("master", "part-1", "e,5\n")
+
+    def only_a(work: Work) -> Merged:
+        own = [file for file in work.master if file.path.startswith("part-0")]
+        untouched = [file for file in work.master if file not in own]
+        return replace(PlainMerge(shop.options)(replace(work, master=own)), untouched=untouched)
+
+    def only_new(work: Work) -> Merged:
+        return replace(PlainMerge(shop.options)(replace(work, master=[])), untouched=work.master)
+
+    for number, (scheme, merge) in enumerate([("s3", only_a), ("s3a", only_new), ("s3", only_new), ("s3a", only_new)]):
+        shop.arrive({f"{number}.csv": f"a{number},{number}\n"})
+        place = open_place(shop.place.uri.replace("s3://", f"{scheme}://"), shop.options)
+        run_mutation(place, job(f"{shop.uri}/incr/*.csv", backups=0), None, merge, shop.options)
+        assert shop.content() == {**OLD, "e": "5", **{f"a{before}": str(before) for before in range(number + 1)}}
+    assert shop.names("master") == ["part-1"]
+    with pytest.raises(InvalidInputError, match="lies in the master"):
+        shop.run(increments=[f"{shop.place.uri}/part-1".replace("s3://", "s3a://")])
 
 
 def requests_after(shop: Shop, s3_options: dict[str, str], former: Sequence[int]) -> dict[int, Counter[str]]:
