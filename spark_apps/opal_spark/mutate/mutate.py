@@ -36,7 +36,7 @@ from opal_spark.mutate.master import MasterFiles, format_named, found_schema, na
 from opal_spark.mutate.parquet_files import refuse_unsigned
 from opal_spark.mutate.record import Record, record_of, schema_given
 from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, keys, read_increments
-from opal_spark.mutate.sound import check_text, checked_rows, exact_rows, files_named, refuse_repeated_keys, writable_rows
+from opal_spark.mutate.sound import check_fields, check_text, checked_rows, exact_rows, files_named, refuse_repeated_keys, writable_rows
 from opal_spark.sources.text.csv_lines import is_true, line_number
 from opal_spark.sources.text.csv_quotes import UNCLOSED
 
@@ -76,6 +76,7 @@ class _Merge:
         if "avro" in (master.format, self.job.output_format, increment_format(self.job, work)):
             bring_avro(self.spark)
         record, files = self._record(work, master), readable_increments(work)
+        check_fields(self.job.output_format or master.format, [field for field in record.fields if field.name not in record.partition_by])
         csv = increment_options(self.job)
         forms = forms_of(files, self.job, record, increment_format(self.job, work), csv)
         if not forms:

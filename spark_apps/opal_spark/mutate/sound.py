@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.mutate.mutation import Work
@@ -28,6 +28,7 @@ _BROKEN = "the master has a row that does not fit its fields"
 _LOST = "the master has a row whose letters would be lost"
 _TWICE = "a key is there twice"
 _ROUNDED = "the master has a number that would be rounded"
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNREADABLE = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (\S+?)\.? ")
 _DAMAGED = re.compile(
     r"\w*(?:EOFException|ZipException|DataFormatException|AvroRuntimeException)\b[^\n]*|not in gzip format|is not a Parquet file[^\n]*"
@@ -91,6 +92,20 @@ def _other_values(fields: Sequence[StructField]) -> Column:
     fault = F.coalesce(twice, *rounded(F.col("value"), fields), *faults, unknown_key(keys_of(given), typed, own))
     advice = "; correct the line, or give the types (--schema 'id BIGINT, name STRING, ...')"
     return F.concat(F.lit("the master would not come out as it went in: "), fault, F.lit(advice))
+
+
+def check_fields(kind: str, fields: Sequence[StructField]) -> None:
+    """What a format of the new master cannot hold."""
+    for field in fields:
+        if kind == "avro" and not _AVRO_NAME.fullmatch(field.name):
+            raise InvalidInputError(
+                f"Avro takes no field called {field.name!r}: a name has letters, digits and _ alone, and begins with no digit. "
+                "Rename it, or write another format. Nothing was changed"
+            )
+        if kind == "csv" and isinstance(field.dataType, ArrayType | MapType | StructType):
+            raise InvalidInputError(
+                f"field {field.name!r} is {field.dataType.simpleString()}, which CSV cannot hold: write another format. Nothing was changed"
+            )
 
 
 def checked_rows(rows: DataFrame) -> DataFrame:

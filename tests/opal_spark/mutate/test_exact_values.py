@@ -200,6 +200,13 @@ def test_json_of_a_master_comes_out_as_it_went_in(spark: SparkSession, tmp_path:
     assert sorted(found, key=lambda row: row["id"]) == expected
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_what_csv_cannot_hold_is_refused(spark: SparkSession, tmp_path: Path, dry_run: bool) -> None:
+    spark.sql("SELECT 1 AS id, array(1) AS v").write.parquet(str(tmp_path / "incr"))
+    with pytest.raises(InvalidInputError, match=r"field 'v' is array<int>, which CSV cannot hold.*Nothing was changed"):
+        run(spark, tmp_path, ids=["id"], output_format="csv", dry_run=dry_run)
+
+
 def lines_of(folder: Path) -> list[str]:
     return sorted(line for path in folder.rglob("part*.csv") for line in path.read_text().splitlines()[1:])
 
