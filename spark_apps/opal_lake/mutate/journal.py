@@ -44,6 +44,14 @@ class Outcome:
     result: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """`masters` are the files of those that are kept, the newest first. `old` are documents that nobody reads any more."""
+
+    masters: tuple[tuple[MasterFile, ...], ...]
+    old: tuple[str, ...]
+
+
 def runs(side: Storage) -> list[int]:
     """The newest first."""
     found = (match for file in side.list(RUNS) if (match := _CLAIM.fullmatch(file.path)))
@@ -180,24 +188,26 @@ def result_of(data: Any) -> JobResult:
     return JobResult.from_dict(checked_result(data))
 
 
-def forget_runs(side: Storage, newest: int, keep: int) -> None:
-    """Documents of runs before the newest one that nothing is read from any more: those with the newest masters stay, and so many older.
-
-    Claims go first: a run without one is no run, whatever another process that believes in it still writes.
-    """
-    kept, masters, is_newest = {newest}, 0, True
-    for run in runs(side):
-        if masters > keep:
+def history(side: Storage, newest: int, keep: int) -> History:
+    """Of runs before the newest one those stay that made the newest masters, as many as are kept, and the newest that was decided."""
+    listed = [(int(match[1]), file.path) for file in side.list(RUNS) if (match := _OF_RUN.match(file.path))]
+    kept, masters, is_newest = {newest}, list[tuple[MasterFile, ...]](), True
+    for run in sorted((run for run, path in listed if _CLAIM.fullmatch(path)), reverse=True):
+        if len(masters) > keep:
             break
         outcome = read_outcome(side, run)
         if outcome is None or outcome.is_changed or (outcome.is_decided and is_newest):
             kept.add(run)
         if outcome is not None and outcome.is_decided:
-            masters, is_newest = masters + outcome.is_changed, False
-    listed = [(int(match[1]), file.path) for file in side.list(RUNS) if (match := _OF_RUN.match(file.path))]
-    old = [path for run, path in listed if run < newest and run not in kept]
-    side.delete([path for path in old if _CLAIM.fullmatch(path)])
-    side.delete([path for path in old if not _CLAIM.fullmatch(path)])
+            is_newest = False
+            masters += [outcome.files] if outcome.is_changed else []
+    return History(masters=tuple(masters), old=tuple(path for run, path in listed if run < newest and run not in kept))
+
+
+def forget(side: Storage, past: History) -> None:
+    """Claims go first: a run without one is no run, whatever another process that believes in it still writes."""
+    side.delete([path for path in past.old if _CLAIM.fullmatch(path)])
+    side.delete([path for path in past.old if not _CLAIM.fullmatch(path)])
 
 
 def _document(run: int, name: str) -> str:

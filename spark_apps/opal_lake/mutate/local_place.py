@@ -137,7 +137,7 @@ class LocalPlace:
             os.rename(working, done)
         shutil.rmtree(self._staged(run), ignore_errors=True)
 
-    def drop_backups(self, run: int, keep: int) -> None:
+    def drop_backups(self, run: int, keep: int, lists: Sequence[Sequence[MasterFile]]) -> None:
         backups = {int(match[1]): entry for entry in self.side.root.iterdir() if (match := _BACKUP.fullmatch(entry.name))}
         for number in sorted(backups, reverse=True)[keep:]:
             shutil.rmtree(backups[number])

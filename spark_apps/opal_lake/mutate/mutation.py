@@ -41,6 +41,7 @@ class Work:
     increments: Sequence[Increment]
     readable: Sequence[tuple[Storage, str]]
     master: Sequence[MasterFile]
+    is_first: bool  # no run has been decided before
     suffix: int | None  # the greatest of earlier runs
     side: Storage
     target: str | None  # below `side`; None: only count
@@ -167,7 +168,8 @@ def _abandon(place: Place, claim: Claim) -> None:
         return
     place.give_back(claim.run, claim.increments)
     journal.write_abandoned(place.side, claim.run)
-    _forget(place, claim)
+    journal.forget(place.side, journal.history(place.side, claim.run, claim.backups))
+    place.tidy(claim.run)
 
 
 def _merged(place: Place, claim: Claim, merge: Merge) -> Outcome:
@@ -176,7 +178,8 @@ def _merged(place: Place, claim: Claim, merge: Merge) -> Outcome:
     work = _work(place, claim.increments, readable, place.staging(claim.run), f"rejected/{claim.run:08d}")
     merged = merge(work)
     place.check_unchanged(claim.run, claim.increments)
-    place.remember(claim.run, work.master)
+    if work.is_first:
+        place.remember(claim.run, work.master)
     files = place.complete(claim.run, merged.untouched) if merged.is_changed else list(work.master) if is_s3(place.uri) else []
     suffixes = [increment.suffix for increment in claim.increments if increment.suffix is not None]
     return Outcome(
@@ -193,18 +196,15 @@ def _settle(place: Place, claim: Claim, outcome: Outcome) -> JobResult:
     if outcome.is_changed:
         place.publish(claim.run)
     place.finish(claim.run, claim.increments)
+    past = journal.history(place.side, claim.run, claim.backups)
     if outcome.is_changed:
-        place.drop_backups(claim.run, claim.backups)
+        place.drop_backups(claim.run, claim.backups, past.masters)
     result = journal.result_of(outcome.result)
     keep_names(place.side, claim.increments)
     journal.write_done(place.side, claim.run, result)
-    _forget(place, claim)
-    return result
-
-
-def _forget(place: Place, claim: Claim) -> None:
-    journal.forget_runs(place.side, claim.run, claim.backups)
+    journal.forget(place.side, past)
     place.tidy(claim.run)
+    return result
 
 
 def _rehearsed(place: Place, job: Mutate, token: str | None, merge: Merge, options: Mapping[str, str]) -> JobResult:
@@ -226,6 +226,7 @@ def _work(
         increments=increments,
         readable=readable,
         master=place.master_files(),
+        is_first=newest is None,
         suffix=None if newest is None else newest.suffix,
         side=place.side,
         target=target,

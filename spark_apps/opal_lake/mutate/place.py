@@ -83,7 +83,7 @@ class Place(Protocol):
         ...
 
     def remember(self, run: int, master: Sequence[MasterFile]) -> None:
-        """What this run found as the master, while no run has replaced it: nothing else of its folder may ever be deleted."""
+        """What the first run found as the master: nothing else of its folder may ever be deleted."""
         ...
 
     def complete(self, run: int, untouched: Sequence[MasterFile]) -> list[MasterFile]:
@@ -98,8 +98,8 @@ class Place(Protocol):
         """The increments are done, and no longer where they came from."""
         ...
 
-    def drop_backups(self, run: int, keep: int) -> None:
-        """Delete older masters but for so many."""
+    def drop_backups(self, run: int, keep: int, lists: Sequence[Sequence[MasterFile]]) -> None:
+        """Delete older masters but for so many. `lists` are those of the newest one and of what is kept."""
         ...
 
     def tidy(self, run: int) -> None:

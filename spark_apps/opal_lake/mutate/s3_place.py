@@ -4,7 +4,6 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from opal_lake.errors import InvalidInputError, NotFoundError, StorageError
@@ -78,7 +77,7 @@ class S3Place:
         return self._masters(run)
 
     def remember(self, run: int, master: Sequence[MasterFile]) -> None:
-        if master and next(decided_runs(self.side), None) is None:
+        if master:
             write_original(self.side, run, master)
 
     def complete(self, run: int, untouched: Sequence[MasterFile]) -> list[MasterFile]:
@@ -105,15 +104,13 @@ class S3Place:
             self._source(found[0]).delete([increment.path for increment in found])
         self.side.delete(copies)
 
-    def drop_backups(self, run: int, keep: int) -> None:
-        """Files that neither the newest list nor the `keep` before it have; the master of before the first run is one of them."""
-        changed = (outcome for outcome in decided_runs(self.side) if outcome.is_changed)
-        kept_lists = [outcome.files for outcome in islice(changed, keep + 1)]
-        kept = {_key(file) for files in kept_lists for file in files}
+    def drop_backups(self, run: int, keep: int, lists: Sequence[Sequence[MasterFile]]) -> None:
+        """Files that none of these lists has; the master of before the first run is a backup, too."""
+        kept = {_key(file) for files in lists for file in files}
         prefix = f"{_plain(self.uri)}{SIDE}/"
         made = [file.path for file in self.side.list("masters/") if file.path < f"{self._masters(run + 1)}/"]
         self.side.delete([path for path in made if f"{prefix}{path}" not in kept])
-        if len(kept_lists) > keep:
+        if len(lists) > keep:
             self._drop_original(kept)
 
     def _drop_original(self, kept: Collection[str]) -> None:
