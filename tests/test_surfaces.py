@@ -335,7 +335,10 @@ SURFACES = {
         declared=Mutate,
         arguments=parameters(BulkMutationOperator.__init__),
         differs={"master": WHERE, "ids": "may be in `properties`", "properties": "arguments by chombo's names"}
-        | {"increments": "also one path"},
+        | {"increments": "also one path"}
+        | dict.fromkeys(
+            ("order", "order_type", "deleted_op", "delimiter", "header"), "left to `properties`, and then to the default of Mutate"
+        ),
     ),
     "opal mutate": Surface(
         declared=Mutate,

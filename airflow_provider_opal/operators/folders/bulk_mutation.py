@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_opal.operators.spark import OpalSparkOperator
 from airflow_provider_opal.operators.upkeep import UpkeepOperator
 from opal_lake.job.operations.folder import Mutate
-from opal_lake.job.source import BY_POSITION
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,8 +21,8 @@ class BulkMutationOperator(UpkeepOperator):
     """Merges `increments` into the folder `master`, and swaps the old one and the new one at once. Merged files are moved away.
 
     The arguments are those of `opal mutate`. `properties` are parameters of chombo's RecordSetBulkMutator, by their names; what is given
-    beside them counts more. XCom gets `counts`, under `examples` those of each file, up to 50 of them, and under `report` the path of the
-    report, which has all. With `dry_run` nothing changes, and there is no report.
+    beside them counts more, also where it says the default. XCom gets `counts`, under `examples` those of each file, up to 50 of them, and
+    under `report` the path of the report, which has all. With `dry_run` nothing changes, and there is no report.
 
     Paths take templates: with `{{ partition_key }}` in them a run without a key is refused. A retry merges nothing twice. After a
     correction of the files, or when more have come, clear the task: it merges what is there then.
@@ -38,10 +37,10 @@ class BulkMutationOperator(UpkeepOperator):
         master: str,
         increments: str | Sequence[str],
         ids: Sequence[str] | None = None,
-        order: str = BY_POSITION,
-        order_type: str = "numeric",
+        order: str | None = None,
+        order_type: str | None = None,
         op_field: str | None = None,
-        deleted_op: str = "D",
+        deleted_op: str | None = None,
         delete_prefix: str | None = None,
         partition_by: Sequence[str] = (),
         fixed_partitions: bool = False,
@@ -49,8 +48,8 @@ class BulkMutationOperator(UpkeepOperator):
         format: str | None = None,
         increment_format: str | None = None,
         output_format: str | None = None,
-        delimiter: str = ",",
-        header: bool = True,
+        delimiter: str | None = None,
+        header: bool | None = None,
         options: Mapping[str, str] | None = None,
         increment_options: Mapping[str, str] | None = None,
         output_options: Mapping[str, str] | None = None,
@@ -64,7 +63,7 @@ class BulkMutationOperator(UpkeepOperator):
         given = {name: value for name, value in locals().items() if name in Mutate.fields() and value is not None}
         given["increments"] = [increments] if isinstance(increments, str) else list(increments)
         if properties is not None:
-            given = _with_properties(given, properties)
+            given = {**_arguments_of(properties), **given}
         if "ids" not in given:
             raise ValueError("a mutation needs ids=['id'], the fields that make a record's id, or properties with id.field.ordinals")
         super().__init__(table=master, given=given, **kwargs)
@@ -88,11 +87,8 @@ class BulkMutationOperator(UpkeepOperator):
         return find_result(spec.table, spec.token, dry_run=spec.operation.dry_run, options=opal.lake.options_for(spec.table))
 
 
-def _with_properties(given: Mapping[str, Any], properties: Mapping[str, str]) -> dict[str, Any]:
-    """What is not its default counts more."""
-    from opal_lake.job.operations.declared import default_of
+def _arguments_of(properties: Mapping[str, str]) -> dict[str, Any]:
     from opal_lake.mutate.properties import arguments_of
 
     arguments, _ = arguments_of(properties)
-    fields = Mutate.fields()
-    return {**arguments, **{name: value for name, value in given.items() if name not in arguments or value != default_of(fields[name])}}
+    return arguments

@@ -37,10 +37,14 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def sync_file(file: Path | str) -> None:
+    with open(file, "rb") as opened:
+        os.fsync(opened.fileno())
+
+
 def sync_tree(folder: Path) -> None:
     """All files below a folder, and their names."""
     for current, _, names in os.walk(folder):
         for name in names:
-            with open(os.path.join(current, name), "rb") as file:
-                os.fsync(file.fileno())
+            sync_file(os.path.join(current, name))
         sync_folder(Path(current))

@@ -63,14 +63,14 @@ class Increment:
         )
 
 
-def list_increments(paths: Sequence[str], options: Mapping[str, str], was_merged: Callable[[], Iterable[str]]) -> list[Increment]:
+def list_increments(paths: Sequence[str], options: Mapping[str, str], was_merged: Callable[[str], bool]) -> list[Increment]:
     """The files behind paths, folders and patterns, each once, in the order of the paths and then of their names.
 
     A path without a pattern must be there, or have been merged before: else it is a mistake.
     """
     listed = {path: list(_behind(path, options)) for path in paths}
     for path, found in listed.items():
-        if not found and not _PATTERN.search(path) and not _was_merged(path, set(was_merged())):
+        if not found and not _PATTERN.search(path) and not was_merged(path):
             raise InvalidInputError(f"there is no increment {path!r}: it is no file and no folder with files; correct the path")
     return _each_once(listed.values())
 
@@ -108,12 +108,6 @@ def folder_values(path: str) -> dict[str, str | None]:
 def is_hidden(path: str) -> bool:
     """Whether readers pass a file over."""
     return any(part.startswith((".", "_")) and "=" not in part for part in path.split("/"))
-
-
-def _was_merged(path: str, merged: set[str]) -> bool:
-    plain = path.rstrip("/").removeprefix("file://")
-    known = {source.removeprefix("file://") for source in merged}
-    return any(source == plain or source.endswith(f"/{plain.lstrip('./')}") or f"{plain.lstrip('./')}/" in source for source in known)
 
 
 def _behind(path: str, options: Mapping[str, str]) -> Iterator[Increment]:

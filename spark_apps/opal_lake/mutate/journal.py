@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,8 +17,9 @@ from opal_lake.mutate.place import MasterFile, run_path
 from opal_lake.storage import Storage
 from opal_lake.storage.verified import read_sealed
 
-RUNS = "runs/"
+RUNS, ORIGINALS = "runs/", "originals/"
 _CLAIM = re.compile(r"runs/(\d{8,})/claim\.json")
+_OF_RUN = re.compile(r"runs/(\d{8,})/")
 _RESTORE = "restore the file from a backup"
 
 
@@ -41,6 +42,14 @@ class Outcome:
     files: tuple[MasterFile, ...] = ()
     suffix: int | None = None
     result: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """`masters` are the files of those that are kept, the newest first. `old` are documents that nobody reads any more."""
+
+    masters: tuple[tuple[MasterFile, ...], ...]
+    old: tuple[str, ...]
 
 
 def runs(side: Storage) -> list[int]:
@@ -73,7 +82,7 @@ def read_claim(side: Storage, run: int) -> Claim:
 
 
 def decide(side: Storage, run: int, outcome: Outcome) -> bool:
-    """Whether this is the outcome, now and for ever."""
+    """Whether this is the outcome, now and for ever. ConflictError if others have done with the run so long ago that it is forgotten."""
     document = {
         "state": "decided" if outcome.is_decided else "abandoned",
         "changed": outcome.is_changed,
@@ -82,7 +91,10 @@ def decide(side: Storage, run: int, outcome: Outcome) -> bool:
         "result": dict(outcome.result),
     }
     path = _document(run, "outcome")
-    return _put(side, path, document) or parse_json(read_sealed(side, path)) == json.loads(json.dumps(document))
+    is_so = _put(side, path, document) or parse_json(read_sealed(side, path)) == json.loads(json.dumps(document))
+    if is_so and not any(True for _ in side.list(_document(run, "claim"))):
+        raise ConflictError(f"other runs of {side.uri} have done with the increments of this one: try again")
+    return is_so
 
 
 def read_outcome(side: Storage, run: int) -> Outcome | None:
@@ -106,6 +118,24 @@ def decided_runs(side: Storage) -> Iterator[Outcome]:
     """The newest first."""
     found = (read_outcome(side, run) for run in runs(side))
     return (outcome for outcome in found if outcome is not None and outcome.is_decided)
+
+
+def write_original(side: Storage, run: int, files: Sequence[MasterFile]) -> None:
+    """The master that no run made, as this run found it."""
+    _put(side, f"{run_path('originals', run)}.json", {"files": [file.to_dict() for file in files]})
+
+
+def read_original(side: Storage) -> list[MasterFile]:
+    """As the first run that was decided found it, which is the last one that wrote it down. Empty where nothing of it is left."""
+    newest = max((file.path for file in side.list(ORIGINALS)), default=None)
+    if newest is None:
+        return []
+    with decoding(f"{side.uri}/{newest}", "a list of files", _RESTORE):
+        return [MasterFile.from_dict(file) for file in checked.listed(checked.mapped(parse_json(read_sealed(side, newest)))["files"])]
+
+
+def forget_original(side: Storage) -> None:
+    side.delete([file.path for file in side.list(ORIGINALS)])
 
 
 def is_done(side: Storage, run: int) -> bool:
@@ -158,12 +188,26 @@ def result_of(data: Any) -> JobResult:
     return JobResult.from_dict(checked_result(data))
 
 
-def merged_sources(side: Storage) -> Iterator[str]:
-    """Where increments of decided runs came from."""
-    for run in runs(side):
+def history(side: Storage, newest: int, keep: int) -> History:
+    """Of runs before the newest one those stay that made the newest masters, as many as are kept, and the newest that was decided."""
+    listed = [(int(match[1]), file.path) for file in side.list(RUNS) if (match := _OF_RUN.match(file.path))]
+    kept, masters, is_newest = {newest}, list[tuple[MasterFile, ...]](), True
+    for run in sorted((run for run, path in listed if _CLAIM.fullmatch(path)), reverse=True):
+        if len(masters) > keep:
+            break
         outcome = read_outcome(side, run)
+        if outcome is None or outcome.is_changed or (outcome.is_decided and is_newest):
+            kept.add(run)
         if outcome is not None and outcome.is_decided:
-            yield from (increment.source for increment in read_claim(side, run).increments)
+            is_newest = False
+            masters += [outcome.files] if outcome.is_changed else []
+    return History(masters=tuple(masters), old=tuple(path for run, path in listed if run < newest and run not in kept))
+
+
+def forget(side: Storage, past: History) -> None:
+    """Claims go first: a run without one is no run, whatever another process that believes in it still writes."""
+    side.delete([path for path in past.old if _CLAIM.fullmatch(path)])
+    side.delete([path for path in past.old if not _CLAIM.fullmatch(path)])
 
 
 def _document(run: int, name: str) -> str:

@@ -8,13 +8,14 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from opal_lake.errors import ConflictError, FormatError, InvalidInputError
-from opal_lake.mutate.exchange import exchange, sync_folder, sync_tree
+from opal_lake.mutate.exchange import exchange, sync_file, sync_folder, sync_tree
 from opal_lake.mutate.increments import Increment, is_hidden
+from opal_lake.mutate.journal import RUNS
 from opal_lake.mutate.place import PARTIAL, SIDE, MasterFile, run_path, working_path
 from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.uris import local_root
@@ -90,6 +91,9 @@ class LocalPlace:
         shutil.rmtree(self.side.root / run_path("staged", run), ignore_errors=True)
         return run_path("staged", run)
 
+    def remember(self, run: int, master: Sequence[MasterFile]) -> None:
+        """The folder as a whole becomes a backup."""
+
     def complete(self, run: int, untouched: Sequence[MasterFile]) -> list[MasterFile]:
         """Where links are refused, untouched files are copied."""
         staged = self._staged(run)
@@ -133,10 +137,16 @@ class LocalPlace:
             os.rename(working, done)
         shutil.rmtree(self._staged(run), ignore_errors=True)
 
-    def drop_backups(self, run: int, keep: int) -> None:
+    def drop_backups(self, run: int, keep: int, lists: Sequence[Sequence[MasterFile]]) -> None:
         backups = {int(match[1]): entry for entry in self.side.root.iterdir() if (match := _BACKUP.fullmatch(entry.name))}
         for number in sorted(backups, reverse=True)[keep:]:
             shutil.rmtree(backups[number])
+
+    def tidy(self, run: int) -> None:
+        for folder in (self.side.root / RUNS).iterdir():
+            if folder.name < f"{run:08d}":
+                with suppress(OSError):  # one that is not empty
+                    folder.rmdir()
 
     def _working(self, run: int, number: int, increment: Increment) -> Path:
         return self.side.root / working_path(run, number, increment)
@@ -153,7 +163,7 @@ def _made_by(master: Path) -> int | None:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Across file systems by a copy that has its name only when it is whole."""
+    """Across file systems by a copy that has its name only when it is whole, and that is on the disk before the original goes."""
     try:
         os.rename(source, target)
     except OSError as error:
@@ -161,7 +171,9 @@ def _move(source: Path, target: Path) -> None:
             raise
         partial = target.with_name(f".{target.name}.part")
         shutil.copy2(source, partial)
+        sync_file(partial)
         os.rename(partial, target)
+        sync_folder(target.parent)
         source.unlink()
 
 

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from opal_lake.errors import ConflictError, InvalidInputError, OpalError, StorageError
@@ -14,6 +14,7 @@ from opal_lake.mutate import journal
 from opal_lake.mutate.increments import Increment, in_order, list_increments
 from opal_lake.mutate.journal import Claim, Outcome
 from opal_lake.mutate.local_place import LocalPlace
+from opal_lake.mutate.merged import keep_names, was_merged
 from opal_lake.mutate.place import SIDE, MasterFile, Place, working_path
 from opal_lake.mutate.s3_place import S3Place
 from opal_lake.storage import Storage, open_storage
@@ -40,6 +41,7 @@ class Work:
     increments: Sequence[Increment]
     readable: Sequence[tuple[Storage, str]]
     master: Sequence[MasterFile]
+    is_first: bool  # no run has been decided before
     suffix: int | None  # the greatest of earlier runs
     side: Storage
     target: str | None  # below `side`; None: only count
@@ -71,24 +73,40 @@ def run_mutation(place: Place, job: Mutate, token: str | None, merge: Merge, opt
     if job.dry_run:
         return _rehearsed(place, job, token, merge, options or {})
     with _file_errors(place), place.lock():
-        recover(place)
+        newest = recover(place)
         if (earlier := journal.read_result(place.side, token)) is not None:
             return earlier
         listed = _listed(place, job, options or {})
         if not listed:
             return journal.keep_result(place.side, token, _nothing(place, token))
-        newest = next(iter(journal.runs(place.side)), 0)
         claim = Claim(run=newest + 1, token=token, increments=tuple(listed), backups=job.backups)
         journal.write_claim(place.side, claim)
         try:
             outcome = _merged(place, claim, merge)
-        except BaseException:
-            with suppress(OpalError, OSError):  # else the next run does it; what failed first is what counts
-                _abandon(place, claim)
+        except BaseException as error:
+            if _given_up(place, claim) and isinstance(error, Exception):
+                raise _taken_over(place) from error
             raise
         if not journal.decide(place.side, claim.run, outcome):
-            raise ConflictError(f"another run of {place.uri} took the increments of this one over: try again")
+            _given_up(place, claim)
+            raise _taken_over(place)
         return _settle(place, claim, outcome)
+
+
+def _given_up(place: Place, claim: Claim) -> bool:
+    """Whether another run had given up on it before."""
+    try:
+        outcome = journal.read_outcome(place.side, claim.run)
+        _abandon(place, claim)
+    except ConflictError:
+        return True
+    except (OpalError, OSError):  # the next run does it; what failed first is what counts
+        return False
+    return outcome is not None and not outcome.is_decided
+
+
+def _taken_over(place: Place) -> ConflictError:
+    return ConflictError(f"another run of {place.uri} took the increments of this one over: try again")
 
 
 @contextmanager
@@ -121,10 +139,12 @@ def report_uri(result: JobResult) -> str | None:
     return None if result.version is None else f"{result.table}{SIDE}/{journal.report_path(result.version)}"
 
 
-def recover(place: Place) -> None:
-    """Put right what crashes left, the oldest first."""
-    left = []
-    for run in journal.runs(place.side):
+def recover(place: Place) -> int:
+    """Put right what crashes left, the oldest first. Returns the number of the newest run: the next one has to be the one behind it, for
+    another one that began meanwhile may be at work on the same files.
+    """
+    left, known = list[int](), journal.runs(place.side)
+    for run in known:
         if journal.is_done(place.side, run):
             break
         left.append(run)
@@ -135,6 +155,7 @@ def recover(place: Place) -> None:
             _settle(place, claim, outcome)
         else:
             _abandon(place, claim)
+    return next(iter(known), 0)
 
 
 def _abandon(place: Place, claim: Claim) -> None:
@@ -147,6 +168,8 @@ def _abandon(place: Place, claim: Claim) -> None:
         return
     place.give_back(claim.run, claim.increments)
     journal.write_abandoned(place.side, claim.run)
+    journal.forget(place.side, journal.history(place.side, claim.run, claim.backups))
+    place.tidy(claim.run)
 
 
 def _merged(place: Place, claim: Claim, merge: Merge) -> Outcome:
@@ -155,6 +178,8 @@ def _merged(place: Place, claim: Claim, merge: Merge) -> Outcome:
     work = _work(place, claim.increments, readable, place.staging(claim.run), f"rejected/{claim.run:08d}")
     merged = merge(work)
     place.check_unchanged(claim.run, claim.increments)
+    if work.is_first:
+        place.remember(claim.run, work.master)
     files = place.complete(claim.run, merged.untouched) if merged.is_changed else list(work.master) if is_s3(place.uri) else []
     suffixes = [increment.suffix for increment in claim.increments if increment.suffix is not None]
     return Outcome(
@@ -171,10 +196,14 @@ def _settle(place: Place, claim: Claim, outcome: Outcome) -> JobResult:
     if outcome.is_changed:
         place.publish(claim.run)
     place.finish(claim.run, claim.increments)
+    past = journal.history(place.side, claim.run, claim.backups)
     if outcome.is_changed:
-        place.drop_backups(claim.run, claim.backups)
+        place.drop_backups(claim.run, claim.backups, past.masters)
     result = journal.result_of(outcome.result)
+    keep_names(place.side, claim.increments)
     journal.write_done(place.side, claim.run, result)
+    journal.forget(place.side, past)
+    place.tidy(claim.run)
     return result
 
 
@@ -197,6 +226,7 @@ def _work(
         increments=increments,
         readable=readable,
         master=place.master_files(),
+        is_first=newest is None,
         suffix=None if newest is None else newest.suffix,
         side=place.side,
         target=target,
@@ -205,7 +235,7 @@ def _work(
 
 
 def _listed(place: Place, job: Mutate, options: Mapping[str, str]) -> list[Increment]:
-    listed = list_increments(job.increments, options, lambda: journal.merged_sources(place.side))
+    listed = list_increments(job.increments, options, lambda path: was_merged(place.side, path))
     inside = [found.source for found in listed if f"{_absolute(found.source)}/".startswith(f"{_absolute(place.uri)}/")]
     if inside:
         raise InvalidInputError(f"{inside[0]} lies in the master {place.uri} itself; keep increments in a folder of their own")
@@ -216,7 +246,7 @@ def _listed(place: Place, job: Mutate, options: Mapping[str, str]) -> list[Incre
 
 def _absolute(uri: str) -> str:
     """Two ways to write one folder are the same text."""
-    return uri if is_s3(uri) else os.path.realpath(local_root(uri))
+    return uri.partition("://")[2] if is_s3(uri) else os.path.realpath(local_root(uri))
 
 
 def _refuse_tables(place: Place, options: Mapping[str, str]) -> None:

@@ -15,11 +15,12 @@ PARTIAL = ("_SUCCESS", "_temporary")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterFile:
-    """A file of a master; `root` is the folder that its partitions' folders lie in."""
+    """A file of a master; `root` is the folder that its partitions' folders lie in. `modified_us`: of a file that no run wrote."""
 
     root: str
     path: str
     size: int
+    modified_us: int | None = None
 
     @property
     def folder(self) -> str:
@@ -36,7 +37,12 @@ class MasterFile:
     def from_dict(cls, data: Any) -> "MasterFile":
         """ValueError if it is none."""
         found = checked.mapped(data)
-        return cls(root=checked.text(found["root"]), path=checked.text(found["path"]), size=checked.count(found["size"]))
+        return cls(
+            root=checked.text(found["root"]),
+            path=checked.text(found["path"]),
+            size=checked.count(found["size"]),
+            modified_us=None if found.get("modified_us") is None else checked.word(found["modified_us"]),
+        )
 
 
 class Place(Protocol):
@@ -61,11 +67,11 @@ class Place(Protocol):
         ...
 
     def take(self, run: int, increments: Sequence[Increment]) -> None:
-        """Move them into the run's working folder."""
+        """Bring them into the run's working folder."""
         ...
 
     def give_back(self, run: int, increments: Sequence[Increment]) -> None:
-        """Move those that were taken back to where they came from, and forget what was staged."""
+        """Those that were taken are where they came from again, and what was staged is forgotten."""
         ...
 
     def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:
@@ -74,6 +80,10 @@ class Place(Protocol):
 
     def staging(self, run: int) -> str:
         """The path, in the folder beside the master, that a new master is written to."""
+        ...
+
+    def remember(self, run: int, master: Sequence[MasterFile]) -> None:
+        """What the first run found as the master: nothing else of its folder may ever be deleted."""
         ...
 
     def complete(self, run: int, untouched: Sequence[MasterFile]) -> list[MasterFile]:
@@ -85,11 +95,15 @@ class Place(Protocol):
         ...
 
     def finish(self, run: int, increments: Sequence[Increment]) -> None:
-        """The increments are done."""
+        """The increments are done, and no longer where they came from."""
         ...
 
-    def drop_backups(self, run: int, keep: int) -> None:
-        """Delete older masters but for so many."""
+    def drop_backups(self, run: int, keep: int, lists: Sequence[Sequence[MasterFile]]) -> None:
+        """Delete older masters but for so many. `lists` are those of the newest one and of what is kept."""
+        ...
+
+    def tidy(self, run: int) -> None:
+        """Remove empty folders of runs before this one, where folders are things of their own."""
         ...
 
 

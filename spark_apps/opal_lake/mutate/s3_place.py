@@ -1,14 +1,14 @@
 """A master in S3, where nothing is renamed: the newest decided run lists its files, and that list is the master."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from opal_lake.errors import InvalidInputError, StorageError
+from opal_lake.errors import InvalidInputError, NotFoundError, StorageError
 from opal_lake.mutate.increments import Increment, is_hidden
-from opal_lake.mutate.journal import decided_runs
+from opal_lake.mutate.journal import decided_runs, forget_original, read_original, write_original
 from opal_lake.mutate.place import SIDE, MasterFile, run_path, working_path
 from opal_lake.storage import open_storage
 
@@ -41,47 +41,44 @@ class S3Place:
 
     def _original(self) -> list[MasterFile]:
         listed = open_storage(self.uri, self.options).list("")
-        return [MasterFile(root=self.uri, path=file.path, size=file.size) for file in listed if not is_hidden(file.path)]
+        return [
+            MasterFile(root=self.uri, path=file.path, size=file.size, modified_us=file.modified_us)
+            for file in listed
+            if not is_hidden(file.path)
+        ]
 
     def take(self, run: int, increments: Sequence[Increment]) -> None:
+        """As copies. `finish` deletes what they are copies of, when the run is decided: so no run can lose what another one merges."""
         for number, increment in enumerate(increments):
-            source, target = self._source(increment), working_path(run, number, increment)
-            if _size(self.side, target) != increment.size:
-                self.side.copy_from(source, increment.path, target)
-            listed = next((file for file in source.list(increment.path) if file.path == increment.path), None)
-            if listed is not None and (listed.size, listed.modified_us) == (increment.size, increment.modified_us):
-                source.delete([increment.path])  # what was put there since is another increment
-
-    def give_back(self, run: int, increments: Sequence[Increment]) -> None:
-        for number, increment in enumerate(increments):
-            source, taken = self._source(increment), working_path(run, number, increment)
-            size = _size(self.side, taken)
-            if size is None:
-                continue
-            there = _size(source, increment.path)
-            if there is not None and (there != size or source.get(increment.path) != self.side.get(taken)):
+            try:
+                self.side.copy_from(self._source(increment), increment.path, working_path(run, number, increment))
+            except NotFoundError as error:
+                raise StorageError(f"{increment.source} is gone since it was listed: try again") from error
+        for increment, there in self._lying(increments):
+            if there != (increment.size, increment.modified_us):
+                found = "gone" if there is None else f"{there[0]:,} bytes"
                 raise InvalidInputError(
-                    f"{self.side.uri}/{taken} cannot go back to {increment.source}, where another object lies by now: "
-                    "copy that one to another name, then run it again"
-                )
-            if there is None:
-                source.copy_from(self.side, taken, increment.path)
-            self.side.delete([taken])
-        self.side.delete([file.path for file in self.side.list(f"{self._masters(run)}/")])
-
-    def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:
-        for number, increment in enumerate(increments):
-            size = _size(self.side, working_path(run, number, increment))
-            if size is None:
-                raise StorageError(f"{increment.source} was taken from this run by another one: try again")
-            if size != increment.size:
-                raise InvalidInputError(
-                    f"{increment.source} was replaced while it was listed ({increment.size:,} bytes, then {size:,}): "
+                    f"{increment.source} was replaced while it was listed ({increment.size:,} bytes, then {found}): "
                     "put each increment once, under a name of its own"
                 )
 
+    def give_back(self, run: int, increments: Sequence[Increment]) -> None:
+        """They never left: a copy that went back might be of a file that another run merged."""
+        for kind in ("working", "masters"):
+            self.side.delete([file.path for file in self.side.list(f"{run_path(kind, run)}/")])
+
+    def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:
+        taken = {file.path for file in self.side.list(f"{run_path('working', run)}/")}
+        for number, increment in enumerate(increments):
+            if working_path(run, number, increment) not in taken:
+                raise StorageError(f"{increment.source} was taken from this run by another one: try again")
+
     def staging(self, run: int) -> str:
         return self._masters(run)
+
+    def remember(self, run: int, master: Sequence[MasterFile]) -> None:
+        if master:
+            write_original(self.side, run, master)
 
     def complete(self, run: int, untouched: Sequence[MasterFile]) -> list[MasterFile]:
         root, prefix = f"{self.uri}{SIDE}/{self._masters(run)}", f"{self._masters(run)}/"
@@ -93,28 +90,54 @@ class S3Place:
         """Its outcome has done so."""
 
     def finish(self, run: int, increments: Sequence[Increment]) -> None:
-        for number, increment in enumerate(increments):
-            working = working_path(run, number, increment)
-            if _size(self.side, working) is not None:
-                self.side.copy_from(self.side, working, working.replace("working/", "done/", 1))
-                self.side.delete([working])
+        """Also deletes the copies of runs before: one that was given up on may have gone on a while."""
+        copies = [file.path for file in self.side.list("working/") if file.path < f"{run_path('working', run + 1)}/"]
+        for working in copies:
+            if working.startswith(f"{run_path('working', run)}/"):
+                with suppress(NotFoundError):  # who completes the run as well was faster
+                    self.side.copy_from(self.side, working, working.replace("working/", "done/", 1))
+        merged: dict[str, list[Increment]] = {}
+        for increment, there in self._lying(increments):
+            if there == (increment.size, increment.modified_us):  # what was put there since is another increment
+                merged.setdefault(increment.root, []).append(increment)
+        for found in merged.values():
+            self._source(found[0]).delete([increment.path for increment in found])
+        self.side.delete(copies)
 
-    def drop_backups(self, run: int, keep: int) -> None:
-        """Files that neither the newest list nor the `keep` before it have; the master of before the first run is one of them."""
-        changed = (outcome for outcome in decided_runs(self.side) if outcome.is_changed)
-        kept_lists = [outcome.files for outcome in islice(changed, keep + 1)]
-        kept = {(file.root, file.path) for files in kept_lists for file in files}
-        prefix = f"{self.uri}{SIDE}/"
+    def drop_backups(self, run: int, keep: int, lists: Sequence[Sequence[MasterFile]]) -> None:
+        """Files that none of these lists has; the master of before the first run is a backup, too."""
+        kept = {_key(file) for files in lists for file in files}
+        prefix = f"{_plain(self.uri)}{SIDE}/"
         made = [file.path for file in self.side.list("masters/") if file.path < f"{self._masters(run + 1)}/"]
-        self.side.delete(
-            [path for path in made if (f"{prefix}{path[: len(self._masters(run))]}", path[len(self._masters(run)) + 1 :]) not in kept]
-        )
-        if len(kept_lists) > keep:
-            original = [file.path for file in self._original() if (file.root, file.path) not in kept]
-            open_storage(self.uri, self.options).delete(original)
+        self.side.delete([path for path in made if f"{prefix}{path}" not in kept])
+        if len(lists) > keep:
+            self._drop_original(kept)
+
+    def _drop_original(self, kept: Collection[str]) -> None:
+        """Only files that the first run found, and that are still the same: others have been put there since by somebody."""
+        if not (original := {(_key(file), file.size, file.modified_us) for file in read_original(self.side)}):
+            return
+        left = [file for file in self._original() if (_key(file), file.size, file.modified_us) in original]
+        open_storage(self.uri, self.options).delete([file.path for file in left if _key(file) not in kept])
+        if not any(_key(file) in kept for file in left):
+            forget_original(self.side)
+
+    def tidy(self, run: int) -> None:
+        """There are no folders."""
 
     def _masters(self, run: int) -> str:
         return run_path("masters", run)
+
+    def _lying(self, increments: Sequence[Increment]) -> Iterator[tuple[Increment, tuple[int, int] | None]]:
+        """Each with the size and the time of what is there now; one listing for each folder that they came from."""
+        roots: dict[str, list[Increment]] = {}
+        for increment in increments:
+            roots.setdefault(increment.root, []).append(increment)
+        for found in roots.values():
+            start = os.path.commonprefix([increment.path for increment in found])  # noqa: RUF071  # as S3 lists: by letters
+            listed = self._source(found[0]).list(start)
+            there = {file.path: (file.size, file.modified_us) for file in listed}
+            yield from ((increment, there.get(increment.path)) for increment in found)
 
     def _source(self, increment: Increment) -> "S3Storage":
         storage = open_storage(increment.root, self.options)
@@ -123,5 +146,10 @@ class S3Place:
         return storage  # type: ignore[return-value]  # checked by its method
 
 
-def _size(storage: "S3Storage", path: str) -> int | None:
-    return next((file.size for file in storage.list(path) if file.path == path), None)
+def _key(file: MasterFile) -> str:
+    """One for each object, whether lists name it by s3:// or by s3a://."""
+    return f"{_plain(file.root)}/{file.path}"
+
+
+def _plain(uri: str) -> str:
+    return uri.partition("://")[2]

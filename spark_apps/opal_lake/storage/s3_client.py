@@ -110,7 +110,7 @@ def error_status(error: ClientError) -> int:
 def _translated(error: ClientError, bucket: str, key: str) -> NotFoundError | StorageError:
     """An answer of S3 as the error that tells the caller what to do."""
     code = error_code(error)
-    if code == "NoSuchKey":
+    if code in ("NoSuchKey", "404"):  # a HEAD's answer has no body to name it
         return NotFoundError(f"'{key}' is not in bucket '{bucket}': it was never written, or deleted since")
     if code == "NoSuchBucket":
         return StorageError(f"bucket '{bucket}' does not exist: create it, or correct the URI or the endpoint")

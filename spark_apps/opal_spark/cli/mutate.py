@@ -9,7 +9,6 @@ from typing import Any
 from opal_lake.cli.command import WORK, Verb, Verbs, add_command, pairs, store_options
 from opal_lake.cli.flags import add_flags, add_token, operation_of
 from opal_lake.errors import InvalidInputError, OpalError
-from opal_lake.job.operations.declared import default_of
 from opal_lake.job.operations.folder import Mutate
 from opal_lake.mutate.properties import arguments_of, parse_properties
 
@@ -18,6 +17,12 @@ _FORMS = ("format", "increment_format", "output_format", "delimiter", "schema")
 _SMALL_BYTES = 64 << 20
 _BRIEF_JVM = "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1"  # to compile code better takes longer than it saves by then
 _OPTIONS = {"options": "--csv-option", "increment_options": "--increment-option", "output_options": "--output-option"}
+
+
+class _Unsaid(str):
+    """A default that help shows, and no flag has said."""
+
+    __slots__ = ()
 
 
 def add_mutate(verbs: Verbs, run_one: RunOne) -> argparse.ArgumentParser:
@@ -46,6 +51,9 @@ def add_mutate(verbs: Verbs, run_one: RunOne) -> argparse.ArgumentParser:
     files = parser.add_argument_group("files")
     add_flags(files, Mutate, *_FORMS)
     files.add_argument("--no-header", dest="header", action="store_const", const=False, help="CSV without a line of names")
+    for action in parser._actions:  # noqa: SLF001  # of argparse's own list
+        if action.dest in Mutate.fields() and isinstance(action.default, str):
+            action.default = _Unsaid(action.default)
     for dest, flag in _OPTIONS.items():
         whose = {"options": "the master's files", "increment_options": "the increments", "output_options": "the new master"}[dest]
         files.add_argument(flag, dest=dest, action="append", default=[], metavar="NAME=VALUE", help=f"of Spark's CSV for {whose}, as sep=;")
@@ -56,7 +64,7 @@ def _run(args: argparse.Namespace, run_one: RunOne) -> None:
     given = {dest: pairs(getattr(args, dest), flag) for dest, flag in _OPTIONS.items()}
     from_file = {} if args.properties is None else _read(args.properties)
     for name, value in from_file.items():
-        if _is_default(args, given, name):
+        if not _is_said(given.get(name) or getattr(args, name)):
             given[name] = value
             setattr(args, name, value)
     if not args.ids:
@@ -77,9 +85,8 @@ def _is_small(args: argparse.Namespace, job: Mutate) -> bool:
         return False
 
 
-def _is_default(args: argparse.Namespace, given: dict[str, Any], name: str) -> bool:
-    value = given.get(name) or getattr(args, name)
-    return value in (None, [], {}) or value == default_of(Mutate.fields()[name])
+def _is_said(value: object) -> bool:
+    return value not in (None, [], {}) and not isinstance(value, _Unsaid)
 
 
 def _read(path: str) -> dict[str, Any]:

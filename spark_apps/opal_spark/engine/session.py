@@ -20,6 +20,7 @@ STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 _DISCOVERY = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _SHUFFLE, _SHUFFLED_BYTES = "spark.sql.shuffle.partitions", 16 << 20
 _CHARSETS = "spark.sql.legacy.javaCharsets"
+_PARQUET_TIMES, _MICROS = "spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS"
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _UNKNOWN_BYTES = 1 << 50  # Spark says 8 EB of a source that it knows nothing of
@@ -29,7 +30,7 @@ _WHOLE_41 = "4.1.1"  # the only Spark of 4.1 of which Maven has all parts
 _LONG_DIGITS = 18
 _WEIGHTS = {"boolean": 1, "byte": 1, "short": 2, "integer": 4, "float": 4, "date": 4, "string": 20, "binary": 100, "void": 1}
 _lock = Lock()
-_held: dict[tuple[object, str], tuple[str | None, list[int]]] = {}
+_held: dict[tuple[object, str], tuple[str | None, list[Any]]] = {}
 
 
 def open_session(name: str) -> "SparkSession":
@@ -187,6 +188,13 @@ def java_charsets(spark: "SparkSession", *, needed: bool) -> Iterator[None]:
 
 
 @contextmanager
+def standard_times(spark: "SparkSession") -> Iterator[None]:
+    """Times of Parquet as its standard has them: by default Spark writes INT96, which the standard has given up."""
+    with _setting(spark, _PARQUET_TIMES, _MICROS):
+        yield
+
+
+@contextmanager
 def arrow_batches(spark: "SparkSession", rows: int | None) -> Iterator[None]:
     """Batches for Python cut by rows alone: to cut by bytes Spark measures a batch again after each row, half of an ingest's time.
 
@@ -201,7 +209,7 @@ def arrow_batches(spark: "SparkSession", rows: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def _setting(spark: "SparkSession", name: str, value: int, *, lowers: bool = False) -> Iterator[None]:
+def _setting(spark: "SparkSession", name: str, value: int | str, *, lowers: bool = False) -> Iterator[None]:
     """Of threads that want different values the least counts; the session's own comes back when the last of them is done.
 
     `lowers`: where the session's own is less, that one stays.

@@ -2,6 +2,7 @@
 
 `mutate` is the run. `groups` are files of one form, `rows` reads them with the place of each row, `decisions` says which mutation of a
 record counts, `bad_rows` names wrong rows with file and line, or puts them aside.
+`parquet_files` and `avro_files` look into files for what Spark does not tell.
 """
 
 from opal_spark.mutate.master import read_master

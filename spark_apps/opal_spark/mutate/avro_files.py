@@ -9,9 +9,9 @@ _MAGIC = b"Obj\x01"
 _HEAD_BYTES = 1 << 16
 
 
-def schema_text(storage: Storage, path: str) -> str:
-    """As the header says it, in JSON."""
-    length = _HEAD_BYTES
+def schema_text(storage: Storage, path: str, name: str | None = None) -> str:
+    """As the header says it, in JSON. `name` is what errors call the file, by default its path."""
+    length, called = _HEAD_BYTES, name or f"{storage.uri}/{path}"
     while True:
         head = storage.get(path, 0, length)
         try:
@@ -20,13 +20,13 @@ def schema_text(storage: Storage, path: str) -> str:
             if len(head) == length:
                 length *= 8
                 continue
-            raise _no_avro(storage, path, "its header is cut off") from None
+            raise _no_avro(called, "its header is cut off") from None
         except (KeyError, ValueError) as error:
-            raise _no_avro(storage, path, f"its header has no schema ({error})") from error
+            raise _no_avro(called, f"its header has no schema ({error})") from error
 
 
-def _no_avro(storage: Storage, path: str, why: str) -> InvalidInputError:
-    return InvalidInputError(f"{storage.uri}/{path} is no Avro file, or damaged: {why}. Correct the format, or deliver the file again")
+def _no_avro(name: str, why: str) -> InvalidInputError:
+    return InvalidInputError(f"{name} is no Avro file, or damaged: {why}. Correct the format, or deliver the file again")
 
 
 def _metadata(stream: io.BytesIO) -> dict[str, bytes]:

@@ -1,11 +1,12 @@
 """CSV for a folder: what is written is read again as it was."""
 
 import codecs
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.folder import Mutate
@@ -27,6 +28,8 @@ _WRITE = {
 }
 JSON_WRITE = {"ignorenullfields": "false", **_TIMES}
 _ONLY_READ = {*_READ, "multiline"} - {"escape"}
+_CELL = {"sep": "\u0001", "escape": '"', "nullvalue": "", "emptyvalue": '""'}
+_FORMATS = {*_TIMES, "dateformat", "locale", "nanvalue", "positiveinf", "negativeinf"}
 # Encodings that Spark reads whatever is set, by their names of Python's
 _SPARKS = {"utf-8": "UTF-8", "iso8859-1": "ISO-8859-1", "ascii": "US-ASCII"}
 _SPARKS |= {name: name.upper().replace("-BE", "BE").replace("-LE", "LE") for name in ("utf-16", "utf-16-be", "utf-16-le", "utf-32")}
@@ -60,6 +63,25 @@ def read_options(given: Mapping[str, str]) -> dict[str, str]:
 def write_options(job: Mutate) -> dict[str, str]:
     kept = {name: value for name, value in own_options(job).items() if name not in _ONLY_READ}
     return {**_WRITE, **kept, **_checked(plain_names(job.output_options))}
+
+
+def typed_cells(fields: Sequence[StructField], options: Mapping[str, str]) -> Column:
+    """A struct of cells that were read as texts, with the values that Spark's reader of CSV makes of them."""
+    line = F.to_csv(F.struct(*[F.col(quoted(field.name)) for field in fields]), _CELL)
+    schema = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in fields)
+    return F.from_csv(line, schema, {**read_options(_formats(options)), "sep": _CELL["sep"]})
+
+
+def cell_text(field: StructField, options: Mapping[str, str]) -> Column:
+    """A value as Spark's writer of CSV writes it."""
+    value = F.col(quoted(field.name))
+    if isinstance(field.dataType, StringType):
+        return value
+    return F.when(value.isNotNull(), F.to_csv(F.struct(value.alias("value")), {**_CELL, **_formats(options)})).alias(field.name)
+
+
+def _formats(options: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if name in _FORMATS}
 
 
 def is_utf8(options: Mapping[str, str]) -> bool:

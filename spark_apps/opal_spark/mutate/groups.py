@@ -74,7 +74,7 @@ def forms_of(files: Sequence[Readable], job: Mutate, record: Record, kind: str, 
 
     def head(file: Readable) -> str | None:
         if kind == "avro":
-            return schema_text(file.storage, file.path)
+            return schema_text(file.storage, file.path, file.increment.source)
         return first_line(file.storage, file.path, options, file.increment.source) if kind == "csv" else None
 
     with ThreadPoolExecutor(AT_ONCE) as pool:

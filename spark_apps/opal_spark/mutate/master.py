@@ -22,7 +22,7 @@ from opal_spark.engine.session import STRICT, bring_avro, few_listing_tasks, sto
 from opal_spark.mutate.avro_files import schema_text
 from opal_spark.mutate.csv_text import CORRUPT, header_cells, read_options
 from opal_spark.mutate.groups import AT_ONCE
-from opal_spark.mutate.record import unknown_names
+from opal_spark.mutate.record import names_told_apart, unknown_names
 from opal_spark.sources.text.csv_lines import first_line, is_true
 
 PLACE = "_opal_place"
@@ -173,7 +173,7 @@ def _load_root(spark: SparkSession, master: MasterFiles, storage: Storage, paths
         options["mergeSchema"] = "true"
     reader = spark.read.format(master.format).options(**options)
     try:
-        with few_listing_tasks(spark):
+        with few_listing_tasks(spark), names_told_apart(f"the files in {storage.uri}"):
             rows = (reader if schema is None else reader.schema(schema)).load(spark_paths(storage, paths))
     except AnalysisException as error:
         if error.getCondition() in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):

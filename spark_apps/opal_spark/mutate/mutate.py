@@ -18,22 +18,32 @@ from opal_lake.mutate.place import MasterFile
 from opal_lake.storage.spark_path import hadoop_uri
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.failures import observed_count, spark_errors
-from opal_spark.engine.session import bring_avro, java_charsets, parallelism, shuffles_of, storage_options
+from opal_spark.engine.session import bring_avro, java_charsets, parallelism, shuffles_of, standard_times, storage_options
 from opal_spark.mutate import decisions as rules_of
 from opal_spark.mutate.bad_rows import put_aside, refuse, refuse_unclosed
-from opal_spark.mutate.csv_text import JSON_WRITE, increment_options, needs_java_charsets, own_options, write_options
+from opal_spark.mutate.csv_text import (
+    JSON_WRITE,
+    cell_text,
+    increment_options,
+    needs_java_charsets,
+    own_options,
+    typed_cells,
+    write_options,
+)
 from opal_spark.mutate.decisions import Rules
-from opal_spark.mutate.groups import Readable, forms_of, increment_format, readable_increments
+from opal_spark.mutate.groups import Form, Readable, forms_of, increment_format, readable_increments
 from opal_spark.mutate.master import MasterFiles, format_named, found_schema, naming_file, read_files
+from opal_spark.mutate.parquet_files import refuse_unsigned
 from opal_spark.mutate.record import Record, record_of, schema_given
 from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, keys, read_increments
-from opal_spark.mutate.sound import check_text, checked_rows, files_named, writable_rows
-from opal_spark.sources.text.csv_lines import is_true
+from opal_spark.mutate.sound import check_fields, check_text, checked_rows, exact_rows, files_named, refuse_repeated_keys, writable_rows
+from opal_spark.sources.text.csv_lines import is_true, line_number
 from opal_spark.sources.text.csv_quotes import UNCLOSED
 
 _BROADCAST_ROWS = 2_000_000  # ids of so many mutations are sent to every executor instead of shuffling the master
 _NEW_FILE_ROWS = 1_000_000
 _IN_MEMORY_BYTES = 32 << 20
+_CELLS = "_opal_cells"
 
 
 def mutate(spark: SparkSession, master: str, job: Mutate, token: str | None = None) -> JobResult:
@@ -66,6 +76,7 @@ class _Merge:
         if "avro" in (master.format, self.job.output_format, increment_format(self.job, work)):
             bring_avro(self.spark)
         record, files = self._record(work, master), readable_increments(work)
+        check_fields(self.job.output_format or master.format, [field for field in record.fields if field.name not in record.partition_by])
         csv = increment_options(self.job)
         forms = forms_of(files, self.job, record, increment_format(self.job, work), csv)
         if not forms:
@@ -73,7 +84,7 @@ class _Merge:
         rows = read_increments(self.spark, forms, self.job, record, csv)
         with _kept(rows, work) as kept_rows:
             stats = {row[FILE]: row.asDict() for row in _stats(kept_rows).collect()}
-            _check_headers(files, stats)
+            _check_headers(forms, stats, csv)
             rejected = sum(row["rejected"] for row in stats.values())
             if unclosed := sum(row["unclosed"] for row in stats.values()):
                 refuse_unclosed(kept_rows, unclosed, files, csv)
@@ -96,7 +107,7 @@ class _Merge:
 
     def _record(self, work: Work, master: MasterFiles) -> Record:
         given = schema_given(self.spark, self.job.schema)
-        fields = given or (found_schema(self.spark, master) if work.master else self._new_schema(work))
+        fields = given or (self._found(master) if work.master else self._new_schema(work))
         if not fields.names:
             raise InvalidInputError("neither the master nor the increments have a line that says what fields there are: give schema=")
         parts = master.partition_by
@@ -115,6 +126,13 @@ class _Merge:
             if given is not None or master.format != "csv" or (naming := naming_file(master)) is None:
                 raise
             raise InvalidInputError(f"{error}. They are those of {naming[0]}, line 1: correct the file, or the delimiter") from error
+
+    def _found(self, master: MasterFiles) -> StructType:
+        try:
+            return found_schema(self.spark, master)
+        except InvalidInputError:
+            refuse_repeated_keys(self.spark, master)  # which says the line, if there is one
+            raise
 
     def _new_schema(self, work: Work) -> StructType:
         """Of a master that is not there yet: that of the first increments that are no deletes."""
@@ -155,9 +173,13 @@ class _Merging:
             changed = totals["inserts"] + totals["updates"] + totals["deletes"]
             counts = self._counts(totals, late)
             per_file = _report(self.files, self.stats, _nested(actions), late)
+            replaced = self._replaced(decisions) if changed else []
+            if self.master.format == self._kind == "parquet":
+                refuse_unsigned(replace(self.master, files=replaced))
+            if changed and self.work.target is None:
+                self._rehearse(decisions, replaced)
             if not changed or self.work.target is None:
                 return Merged(counts=counts, is_changed=bool(changed), files=per_file, notes=self._notes(counts))
-            replaced = self._replaced(decisions)
             counts["rows_written"] = self._write(decisions, replaced)
         counts["files_replaced"] = len(replaced)
         untouched = [file for file in self.work.master if file not in set(replaced)]
@@ -172,6 +194,23 @@ class _Merging:
         if any(is_deleted and None in values for values, is_deleted in named):
             return list(self.work.master)
         return self._in_folders({values for values, _ in named})
+
+    @property
+    def _kind(self) -> str:
+        """The new master's format."""
+        return self.merge.job.output_format or self.master.format
+
+    @property
+    def _typed(self) -> list[StructField]:
+        """Fields in files of CSV that are no texts."""
+        if self.master.format != "csv":
+            return []
+        fields = [field for field in self.record.fields if field.name not in self.record.partition_by]
+        return [field for field in fields if not isinstance(field.dataType, StringType)]
+
+    @property
+    def _stays_csv(self) -> bool:
+        return self.master.format == self._kind == "csv"
 
     @property
     def _is_new_layout(self) -> bool:
@@ -215,7 +254,7 @@ class _Merging:
 
     def _replaced(self, decisions: DataFrame) -> list[MasterFile]:
         """The files that are written anew."""
-        is_other = (self.merge.job.output_format or self.master.format) != self.master.format or bool(self.merge.job.output_options)
+        is_other = self._kind != self.master.format or bool(self.merge.job.output_options)
         if is_other or self._is_new_layout or not self.record.partition_by:
             return list(self.work.master)
         touched = rules_of.touched_partitions(decisions, self.record, has_master=rules_of.OLD_PARTITION in decisions.columns)
@@ -236,22 +275,50 @@ class _Merging:
         record, spark = self.record, self.merge.spark
         new_files = -(-sum(row["rows"] for row in self.stats.values()) // _NEW_FILE_ROWS)
         rows = rules_of.new_rows(decisions, record).coalesce(max(1, min(parallelism(spark), new_files)))
+        options = write_options(self.merge.job)
+        if self._stays_csv:
+            typed = {field.name for field in self._typed}
+            rows = rows.select(
+                *[cell_text(field, options) if field.name in typed else F.col(quoted(field.name)) for field in record.fields]
+            )
         if replaced:
-            old = read_files(spark, replace(self.master, files=replaced), record.fields).select(*map(quoted, record.fields.names))
-            ids = rules_of.replaced_ids(decisions, keys(record))
-            gone = F.broadcast(ids) if self._is_small() else ids
-            same = [F.col(quoted(name)) == F.col(key) for name, key in zip(record.ids, keys(record), strict=True)]
-            rows = writable_rows(old, record).join(gone, same, "left_anti").unionByName(rows)
-        kind = self.merge.job.output_format or self.master.format
+            rows = self._staying(decisions, replaced).unionByName(rows)
+        kind = self._kind
         observed = Observation("mutate")
         rows = rows.observe(observed, F.count(F.lit(1)).alias("rows"))
         if record.partition_by:
             rows = rows.hint("rebalance", *[F.col(quoted(name)) for name in record.partition_by])
         assert self.work.target is not None
-        options = write_options(self.merge.job) if kind == "csv" else JSON_WRITE if kind == "json" else {}
+        options = options if kind == "csv" else JSON_WRITE if kind == "json" else {}
         writer = rows.write.mode("overwrite").format(kind).options(**options).partitionBy(*record.partition_by)
-        writer.save(hadoop_uri(self.work.side, self.work.target))
+        with standard_times(spark):
+            writer.save(hadoop_uri(self.work.side, self.work.target))
         return observed_count(observed, "rows")
+
+    def _rehearse(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> None:
+        """Meets what would fail the writing of rows that stay. Where nothing can, they are not read again."""
+        record, is_exact = self.record, self._stays_csv or not self._typed
+        if replaced and not (is_exact and not record.unwritable()):
+            self._staying(decisions, replaced).write.format("noop").mode("overwrite").save()
+
+    def _staying(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> DataFrame:
+        """Rows of these files that no mutation replaces. Those of CSV are read as texts: a type may round them, or write them otherwise."""
+        record, typed = self.record, self._typed
+        fields = StructType([StructField(field.name, StringType()) if field in typed else field for field in record.fields])
+        old = read_files(self.merge.spark, replace(self.master, files=replaced), fields).select(*map(quoted, fields.names))
+        needed = [field for field in typed if field.name in record.ids or not self._stays_csv]
+        if needed:
+            old = old.withColumn(_CELLS, typed_cells(needed, self.master.csv))
+        values = {name: F.col(quoted(name)) for name in fields.names} | {
+            field.name: F.col(_CELLS).getField(field.name).alias(field.name) for field in needed
+        }
+        ids = rules_of.replaced_ids(decisions, keys(record))
+        gone = F.broadcast(ids) if self._is_small() else ids
+        same = [values[name] == F.col(key) for name, key in zip(record.ids, keys(record), strict=True)]
+        staying = writable_rows(old, replace(record, fields=fields)).join(gone, same, "left_anti")
+        if self._stays_csv:
+            return staying.select(*map(quoted, fields.names))
+        return exact_rows(staying, typed).select(*values.values())
 
 
 _ACTIONS = (rules_of.INSERT, rules_of.UPDATE, rules_of.DELETE, rules_of.UNCHANGED, rules_of.UNKNOWN)
@@ -265,13 +332,16 @@ def _stats(rows: DataFrame) -> DataFrame:
     return rows.groupBy(FILE).agg(number, bad, deletes, unclosed, F.count_if(HEADER).alias("headers"))
 
 
-def _check_headers(files: Sequence[Readable], stats: Mapping[int, Mapping[str, int]]) -> None:
+def _check_headers(forms: Mapping[Form, Sequence[Readable]], stats: Mapping[int, Mapping[str, int]], options: Mapping[str, str]) -> None:
     """A line like the header is no row, wherever it stands: files that were put together would have several."""
-    for file in files:
-        if file.number in stats and stats[file.number]["headers"] > 1:
-            raise InvalidInputError(
-                f"{file.increment.source} has its header {stats[file.number]['headers']} times: take out all but the first line"
-            )
+    for form, files in forms.items():
+        for file in files:
+            if file.number in stats and (times := stats[file.number]["headers"]) > 1:
+                where = line_number(file.storage, file.path, options.get("encoding", "utf-8"), form.header or "", 2)
+                place = "" if where is None else f", line {where}"
+                raise InvalidInputError(
+                    f"{file.increment.source}{place}: its header is there {times} times: take out all but the first line"
+                )
 
 
 def _nested(actions: Iterable[Mapping[str, int]]) -> dict[int, dict[str, int]]:

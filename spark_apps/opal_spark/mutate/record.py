@@ -1,9 +1,11 @@
 """What a record is: its fields, which of them make its id, its order, its operation and its partition."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -30,8 +32,10 @@ from opal_spark.sources.cells import parse_text, wrong_type
 
 _DIGITS: dict[DataType, int] = {DoubleType(): 17, FloatType(): 9}  # that such a number may be written with; an integer has to be it exactly
 _ROUNDED = (DecimalType, DoubleType, FloatType, DateType)  # Spark's reader of JSON fits values into these
+_NUMBERS, _NUMBER = (DecimalType, DoubleType, FloatType), r"^\s*[+-]?\.?\d[\d.]*([eE][+-]?\d+)?\s*$"
 _BITS: dict[DataType, int] = {LongType(): 63, IntegerType(): 31}
 _ORDER_KINDS = {"numeric": "decimal(38,10)", "text": "string", "timestamp": "timestamp"}
+_CAPITALS = " (it does not tell capital letters from small ones): rename one of them. Nothing was changed"
 TIME_FORMS = "as 2024-01-31 or 2024-01-31T10:00:00, which may have up to 6 digits of a second and an offset"
 
 
@@ -73,6 +77,7 @@ class Record:
 def record_of(job: Mutate, fields: StructType, partition_by: Sequence[str]) -> Record:
     """Names and ordinals of a job against the fields that there are."""
     names = fields.names
+    refuse_twins(names)
     if job.partition_by and partition_by and [_field(name, names, "partition_by") for name in job.partition_by] != list(partition_by):
         raise InvalidInputError(
             f"the master's folders are of {list(partition_by)}, and partition_by={list(job.partition_by)}; leave it out"
@@ -122,6 +127,23 @@ def rounded(line: Column, fields: Sequence[StructField]) -> list[Column]:
     return [fault for fault in faults if fault is not None]
 
 
+def rounded_texts(fields: Sequence[StructField]) -> list[Column]:
+    """Of cells of CSV: the reason for each number that says more than its field's type can hold."""
+    faults = []
+    for field in fields:
+        text = F.col(quoted(field.name))
+        fault = fitted(text, StringType(), field)[1] if isinstance(field.dataType, _NUMBERS) else None
+        if fault is not None:
+            faults.append(F.when(text.rlike(_NUMBER), F.concat(fault, F.lit(": "), text)))
+    return faults
+
+
+def key_twice(line: Column) -> Column:
+    """Whether an object of JSON has a key twice, as Spark reads it."""
+    keys = F.transform(F.json_object_keys(line), F.lower)
+    return F.size(F.array_distinct(keys)) < F.size(keys)
+
+
 def comparable(value: Column, kind: DataType) -> Column:
     """Spark neither compares nor hashes maps, wherever they are in a value."""
     return value if isinstance(kind, AtomicType) else F.when(value.isNotNull(), F.to_json(F.struct(value.alias("value")), JSON_WRITE))
@@ -146,6 +168,26 @@ def unknown_names(names: Sequence[str], known: Sequence[str]) -> list[str]:
             close = get_close_matches(name, known, n=1)
             found.append(f"unknown field {name!r}" + (f" (did you mean {close[0]!r}?)" if close else ""))
     return found
+
+
+@contextmanager
+def names_told_apart(files: str) -> Iterator[None]:
+    """Spark's refusal of a column that is there twice, as one that says where."""
+    try:
+        yield
+    except AnalysisException as error:
+        if error.getCondition() != "COLUMN_ALREADY_EXISTS":
+            raise
+        name = (error.getMessageParameters() or {}).get("columnName", "")
+        raise InvalidInputError(f"{files} have the field {name.strip('`')!r} twice{_CAPITALS}") from error
+
+
+def refuse_twins(names: Sequence[str]) -> None:
+    """Names that differ in capitals alone, or in nothing."""
+    plain = [name.casefold() for name in names]
+    twins = [name for name in names if plain.count(name.casefold()) > 1]
+    if twins:
+        raise InvalidInputError(f"the fields {' and '.join(map(repr, twins))} are one to Spark{_CAPITALS}")
 
 
 def values_text(values: Mapping[str, object]) -> str:

@@ -16,7 +16,7 @@ from opal_spark.engine.columns import quoted
 from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_utf8, read_options
 from opal_spark.mutate.groups import Form, Readable
-from opal_spark.mutate.record import TIME_FORMS, Record, fitted, rounded, unknown_names
+from opal_spark.mutate.record import TIME_FORMS, Record, fitted, key_twice, names_told_apart, rounded, unknown_names
 from opal_spark.sources.marks import plain_uri, plain_uris
 from opal_spark.sources.text.csv_lines import is_true, separator
 from opal_spark.sources.text.csv_quotes import UNCLOSED, open_quote
@@ -74,7 +74,7 @@ def _load(spark: SparkSession, kind: str, files: Sequence[Readable], schema: Str
     """With the file of each row and its place there: blocks of a file follow each other, and so do ranks within a block."""
     paths = [path for file in files for path in spark_paths(file.storage, [file.path])]
     reader = spark.read.format(kind).options(**{**options, **STRICT, "recursiveFileLookup": "true"})
-    with few_listing_tasks(spark):
+    with few_listing_tasks(spark), names_told_apart(f"{files[0].increment.source} and its like"):
         rows = (reader if schema is None else reader.schema(schema)).load(paths)
     about = rows.metadataColumn("_metadata")
     places = [
@@ -133,6 +133,7 @@ def _json(spark: SparkSession, form: Form, files: Sequence[Readable], record: Re
     is_broken = F.col(_PARSED).isNull() | F.col(_PARSED).getField(CORRUPT).isNotNull() | F.json_object_keys(_TEXT).isNull()
     broken = F.when(~F.is_valid_utf8(_TEXT), F.lit("the line is not UTF-8, which JSON has to be"))
     broken = broken.when(is_broken, F.lit("the line is no JSON object with the fields' types"))
+    broken = broken.when(key_twice(F.col(_TEXT)), F.lit("a key is there twice"))
     broken = broken.when(F.size(unknown) > 0, F.concat(F.lit("unknown field "), F.array_join(unknown, ", ")))
     return rows.withColumn(BAD, F.coalesce(broken, *rounded(F.col(_TEXT), fields)))
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.mutate.mutation import Work
@@ -18,7 +18,7 @@ from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.csv_text import CORRUPT, is_utf8
 from opal_spark.mutate.master import PLACE, MasterFiles, by_root
-from opal_spark.mutate.record import Record, rounded
+from opal_spark.mutate.record import Record, key_twice, rounded, rounded_texts
 from opal_spark.sources.marks import plain_uri
 from opal_spark.sources.text.csv_lines import is_true, line_number, lines
 from opal_spark.sources.text.csv_quotes import open_quote
@@ -26,6 +26,9 @@ from opal_spark.sources.text.variants import Target, decode, fields_type, keys_o
 
 _BROKEN = "the master has a row that does not fit its fields"
 _LOST = "the master has a row whose letters would be lost"
+_TWICE = "a key is there twice"
+_ROUNDED = "the master has a number that would be rounded"
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNREADABLE = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (\S+?)\.? ")
 _DAMAGED = re.compile(
     r"\w*(?:EOFException|ZipException|DataFormatException|AvroRuntimeException)\b[^\n]*|not in gzip format|is not a Parquet file[^\n]*"
@@ -47,7 +50,16 @@ def check_text(spark: SparkSession, master: MasterFiles, fields: StructType) -> 
         faults["types"] = _other_values([field for field in fields if field.name not in master.partition_by])
     if not faults:
         return
-    reason = F.coalesce(*faults.values())
+    _refuse_first(spark, master, F.coalesce(*faults.values()), options)
+
+
+def refuse_repeated_keys(spark: SparkSession, master: MasterFiles) -> None:
+    """The first line of JSON with one: Spark, which finds no schema then, does not say where."""
+    if master.format == "json":
+        _refuse_first(spark, master, F.when(key_twice(F.col("value")), F.lit(f"{_TWICE}; correct the line")), {})
+
+
+def _refuse_first(spark: SparkSession, master: MasterFiles, reason: Column, options: Mapping[str, str]) -> None:
     for storage, paths in by_root(master):
         with few_listing_tasks(spark):
             texts = spark.read.options(**STRICT, recursiveFileLookup="true").text(spark_paths(storage, paths))
@@ -76,11 +88,24 @@ def _other_values(fields: Sequence[StructField]) -> Column:
     own = schema_of_arrow(arrow_of_spark(StructType(list(fields)))).fields
     typed = F.try_variant_get(given, F.lit("$"), fields_type(own))
     faults = [decode(typed.getField(field.name), Target(kind=field.type, path=field.name, patterns={})).getField("fault") for field in own]
-    names = F.json_object_keys("value")
-    twice = F.when(F.size(F.array_distinct(names)) < F.size(names), F.lit("a key is there twice"))
+    twice = F.when(key_twice(F.col("value")), F.lit(_TWICE))
     fault = F.coalesce(twice, *rounded(F.col("value"), fields), *faults, unknown_key(keys_of(given), typed, own))
     advice = "; correct the line, or give the types (--schema 'id BIGINT, name STRING, ...')"
     return F.concat(F.lit("the master would not come out as it went in: "), fault, F.lit(advice))
+
+
+def check_fields(kind: str, fields: Sequence[StructField]) -> None:
+    """What a format of the new master cannot hold."""
+    for field in fields:
+        if kind == "avro" and not _AVRO_NAME.fullmatch(field.name):
+            raise InvalidInputError(
+                f"Avro takes no field called {field.name!r}: a name has letters, digits and _ alone, and begins with no digit. "
+                "Rename it, or write another format. Nothing was changed"
+            )
+        if kind == "csv" and isinstance(field.dataType, ArrayType | MapType | StructType):
+            raise InvalidInputError(
+                f"field {field.name!r} is {field.dataType.simpleString()}, which CSV cannot hold: write another format. Nothing was changed"
+            )
 
 
 def checked_rows(rows: DataFrame) -> DataFrame:
@@ -93,11 +118,19 @@ def checked_rows(rows: DataFrame) -> DataFrame:
 
 def writable_rows(rows: DataFrame, record: Record) -> DataFrame:
     """Of the master; one with letters that the new encoding lacks fails what writes it."""
-    faults = record.unwritable()
+    return _failing(rows, _LOST, record.unwritable())
+
+
+def exact_rows(rows: DataFrame, fields: Sequence[StructField]) -> DataFrame:
+    """Of a master of CSV, as texts; one with a number that its type cannot hold fails what writes it."""
+    return _failing(rows, _ROUNDED, rounded_texts(fields))
+
+
+def _failing(rows: DataFrame, what: str, faults: Sequence[Column]) -> DataFrame:
     if not faults:
         return rows
     fault = F.coalesce(*faults)
-    lost = F.raise_error(F.concat(F.lit(f"{_LOST}: "), fault))
+    lost = F.raise_error(F.concat(F.lit(f"{what}: "), fault))
     return rows.where(F.when(fault.isNotNull(), lost.cast("boolean")).otherwise(F.lit(True)))
 
 
@@ -112,7 +145,7 @@ def files_named(work: Work, master: MasterFiles, options: Mapping[str, str]) -> 
             stores = [storage for storage, _ in by_root(master)]
             where = _place(row[1], row[2], stores, master.csv)
             raise InvalidInputError(f"{where}: {_BROKEN}: {row[2]:.200}; correct it, nothing was changed") from error
-        if (lost := re.search(rf"{_LOST}: .*?(?= SQLSTATE)", text, re.DOTALL)) is not None:
+        if (lost := re.search(rf"(?:{_LOST}|{_ROUNDED}): .*?(?= SQLSTATE)", text, re.DOTALL)) is not None:
             raise InvalidInputError(f"{lost[0]}. Nothing was changed") from error
         if _WRONG_LETTERS in text and (line := _wrong_line(work, options)) is not None:
             raise InvalidInputError(f"{line}. Nothing was changed: correct the file or the encoding") from error

@@ -1,11 +1,11 @@
 """A run around its merge: what moves, what is kept, what a repeat does, and what a failure leaves."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,33 +16,7 @@ from opal_lake.mutate.journal import Outcome, decide
 from opal_lake.mutate.mutation import Merged, Work, bytes_of, open_place, recover, run_mutation
 from opal_lake.storage import open_storage
 from tests.opal_lake.mutate.plain_merge import NEW, OLD, PlainMerge, content, fill, job, text_of
-
-
-class Shop:
-    """A master with increments, on local files or in S3."""
-
-    def __init__(self, uri: str, options: dict[str, str]) -> None:
-        self.uri, self.options = uri, options
-        self.place = open_place(f"{uri}/master", options)
-        self.put("master", "part-0", text_of(OLD).decode())
-
-    def put(self, folder: str, name: str, text: str) -> None:
-        assert open_storage(f"{self.uri}/{folder}", self.options).put_if_absent(name, text.encode())
-
-    def arrive(self, files: dict[str, str]) -> None:
-        for name, text in files.items():
-            self.put("incr", name, text)
-
-    def names(self, folder: str) -> list[str]:
-        return [file.path for file in open_storage(f"{self.uri}/{folder}", self.options).list("")]
-
-    def run(self, merge: Callable[[Work], Merged] | None = None, token: str | None = None, **more: object):
-        given = {"increments": [f"{self.uri}/incr/*.csv"], **more}
-        increments = given.pop("increments")
-        return run_mutation(self.place, job(*increments, **given), token, merge or PlainMerge(self.options), self.options)
-
-    def content(self) -> dict[str, str]:
-        return content(self.place, self.options)
+from tests.opal_lake.mutate.shop import Shop
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])
@@ -128,6 +102,17 @@ def test_old_masters_are_kept_as_told(shop: Shop) -> None:
         side = Path(shop.uri) / "master.mutate"
         assert sorted(entry.name for entry in side.glob("backup-*")) == ["backup-4", "backup-5"]
         assert (side / "backup-5" / "part-0.csv").read_text() == "a,13\nb,2\nc,3\n"
+
+
+def test_records_of_old_runs_go_and_what_they_merged_is_still_known(tmp_path: Path) -> None:
+    shop = Shop(str(tmp_path), {})
+    for number in range(6):
+        shop.arrive({f"{number}.csv": f"a,{10 + number // 2}\n"})
+        shop.run(backups=1, token=str(number))
+    records = [entry.name for entry in (tmp_path / "master.mutate" / "runs").iterdir()]
+    assert sorted(records) == ["00000003", "00000005", "00000006"]
+    assert shop.run(increments=[str(tmp_path / "incr" / "0.csv")]).version is None
+    assert shop.run(token="0").repeated
 
 
 def test_content_that_does_not_change_leaves_the_master_as_it_is(shop: Shop) -> None:
@@ -232,6 +217,33 @@ def test_a_copy_whose_original_could_not_be_deleted_goes(tmp_path: Path) -> None
     assert shop.content()["a"] == "10"
 
 
+def test_an_increment_of_another_file_system_is_on_the_disk_before_its_original_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a rename does not reach, as the system says."""
+    shop = Shop(str(tmp_path), {})
+    shop.arrive({"1.csv": "a,10\n"})
+    rename, fsync, source = os.rename, os.fsync, tmp_path / "incr" / "1.csv"
+    synced: list[str] = []
+
+    def by_copy(one: object, other: object) -> None:
+        if str(one) == str(source):
+            raise OSError(errno.EXDEV, "another file system")
+        rename(one, other)  # type: ignore[arg-type]  # as os.rename takes them
+
+    def noted(file: int) -> None:
+        fsync(file)
+        if source.exists():
+            synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
+
+    monkeypatch.setattr(local_place.os, "rename", by_copy)
+    monkeypatch.setattr(local_place.os, "fsync", noted)
+    shop.run()
+    assert shop.content()["a"] == "10"
+    assert not source.exists()
+    assert synced[-2:] == [".000000-1.csv.part", "00000001"]
+
+
 def test_two_runs_at_once_exclude_each_other(tmp_path: Path) -> None:
     shop = Shop(str(tmp_path), {})
     shop.arrive({"1.csv": "a,10\n"})
@@ -274,6 +286,18 @@ def test_a_reader_never_finds_a_mixture_or_nothing(tmp_path: Path) -> None:
     }
     assert seen <= known
     assert len(seen) > 1
+
+
+def test_what_was_listed_before_a_swap_is_gone_by_path_and_there_for_who_holds_it(tmp_path: Path) -> None:
+    shop = Shop(str(tmp_path), {})
+    listed, folder = list((tmp_path / "master").iterdir()), os.open(tmp_path / "master", os.O_RDONLY)
+    shop.arrive({"1.csv": "a,10\n"})
+    shop.run()
+    with pytest.raises(FileNotFoundError):
+        listed[0].read_bytes()
+    with os.fdopen(os.open("part-0", os.O_RDONLY, dir_fd=folder), "rb") as file:
+        assert file.read() == text_of(OLD)
+    os.close(folder)
 
 
 @pytest.mark.parametrize("broken_after", [0, 1, 2])

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from opal_lake.cli import main
+from opal_lake.cli.command import OpalParser
 from opal_lake.job.exit_codes import INPUT, OK
+from opal_lake.job.operations.folder import Mutate
+from opal_spark.cli.mutate import add_mutate
 from tests.fixtures_cli import metadata, opal_commands
 from tests.opal_spark.mutate.folders import cells, put
 
@@ -36,6 +39,24 @@ def test_the_command_merges_by_a_properties_file_and_flags_count_more(tmp_path: 
     assert cells(tmp_path, header=False) == [["1", "a", "5"], ["3", "c", "5"], ["4", "d", "6"]]
     assert main(words) == OK
     assert capsys.readouterr().out.startswith("nothing to do")
+
+
+@pytest.mark.parametrize("is_said", [False, True])
+def test_a_flag_counts_more_than_the_properties_also_where_it_says_the_default(tmp_path: Path, is_said: bool) -> None:
+    properties = put(
+        tmp_path / "p",
+        "id.field.ordinals=0\ntemporal.ordering.field.ordinal=2\ntemporal.ordering.field.numeric=false\n"
+        "deleted.op.code=X\nfield.delim.regex=;\n",
+    )
+    defaults = {"order": "file_position", "order_type": "numeric", "deleted_op": "D", "delimiter": ","}
+    flags = [word for name, value in defaults.items() for word in (f"--{name.replace('_', '-')}", value)]
+    parser, seen = OpalParser(prog="opal"), list[Mutate]()
+    add_mutate(parser.add_subparsers(dest="command"), lambda _, job: seen.append(job))
+    args = parser.parse(["mutate", str(tmp_path / "m"), str(tmp_path), "--properties", str(properties), *(flags if is_said else [])])
+    args.conf = []  # as Spark's part adds to every verb
+    args.run(args)
+    found = {name: getattr(seen[0], name) for name in defaults}
+    assert found == (defaults if is_said else {"order": "2", "order_type": "text", "deleted_op": "X", "delimiter": ";"})
 
 
 def test_what_is_wrong_is_said_with_the_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,14 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from opal_lake.errors import InvalidInputError
+from opal_lake.job.operations.folder import Mutate
+from opal_spark.mutate import mutate
 from tests.opal_spark.mutate.folders import cells, put, run
 
 MASTER = "id,name,at\n1,a,5\n2,b,5\n"
@@ -29,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
         ("none.csv", f"{GOOD}2,y,\n", r"none\.csv, line 3: field 'at', the order, is missing: 2,y,\. .*--quarantine"),
         ("id.csv", f"{GOOD},y,7\n", r"id\.csv, line 3: the id 'id' is missing"),
         ("quote.csv", f'{GOOD}2,"y,z,7\n', r"quote\.csv, line 3: the quote of its last field is not closed"),
-        ("twice.csv", f"{GOOD}{GOOD}", r"twice\.csv has its header 2 times"),
+        ("twice.csv", f"{GOOD}{GOOD}", r"twice\.csv, line 3: its header is there 2 times"),
         ("empty.csv", "", r"empty\.csv is empty"),
         ("names.csv", "id,nam,at\n1,x,6\n", r"names\.csv, line 1: unknown field 'nam' \(did you mean 'name'\?\); field 'name' is missing"),
         ("bare.csv", "1,x,6\n", r"bare\.csv, line 1: .*--no-header"),
@@ -159,3 +163,44 @@ def test_a_master_that_does_not_fit_its_header_is_not_replaced(spark: SparkSessi
     with pytest.raises(InvalidInputError, match=r"b\.csv, line 2: the master has a row that does not fit its fields: 7,z"):
         run(spark, folder, ids=["id"], order="at")
     assert (folder / "incr" / "1.csv").exists()
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_fields_that_differ_in_capitals_alone_are_said(spark: SparkSession, tmp_path: Path, dry_run: bool) -> None:
+    put(tmp_path / "master" / "a.csv", "id,v,ID\n1,a,2\n")
+    put(tmp_path / "incr" / "1.csv", "id,v\n1,b\n")
+    with pytest.raises(InvalidInputError, match=r"'id' and 'ID' are one to Spark .*: rename one of them.*master/a\.csv, line 1"):
+        run(spark, tmp_path, ids=["id"], dry_run=dry_run)
+    put_table(tmp_path / "columns" / "a.parquet", {"id": [1], "ID": [2]})
+    put_table(tmp_path / "good" / "a.parquet", {"id": [1]})
+    for master, increments in (("columns", "good"), ("good", "columns")):
+        job = Mutate(increments=[str(tmp_path / increments)], ids=["id"], dry_run=dry_run)
+        with pytest.raises(InvalidInputError, match=r"/columns.* have the field 'id' twice .*: rename one of them"):
+            mutate(spark, str(tmp_path / master), job)
+
+
+def put_table(path: Path, columns: dict[str, list[int]]) -> None:
+    path.parent.mkdir()
+    pq.write_table(pa.table(columns), path)
+
+
+def test_a_key_of_json_that_is_there_twice_is_said_with_its_line(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "master" / "a.json", '{"id": "1", "v": "a"}\n{"id": "2", "v": "a", "V": "b"}\n')
+    put(tmp_path / "incr" / "1.json", '{"id": "1", "v": "b"}\n{"id": "3", "v": "a", "v": "b"}\n')
+    with pytest.raises(InvalidInputError, match=r"master/a\.json, line 2: a key is there twice; correct the line.*Nothing was changed"):
+        run(spark, tmp_path, ids=["id"])
+    put(tmp_path / "master" / "a.json", '{"id": "1", "v": "a"}\n')
+    with pytest.raises(InvalidInputError, match=r"incr/1\.json, line 2: a key is there twice"):
+        run(spark, tmp_path, ids=["id"])
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_dry_run_refuses_what_a_run_refuses(spark: SparkSession, tmp_path: Path, dry_run: bool) -> None:
+    put(tmp_path / "master" / "a.csv", "id,name,n\n1,Ü €,1.239\n2,b,1\n")
+    put(tmp_path / "incr" / "1.csv", "id,name,n\n2,c,2\n")
+    narrow = {"output_options": {"encoding": "ISO-8859-1"}}
+    with pytest.raises(InvalidInputError, match=r"letters would be lost: field 'name' holds '€'.*Nothing was changed"):
+        run(spark, tmp_path, ids=["id"], dry_run=dry_run, **narrow)
+    rounding = {"schema": "id INT, name STRING, n DECIMAL(9,2)", "output_format": "orc"}
+    with pytest.raises(InvalidInputError, match=r"would be rounded: column 'n' is no decimal\(9,2\): 1\.239"):
+        run(spark, tmp_path, ids=["id"], dry_run=dry_run, **rounding)

@@ -5,12 +5,16 @@ import json
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake.errors import InvalidInputError
+from opal_lake.storage.local.store import LocalStorage
 from opal_spark.mutate.csv_text import lacking
+from opal_spark.mutate.parquet_files import unsigned_columns
 from opal_spark.mutate.record import fitted
 from tests.opal_spark.mutate.folders import cells, put, run
 
@@ -114,6 +118,46 @@ def test_times_keep_their_microseconds(spark: SparkSession, tmp_path: Path, kind
     assert times == [("1", 123457, past), ("2", 123456, past)]
 
 
+def test_times_in_parquet_are_standard_and_the_session_stays_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    setting = "spark.sql.parquet.outputTimestampType"
+    spark.conf.set(setting, "TIMESTAMP_MILLIS")
+    at = dt.datetime(2026, 1, 1, 10, 0, 0, 123456, dt.UTC)
+    for name, number in (("master", 1), ("incr", 2)):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"id": [number], "at": pa.array([at], pa.timestamp("us", "UTC"))}), tmp_path / name / "a.parquet")
+    try:
+        run(spark, tmp_path, ids=["id"])
+        assert spark.conf.get(setting) == "TIMESTAMP_MILLIS"
+    finally:
+        spark.conf.unset(setting)
+    tables = [pq.ParquetFile(path) for path in (tmp_path / "master").glob("*.parquet")]
+    assert {table.schema.column(1).physical_type for table in tables} == {"INT64"}
+    assert [row["at"] for table in tables for row in table.read().to_pylist()] == [at, at]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_integers_without_a_sign_are_not_written_with_one(spark: SparkSession, tmp_path: Path, dry_run: bool) -> None:
+    files = [("master/p=1", pa.uint32(), 1, 1), ("master/p=2", pa.int64(), 2, 2), ("incr/p=2", pa.int64(), 2, 3)]
+    for name, kind, number, value in files:
+        (tmp_path / name).mkdir(parents=True)
+        nested = pa.array([{"n": value}], pa.struct({"n": kind}))
+        pq.write_table(pa.table({"id": pa.array([number], pa.int64()), "v": nested}), tmp_path / name / "a.parquet")
+    assert run(spark, tmp_path, ids=["id"], dry_run=dry_run).counts["updates"] == 1
+    pq.write_table(pa.table({"id": [1], "v": [{"n": 5}], "p": ["1"]}), tmp_path / "incr" / "b.parquet")
+    said = r"master/p=1/a\.parquet has integers without a sign, .*: v\.n UINT_32\. Nothing was changed"
+    with pytest.raises(InvalidInputError, match=said):
+        run(spark, tmp_path, increments=[str(tmp_path / "incr" / "b.parquet")], ids=["id"], dry_run=dry_run)
+    assert (tmp_path / "master" / "p=1" / "a.parquet").exists()
+    assert (tmp_path / "incr" / "b.parquet").exists()
+
+
+def test_a_long_footer_is_read_whole(tmp_path: Path) -> None:
+    names = [f"column_{number:05}" for number in range(2000)]
+    pq.write_table(pa.table({**{name: [1] for name in names}, "last": pa.array([1], pa.uint8())}), tmp_path / "a.parquet")
+    size = (tmp_path / "a.parquet").stat().st_size
+    assert unsigned_columns(LocalStorage.open(str(tmp_path)), "a.parquet", size) == ["last UINT_8"]
+
+
 def test_a_nested_time_that_differs_by_a_microsecond_is_an_update(spark: SparkSession, tmp_path: Path) -> None:
     for name, micros in (("master", 1), ("incr", 2)):
         spark.sql(f"SELECT 1 AS id, array(timestamp_micros({micros})) AS at").write.parquet(str(tmp_path / name))
@@ -154,3 +198,58 @@ def test_json_of_a_master_comes_out_as_it_went_in(spark: SparkSession, tmp_path:
     for row in expected:
         row["m"] = {"a": None, "b": None, **row["m"]}
     assert sorted(found, key=lambda row: row["id"]) == expected
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_what_csv_cannot_hold_is_refused(spark: SparkSession, tmp_path: Path, dry_run: bool) -> None:
+    spark.sql("SELECT 1 AS id, array(1) AS v").write.parquet(str(tmp_path / "incr"))
+    with pytest.raises(InvalidInputError, match=r"field 'v' is array<int>, which CSV cannot hold.*Nothing was changed"):
+        run(spark, tmp_path, ids=["id"], output_format="csv", dry_run=dry_run)
+
+
+def lines_of(folder: Path) -> list[str]:
+    return sorted(line for path in folder.rglob("part*.csv") for line in path.read_text().splitlines()[1:])
+
+
+def test_rows_of_csv_that_nothing_touches_come_out_as_they_went_in_whatever_their_types(spark: SparkSession, tmp_path: Path) -> None:
+    schema = "id INT, x DOUBLE, n DECIMAL(9,2), on DATE, at TIMESTAMP, name STRING"
+    kept = [
+        "1,1.10,1.239,2026-01-02,2026-01-01T10:00:00Z,a",
+        "02,0.1000000000000000055,+5,2026-01-02,2026-01-01T12:00:00.5+02:00,b",
+        '3,1E5,,,,"c, d"',
+        "4,-0.0,.5,2026-01-02,2026-01-01T10:00:00Z,",
+    ]
+    gone = ["0005,1.10,1.0,2026-01-02,2026-01-01T10:00:00Z,x", "06,1,1,2026-01-02,2026-01-01T10:00:00Z,x"]
+    put(tmp_path / "master" / "a.csv", "\n".join(["id,x,n,on,at,name", *kept, *gone, ""]))
+    put(
+        tmp_path / "incr" / "1.csv",
+        "id,x,n,on,at,name\n5,2.5,1.10,2026-02-03,2026-01-01T10:00:00.5Z,y\n1,1.1,1.24,2026-01-02,2026-01-01T10:00:00Z,a\n",
+    )
+    put(tmp_path / "incr" / "del.csv", "id\n6\n")
+    counts = run(spark, tmp_path, ids=["id"], schema=schema, delete_prefix="del").counts
+    assert (counts["updates"], counts["deletes"], counts["unchanged"]) == (1, 1, 1)
+    assert lines_of(tmp_path / "master") == sorted([*kept, "5,2.5,1.10,2026-02-03,2026-01-01T10:00:00.500000Z,y"])
+
+
+def test_folders_of_numbers_stay_one_each(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "master" / "month=01" / "a.csv", "id,x\n1,1.10\n2,1.0\n")
+    put(tmp_path / "incr" / "1.csv", "id,x,month\n2,3.5,1\n")
+    run(spark, tmp_path, ids=["id"], schema="id INT, x DOUBLE, month INT")
+    assert lines_of(tmp_path / "master") == ["1,1.10", "2,3.5"]
+    assert len({path.parent for path in (tmp_path / "master").rglob("part*.csv")}) == 1
+
+
+@pytest.mark.parametrize(
+    "schema, said", [("id INT, v DECIMAL(9,2)", r"column 'v' is no decimal\(9,2\): 1\.239"), ("id INT, v FLOAT", None)]
+)
+def test_csv_becomes_another_format_without_rounding(spark: SparkSession, tmp_path: Path, schema: str, said: str | None) -> None:
+    put(tmp_path / "master" / "a.csv", "id,v\n1,1.239\n2,1.5\n")
+    put(tmp_path / "incr" / "1.csv", "id,v\n2,2.5\n")
+    arguments = {"ids": ["id"], "schema": schema, "output_format": "parquet"}
+    if said is None:
+        run(spark, tmp_path, **arguments)
+        assert [row.id for row in spark.read.parquet(str(tmp_path / "master")).where("id = 2 OR v = 1.239F").collect()] == [1, 2]
+        return
+    with pytest.raises(InvalidInputError, match=rf"the master has a number that would be rounded: {said}\. Nothing was changed"):
+        run(spark, tmp_path, **arguments)
+    assert (tmp_path / "master" / "a.csv").exists()

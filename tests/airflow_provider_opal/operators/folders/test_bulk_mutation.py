@@ -59,6 +59,27 @@ def test_parameters_of_chombo_are_arguments_and_what_is_given_beside_them_counts
     assert found == {"ids": ["0", "1"], "delete_prefix": "gone", "order": "file_suffix", "header": False}
 
 
+def test_what_is_given_counts_more_than_the_properties_also_where_it_is_the_default() -> None:
+    properties = {
+        "id.field.ordinals": "0",
+        "temporal.ordering.field.ordinal": "2",
+        "temporal.ordering.field.numeric": "false",
+        "deleted.op.code": "X",
+        "field.delim.regex": ";",
+    }
+    defaults = {"order": "file_position", "order_type": "numeric", "deleted_op": "D", "delimiter": ",", "header": True}
+    task = made(ids=None, properties=properties)
+    assert {name: task.arguments[name] for name in defaults} == {
+        "order": "2",
+        "order_type": "text",
+        "deleted_op": "X",
+        "delimiter": ";",
+        "header": False,
+    }
+    task = made(ids=None, properties=properties, **defaults)
+    assert {name: task.arguments[name] for name in defaults} == defaults
+
+
 @pytest.mark.parametrize(
     "given, said",
     [
