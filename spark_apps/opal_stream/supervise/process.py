@@ -18,13 +18,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opal_lake.job.exit_codes import FINAL, MEANINGS, OK
+from opal_stream.supervise.lines import lines_of
 
 WATCHED_S, BEAT_S = 60, 5
 RESTARTS = 10
 DRAIN_S = 30.0
 AGAIN_S = 1.0  # before one is started that has ended unasked
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _WORKED_S = 1.0, 60.0, 60.0
-_LAST_LINES = 5
+_LAST_LINES, _SHOWN = 5, 200
+_LONGEST_TOTALS = 1 << 24  # an interval names each partition that it has read
 Say = Callable[[str], None]
 Command = Callable[[], tuple[list[str], Mapping[str, str]]]  # the words, and the environment beside them
 
@@ -62,10 +64,7 @@ class WatchedProcess:
         in_a_row = 0
         while True:
             self._began_s = time.monotonic()
-            try:
-                outcome = await self._run_once()
-            finally:
-                await self._end()
+            outcome = await self._run_once()
             if outcome.failure is None or outcome.is_final or self._stopping:
                 return outcome
             in_a_row = 1 if time.monotonic() - self._began_s >= _WORKED_S else in_a_row + 1
@@ -111,19 +110,18 @@ class WatchedProcess:
             *words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
         )
         self._say(f"process {process.pid} reads {self._reads}")
-        assert process.stdout is not None
-        beats = asyncio.ensure_future(self._beat(process))
-        errors = asyncio.ensure_future(self._listen(process))
+        beats, errors = asyncio.ensure_future(self._beat(process)), asyncio.ensure_future(self._listen(process))
+        told = asyncio.ensure_future(_last_line(process))
         if self._stopping:  # said while it was being started
             self._signal(signal.SIGTERM)
         try:
-            told = await process.stdout.read()
             code = await process.wait()
             await errors
+            return self._outcome(code, await told)
         finally:
-            for task in (beats, errors):
+            await self._end()
+            for task in (beats, errors, told):  # not before: one that nobody reads waits for its reader, and does not end
                 task.cancel()
-        return self._outcome(code, told.decode(errors="replace"))
 
     async def _beat(self, process: asyncio.subprocess.Process) -> None:
         """That somebody watches; and the end of its time."""
@@ -140,10 +138,9 @@ class WatchedProcess:
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
-        while line := await process.stderr.readline():
-            text = line.decode(errors="replace").rstrip()
-            self.last_lines.append(text)
-            self._say(text)
+        async for line in lines_of(process.stderr):
+            self.last_lines.append(line)
+            self._say(line)
 
     async def _end(self) -> None:
         """Ask, wait, and insist. A watcher that has no time for that is gone by then, and the process ends by itself."""
@@ -159,10 +156,27 @@ class WatchedProcess:
 
     def _outcome(self, code: int, told: str) -> Outcome:
         if code == OK:
-            lines = told.strip().splitlines()
-            return Outcome(totals=json.loads(lines[-1]) if lines else {}, code=code)
+            return Outcome(totals=self._totals(told), code=code)
         if self._stopping and code == -signal.SIGTERM:  # it was ended before it could listen, and so before it had read anything
             return Outcome(code=code)
         what = MEANINGS.get(code, f"it was ended by signal {-code}" if code < 0 else f"exit code {code}")
         text = "\n".join([f"the stream of {self._reads} failed: {what}", *self.last_lines])
         return Outcome(failure=text, is_final=code in FINAL, code=code)
+
+    def _totals(self, told: str) -> dict[str, Any]:
+        """Its work is in the table, whatever it tells of it."""
+        with suppress(ValueError):
+            totals = json.loads(told or "{}")
+            if isinstance(totals, dict):
+                return totals
+        self._say(f"it has ended, and its counts are not known: it told {told[:_SHOWN]!r}")
+        return {}
+
+
+async def _last_line(process: asyncio.subprocess.Process) -> str:
+    """In which it tells what it has done."""
+    last = ""
+    assert process.stdout is not None
+    async for line in lines_of(process.stdout, _LONGEST_TOTALS):
+        last = line or last
+    return last
