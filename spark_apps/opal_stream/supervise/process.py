@@ -102,13 +102,18 @@ class WatchedProcess:
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
-    async def _run_once(self) -> Outcome:
+    async def _start(self) -> asyncio.subprocess.Process:
         words, environment = await asyncio.to_thread(self._command)
         pipe = asyncio.subprocess.PIPE
         # A session of its own: who ends this process by its group must not take the chance to flush away
-        process = self._process = await asyncio.create_subprocess_exec(
-            *words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
-        )
+        return await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True)
+
+    async def _run_once(self) -> Outcome:
+        self.last_lines.clear()
+        try:
+            process = self._process = await self._start()
+        except (OSError, RuntimeError) as error:  # no memory, no thread, no descriptor, no such file: later there may be
+            return Outcome(failure=f"the stream of {self._reads} could not be started: {error}")
         self._say(f"process {process.pid} reads {self._reads}")
         beats, errors = asyncio.ensure_future(self._beat(process)), asyncio.ensure_future(self._listen(process))
         told = asyncio.ensure_future(_last_line(process))
