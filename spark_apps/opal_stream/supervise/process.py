@@ -4,11 +4,14 @@ The process is a child, and reads a pipe that the watcher holds. The watcher's e
 holds it open, or the watcher hangs, the beats stop. Either way the process flushes what it has, and ends (`--watched`).
 
 What fails is started again after 1, 2, 4 ... 60 s, unless it says that the same would fail again. After `restarts` failures without a
-minute of work between them the watcher gives up. Needs no Kafka client: Airflow's side watches in the same way.
+minute of work between them the watcher gives up. What does not end in time when it is asked to is killed.
+
+Needs no Kafka client: Airflow's side watches in the same way.
 """
 
 import asyncio
 import json
+import os
 import signal
 import time
 from collections import deque
@@ -23,8 +26,10 @@ from opal_stream.supervise.lines import lines_of
 WATCHED_S, BEAT_S = 60, 5
 RESTARTS = 10
 DRAIN_S = 30.0
+SUPERVISOR_DRAIN_S = 5 * DRAIN_S  # it ends its processes, then its committer, and may need one more committer
 AGAIN_S = 1.0  # before one is started that has ended unasked
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _WORKED_S = 1.0, 60.0, 60.0
+_KILLED_S = 5.0
 _LAST_LINES, _SHOWN = 5, 200
 _LONGEST_TOTALS = 1 << 24  # an interval names each partition that it has read
 Say = Callable[[str], None]
@@ -44,12 +49,22 @@ class Outcome:
 class WatchedProcess:
     """One stream, and one process of it at a time; `reads` says what it does. `stop` lets it flush and end."""
 
-    def __init__(self, command: Command, say: Say, *, reads: str, restarts: int = RESTARTS, run_for_s: float | None = None) -> None:
+    def __init__(
+        self,
+        command: Command,
+        say: Say,
+        *,
+        reads: str,
+        restarts: int = RESTARTS,
+        run_for_s: float | None = None,
+        drain_s: float = DRAIN_S,
+    ) -> None:
         self._command = command
         self._say = say
         self._reads = reads
         self._restarts = restarts
         self._ends_s = None if run_for_s is None else time.monotonic() + run_for_s
+        self._drain_s = drain_s
         self._process: asyncio.subprocess.Process | None = None
         self._began_s = 0.0
         self._stopping = False
@@ -57,10 +72,13 @@ class WatchedProcess:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.restarted = 0
+        self.is_killed = False
 
     async def watch(self) -> Outcome:
         """Until it is done, or fails for good. Whatever ends this ends the process."""
         self._loop = asyncio.get_running_loop()
+        if self._stopping:
+            self._stop_asked.set()
         in_a_row = 0
         while True:
             self._began_s = time.monotonic()
@@ -78,18 +96,14 @@ class WatchedProcess:
                 return outcome
             self.restarted += 1
 
-    def stop(self) -> None:
-        """Also from a signal handler."""
+    def stop(self, drain_s: float | None = None) -> None:
+        """Also from a signal handler. A process that has not ended in its time is killed: what it has not flushed is read again."""
         self._stopping = True
+        self._drain_s = self._drain_s if drain_s is None else drain_s
         if self._loop is not None:
             with suppress(RuntimeError):  # nobody watches any more
                 self._loop.call_soon_threadsafe(self._stop_asked.set)
         self._signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """One that does not end when it is asked to: what it has not flushed is read again."""
-        self._stopping = True
-        self._signal(signal.SIGKILL)
 
     @property
     def up_s(self) -> float:
@@ -110,23 +124,52 @@ class WatchedProcess:
 
     async def _run_once(self) -> Outcome:
         self.last_lines.clear()
+        self.is_killed = False
         try:
             process = self._process = await self._start()
         except (OSError, RuntimeError) as error:  # no memory, no thread, no descriptor, no such file: later there may be
             return Outcome(failure=f"the stream of {self._reads} could not be started: {error}")
         self._say(f"process {process.pid} reads {self._reads}")
-        beats, errors = asyncio.ensure_future(self._beat(process)), asyncio.ensure_future(self._listen(process))
-        told = asyncio.ensure_future(_last_line(process))
+        beats, reading = asyncio.ensure_future(self._beat(process)), asyncio.ensure_future(self._read(process))
         if self._stopping:  # said while it was being started
             self._signal(signal.SIGTERM)
         try:
-            code = await process.wait()
-            await errors
-            return self._outcome(code, await told)
+            await self._wait(process, reading)
         finally:
-            await self._end()
-            for task in (beats, errors, told):  # not before: one that nobody reads waits for its reader, and does not end
-                task.cancel()
+            if not (reading.done() or self.is_killed):  # this watcher is being ended; one that has no time is gone by then: it ends alone
+                self._signal(signal.SIGTERM)
+                await self._insist(process, reading)
+            beats.cancel()
+            reading.cancel()
+        code = process.returncode if process.returncode is not None else -signal.SIGKILL
+        return self._outcome(code, reading.result() if reading.done() else "")
+
+    async def _read(self, process: asyncio.subprocess.Process) -> str:
+        """All that it writes, until it has ended: one that nobody reads waits for a reader. Returns what it tells in the end."""
+        _, told, _ = await asyncio.gather(self._listen(process), _last_line(process), process.wait())
+        return told
+
+    async def _wait(self, process: asyncio.subprocess.Process, reading: "asyncio.Future[Any]") -> None:
+        """Until it has ended. Once it is asked to it has its time; so has what it leaves behind, and what holds its pipes."""
+        asked: asyncio.Future[Any] = asyncio.ensure_future(self._stop_asked.wait())
+        try:
+            while not (reading.done() or asked.done() or process.returncode is not None):
+                await asyncio.wait({reading, asked}, timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+        if not reading.done():
+            await self._insist(process, reading)
+
+    async def _insist(self, process: asyncio.subprocess.Process, reading: "asyncio.Future[Any]") -> None:
+        """Not even a kill ends what waits for a disk that is gone: that is left alone."""
+        _, late = await asyncio.wait([reading], timeout=self._drain_s)
+        if late:
+            what = "it" if process.returncode is None else "what it started"
+            self._say(f"{what} has not ended in {self._drain_s:g} s, and is killed")
+            self.is_killed = True
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await asyncio.wait([reading], timeout=_KILLED_S)
 
     async def _beat(self, process: asyncio.subprocess.Process) -> None:
         """That somebody watches; and the end of its time."""
@@ -147,24 +190,13 @@ class WatchedProcess:
             self.last_lines.append(line)
             self._say(line)
 
-    async def _end(self) -> None:
-        """Ask, wait, and insist. A watcher that has no time for that is gone by then, and the process ends by itself."""
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        self._signal(signal.SIGTERM)
-        try:
-            await asyncio.wait_for(process.wait(), DRAIN_S)
-        except TimeoutError:
-            self._signal(signal.SIGKILL)
-            await process.wait()
-
     def _outcome(self, code: int, told: str) -> Outcome:
         if code == OK:
             return Outcome(totals=self._totals(told), code=code)
         if self._stopping and code == -signal.SIGTERM:  # it was ended before it could listen, and so before it had read anything
             return Outcome(code=code)
-        what = MEANINGS.get(code, f"it was ended by signal {-code}" if code < 0 else f"exit code {code}")
+        by_signal = f"it was ended by signal {-code}" + (f", {self._drain_s:g} s after it was asked to end" if self.is_killed else "")
+        what = MEANINGS.get(code, by_signal if code < 0 else f"exit code {code}")
         text = "\n".join([f"the stream of {self._reads} failed: {what}", *self.last_lines])
         return Outcome(failure=text, is_final=code in FINAL, code=code)
 
