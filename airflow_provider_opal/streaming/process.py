@@ -11,12 +11,13 @@ nobody. Instead:
 - should two of them meet for a moment, the table's commits fence one off, and nothing is there twice. It fails, is started again after a
   pause, and then finds the other one gone.
 
-After `restarts` failures in a row it is the task that fails, with its own retries and alerts. Of several processes (`processes`) the child
-is their supervisor, which watches them in the same way.
+After `restarts` failures in a row it is the task that fails, with its own retries and alerts. One that does not end when it is asked to is
+killed after half a minute. Of several processes (`processes`) the child is their supervisor, which watches them in the same way; it has
+time to end them first.
 """
 
 from airflow_provider_opal.streaming.job import StreamJob
-from opal_stream.supervise.process import RESTARTS, Outcome, Say, WatchedProcess
+from opal_stream.supervise.process import DRAIN_S, RESTARTS, SUPERVISOR_DRAIN_S, Outcome, Say, WatchedProcess
 
 __all__ = ["RESTARTS", "Outcome", "StreamProcess"]
 
@@ -31,4 +32,5 @@ class StreamProcess(WatchedProcess):
             return words, environment
 
         reads = f"{', '.join(job.topics)} into {job.table}"
-        super().__init__(command, say, reads=reads, restarts=restarts, run_for_s=run_for_s)
+        drain_s = SUPERVISOR_DRAIN_S if job.options.get("processes") else DRAIN_S
+        super().__init__(command, say, reads=reads, restarts=restarts, run_for_s=run_for_s, drain_s=drain_s)

@@ -1,6 +1,7 @@
 """Triggers of streams: one that runs a stream as its child, and one that waits until a stream has caught up."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -13,21 +14,25 @@ from airflow_provider_opal.streaming.process import RESTARTS, StreamProcess
 
 
 class StreamTrigger(BaseTrigger):
-    """Runs `opal stream` until it ends, and fires once with what it has told. See `streaming/process.py` for who ends what."""
+    """Runs `opal stream` until it ends, and fires once with what it has told. See `streaming/process.py` for who ends what.
 
-    def __init__(self, *, job: Mapping[str, Any], restarts: int = RESTARTS, run_for_s: float | None = None) -> None:
+    At `ends_at_s`, in seconds since 1970, it flushes and ends, whichever triggerer runs it then.
+    """
+
+    def __init__(self, *, job: Mapping[str, Any], restarts: int = RESTARTS, ends_at_s: float | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's
         self.job = dict(job)
         self.restarts = restarts
-        self.run_for_s = run_for_s
+        self.ends_at_s = ends_at_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {name: getattr(self, name) for name in ("job", "restarts", "run_for_s")}
+        arguments = {name: getattr(self, name) for name in ("job", "restarts", "ends_at_s")}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         job = StreamJob.from_json(self.job)
-        process = StreamProcess(job, self.log.info, restarts=self.restarts, run_for_s=self.run_for_s)
+        run_for_s = None if self.ends_at_s is None else max(0.0, self.ends_at_s - time.time())
+        process = StreamProcess(job, self.log.info, restarts=self.restarts, run_for_s=run_for_s)
         outcome = await process.watch()
         yield TriggerEvent(asdict(outcome))  # type: ignore[no-untyped-call]  # Airflow's
 

@@ -1,6 +1,7 @@
 """StreamingIngestOperator: reads topics of Kafka into a table, for as long as the task runs, or once for each run of its DAG."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -106,7 +107,8 @@ class StreamingIngestOperator(BaseOperator):
         except ValueError as error:
             raise AirflowFailException(str(error)) from error
         if self.deferrable:
-            trigger = StreamTrigger(job=job.to_json(), restarts=self.restarts, run_for_s=self.run_for_s)
+            ends_at_s = None if self.run_for_s is None else time.time() + self.run_for_s
+            trigger = StreamTrigger(job=job.to_json(), restarts=self.restarts, ends_at_s=ends_at_s)
             self.defer(trigger=trigger, method_name="resume")
         self._watched = StreamProcess(job, self.log.info, restarts=self.restarts, run_for_s=self.run_for_s)
         return self._finish(context, asyncio.run(self._watched.watch()))

@@ -19,6 +19,7 @@ from opal_stream.formats.rows import row_schema
 from opal_stream.formats.schemas.new_columns import NewColumns
 
 ON_NEW_COLUMNS = ("fail", "add", "ignore", "quarantine")
+_SHOWN, _SHOWN_LETTERS = 10, 80
 _ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError)
 
 
@@ -265,7 +266,10 @@ def _key_rows(parser: Parser, messages: MessageBatch) -> tuple[pa.Table | None, 
 
 
 def new_columns_text(names: Sequence[str]) -> str:
-    return f"the table has no column{'' if len(names) == 1 else 's'} {', '.join(map(repr, names))}"
+    """A message may have thousands of them, of any length."""
+    shown = ", ".join(repr(name if len(name) <= _SHOWN_LETTERS else f"{name[:_SHOWN_LETTERS]}...") for name in names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return f"the table has no column{'' if len(names) == 1 else 's'} {shown}{more}"
 
 
 def _bad_message(batch: MessageBatch, position: int, reason: str, *, has_new: bool) -> BadMessage:

@@ -56,18 +56,11 @@ def begin(name: str, words: Callable[[], list[str]], *, reads: str, restarts: in
 
 
 async def end_all(children: Sequence[Child], *, is_hung: bool = False) -> tuple[list[Outcome], bool]:
-    """Ask them to end, and kill those that do not in time. How each ended, and whether one had to be killed."""
+    """Ask them to end; those that do not in time are killed. How each ended, and whether one had to be killed."""
     for child in children:
-        child.process.stop()
-    if not children:
-        return [], False
-    drain_s = _HUNG_DRAIN_S if is_hung else DRAIN_S
-    _, late = await asyncio.wait([child.watching for child in children], timeout=drain_s)
-    for child in children:
-        if child.watching in late:
-            logger.warning("%s does not end in %g s, and is killed", child.name, drain_s)
-            child.process.kill()
-    return [await child.watching for child in children], bool(late)
+        child.process.stop(_HUNG_DRAIN_S if is_hung else DRAIN_S)
+    outcomes = [await child.watching for child in children]
+    return outcomes, any(child.process.is_killed for child in children)
 
 
 def failure_of(child: Child, outcome: Outcome) -> Exception:

@@ -4,11 +4,14 @@ The process is a child, and reads a pipe that the watcher holds. The watcher's e
 holds it open, or the watcher hangs, the beats stop. Either way the process flushes what it has, and ends (`--watched`).
 
 What fails is started again after 1, 2, 4 ... 60 s, unless it says that the same would fail again. After `restarts` failures without a
-minute of work between them the watcher gives up. Needs no Kafka client: Airflow's side watches in the same way.
+minute of work between them the watcher gives up. What does not end in time when it is asked to is killed.
+
+Needs no Kafka client: Airflow's side watches in the same way.
 """
 
 import asyncio
 import json
+import os
 import signal
 import time
 from collections import deque
@@ -18,13 +21,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opal_lake.job.exit_codes import FINAL, MEANINGS, OK
+from opal_stream.supervise.lines import lines_of
 
 WATCHED_S, BEAT_S = 60, 5
 RESTARTS = 10
 DRAIN_S = 30.0
+SUPERVISOR_DRAIN_S = 5 * DRAIN_S  # it ends its processes, then its committer, and may need one more committer
 AGAIN_S = 1.0  # before one is started that has ended unasked
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _WORKED_S = 1.0, 60.0, 60.0
-_LAST_LINES = 5
+_KILLED_S = 5.0
+_LAST_LINES, _SHOWN = 5, 200
+_LONGEST_TOTALS = 1 << 24  # an interval names each partition that it has read
 Say = Callable[[str], None]
 Command = Callable[[], tuple[list[str], Mapping[str, str]]]  # the words, and the environment beside them
 
@@ -42,12 +49,22 @@ class Outcome:
 class WatchedProcess:
     """One stream, and one process of it at a time; `reads` says what it does. `stop` lets it flush and end."""
 
-    def __init__(self, command: Command, say: Say, *, reads: str, restarts: int = RESTARTS, run_for_s: float | None = None) -> None:
+    def __init__(
+        self,
+        command: Command,
+        say: Say,
+        *,
+        reads: str,
+        restarts: int = RESTARTS,
+        run_for_s: float | None = None,
+        drain_s: float = DRAIN_S,
+    ) -> None:
         self._command = command
         self._say = say
         self._reads = reads
         self._restarts = restarts
         self._ends_s = None if run_for_s is None else time.monotonic() + run_for_s
+        self._drain_s = drain_s
         self._process: asyncio.subprocess.Process | None = None
         self._began_s = 0.0
         self._stopping = False
@@ -55,17 +72,17 @@ class WatchedProcess:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.restarted = 0
+        self.is_killed = False
 
     async def watch(self) -> Outcome:
         """Until it is done, or fails for good. Whatever ends this ends the process."""
         self._loop = asyncio.get_running_loop()
+        if self._stopping:
+            self._stop_asked.set()
         in_a_row = 0
         while True:
             self._began_s = time.monotonic()
-            try:
-                outcome = await self._run_once()
-            finally:
-                await self._end()
+            outcome = await self._run_once()
             if outcome.failure is None or outcome.is_final or self._stopping:
                 return outcome
             in_a_row = 1 if time.monotonic() - self._began_s >= _WORKED_S else in_a_row + 1
@@ -79,18 +96,14 @@ class WatchedProcess:
                 return outcome
             self.restarted += 1
 
-    def stop(self) -> None:
-        """Also from a signal handler."""
+    def stop(self, drain_s: float | None = None) -> None:
+        """Also from a signal handler. A process that has not ended in its time is killed: what it has not flushed is read again."""
         self._stopping = True
+        self._drain_s = self._drain_s if drain_s is None else drain_s
         if self._loop is not None:
             with suppress(RuntimeError):  # nobody watches any more
                 self._loop.call_soon_threadsafe(self._stop_asked.set)
         self._signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """One that does not end when it is asked to: what it has not flushed is read again."""
-        self._stopping = True
-        self._signal(signal.SIGKILL)
 
     @property
     def up_s(self) -> float:
@@ -103,27 +116,60 @@ class WatchedProcess:
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
-    async def _run_once(self) -> Outcome:
+    async def _start(self) -> asyncio.subprocess.Process:
         words, environment = await asyncio.to_thread(self._command)
         pipe = asyncio.subprocess.PIPE
         # A session of its own: who ends this process by its group must not take the chance to flush away
-        process = self._process = await asyncio.create_subprocess_exec(
-            *words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
-        )
+        return await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True)
+
+    async def _run_once(self) -> Outcome:
+        self.last_lines.clear()
+        self.is_killed = False
+        try:
+            process = self._process = await self._start()
+        except (OSError, RuntimeError) as error:  # no memory, no thread, no descriptor, no such file: later there may be
+            return Outcome(failure=f"the stream of {self._reads} could not be started: {error}")
         self._say(f"process {process.pid} reads {self._reads}")
-        assert process.stdout is not None
-        beats = asyncio.ensure_future(self._beat(process))
-        errors = asyncio.ensure_future(self._listen(process))
+        beats, reading = asyncio.ensure_future(self._beat(process)), asyncio.ensure_future(self._read(process))
         if self._stopping:  # said while it was being started
             self._signal(signal.SIGTERM)
         try:
-            told = await process.stdout.read()
-            code = await process.wait()
-            await errors
+            await self._wait(process, reading)
         finally:
-            for task in (beats, errors):
-                task.cancel()
-        return self._outcome(code, told.decode(errors="replace"))
+            if not (reading.done() or self.is_killed):  # this watcher is being ended; one that has no time is gone by then: it ends alone
+                self._signal(signal.SIGTERM)
+                await self._insist(process, reading)
+            beats.cancel()
+            reading.cancel()
+        code = process.returncode if process.returncode is not None else -signal.SIGKILL
+        return self._outcome(code, reading.result() if reading.done() else "")
+
+    async def _read(self, process: asyncio.subprocess.Process) -> str:
+        """All that it writes, until it has ended: one that nobody reads waits for a reader. Returns what it tells in the end."""
+        _, told, _ = await asyncio.gather(self._listen(process), _last_line(process), process.wait())
+        return told
+
+    async def _wait(self, process: asyncio.subprocess.Process, reading: "asyncio.Future[Any]") -> None:
+        """Until it has ended. Once it is asked to it has its time; so has what it leaves behind, and what holds its pipes."""
+        asked: asyncio.Future[Any] = asyncio.ensure_future(self._stop_asked.wait())
+        try:
+            while not (reading.done() or asked.done() or process.returncode is not None):
+                await asyncio.wait({reading, asked}, timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+        if not reading.done():
+            await self._insist(process, reading)
+
+    async def _insist(self, process: asyncio.subprocess.Process, reading: "asyncio.Future[Any]") -> None:
+        """Not even a kill ends what waits for a disk that is gone: that is left alone."""
+        _, late = await asyncio.wait([reading], timeout=self._drain_s)
+        if late:
+            what = "it" if process.returncode is None else "what it started"
+            self._say(f"{what} has not ended in {self._drain_s:g} s, and is killed")
+            self.is_killed = True
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await asyncio.wait([reading], timeout=_KILLED_S)
 
     async def _beat(self, process: asyncio.subprocess.Process) -> None:
         """That somebody watches; and the end of its time."""
@@ -140,29 +186,34 @@ class WatchedProcess:
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
-        while line := await process.stderr.readline():
-            text = line.decode(errors="replace").rstrip()
-            self.last_lines.append(text)
-            self._say(text)
-
-    async def _end(self) -> None:
-        """Ask, wait, and insist. A watcher that has no time for that is gone by then, and the process ends by itself."""
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        self._signal(signal.SIGTERM)
-        try:
-            await asyncio.wait_for(process.wait(), DRAIN_S)
-        except TimeoutError:
-            self._signal(signal.SIGKILL)
-            await process.wait()
+        async for line in lines_of(process.stderr):
+            self.last_lines.append(line)
+            self._say(line)
 
     def _outcome(self, code: int, told: str) -> Outcome:
         if code == OK:
-            lines = told.strip().splitlines()
-            return Outcome(totals=json.loads(lines[-1]) if lines else {}, code=code)
+            return Outcome(totals=self._totals(told), code=code)
         if self._stopping and code == -signal.SIGTERM:  # it was ended before it could listen, and so before it had read anything
             return Outcome(code=code)
-        what = MEANINGS.get(code, f"it was ended by signal {-code}" if code < 0 else f"exit code {code}")
+        by_signal = f"it was ended by signal {-code}" + (f", {self._drain_s:g} s after it was asked to end" if self.is_killed else "")
+        what = MEANINGS.get(code, by_signal if code < 0 else f"exit code {code}")
         text = "\n".join([f"the stream of {self._reads} failed: {what}", *self.last_lines])
         return Outcome(failure=text, is_final=code in FINAL, code=code)
+
+    def _totals(self, told: str) -> dict[str, Any]:
+        """Its work is in the table, whatever it tells of it."""
+        with suppress(ValueError):
+            totals = json.loads(told or "{}")
+            if isinstance(totals, dict):
+                return totals
+        self._say(f"it has ended, and its counts are not known: it told {told[:_SHOWN]!r}")
+        return {}
+
+
+async def _last_line(process: asyncio.subprocess.Process) -> str:
+    """In which it tells what it has done."""
+    last = ""
+    assert process.stdout is not None
+    async for line in lines_of(process.stdout, _LONGEST_TOTALS):
+        last = line or last
+    return last

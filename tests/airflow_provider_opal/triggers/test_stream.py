@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,31 @@ def test_a_stream_runs_as_a_trigger_s_child(kafka: Kafka, table: Table) -> None:
     kafka.produce(topic, [order(1), order(2)])
     event = fired(StreamTrigger(job=new_job(topic).to_json()))
     assert (event["failure"], event["is_final"], event["totals"]["records"], ids(table)) == (None, False, 2, [1, 2])
+
+
+def test_its_time_goes_on_in_another_triggerer(kafka: Kafka, table: Table) -> None:
+    topic, began_s = new_topic(kafka), time.time()
+    kafka.produce(topic, [order(1)])
+    trigger = StreamTrigger(job=new_job(topic, until_empty=False).to_json(), ends_at_s=began_s + 12)
+
+    async def first_triggerer() -> None:
+        running = asyncio.ensure_future(anext(trigger.run()))
+        while ids(table) != [1]:
+            await asyncio.sleep(0.1)
+        running.cancel()
+        await asyncio.wait([running])
+
+    asyncio.run(asyncio.wait_for(first_triggerer(), 60))
+    kafka.produce(topic, [order(2)])
+    event = fired(trigger)
+    assert (event["failure"], ids(table)) == (None, [1, 2])
+    assert 12 <= time.time() - began_s < 18
+
+
+def test_one_whose_time_was_over_while_no_triggerer_ran_ends_at_once(kafka: Kafka, table: Table) -> None:
+    trigger = StreamTrigger(job=new_job(new_topic(kafka), until_empty=False).to_json(), ends_at_s=time.time() - 5)
+    event = fired(trigger)
+    assert (event["failure"], event["totals"]) == (None, {})
 
 
 def test_it_waits_until_the_lag_is_small_enough(kafka: Kafka, table: Table) -> None:

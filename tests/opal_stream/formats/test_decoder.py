@@ -18,6 +18,14 @@ def test_columns_may_come_from_the_message() -> None:
     assert (row["key"], row["trace"], row["part"], row["nth"], row["at"].year) == ("k", b"\xff", 3, 100, 2023)
 
 
+def test_of_many_new_columns_a_few_are_named() -> None:
+    many = {f"new{number:05}": 1 for number in range(10_000)}
+    reasons = bad(decode([order(0) | many, order(1) | {"x" * 100_000: 1}], FormatOptions(on_new_columns="quarantine")))
+    first = ", ".join(f"'new{number:05}'" for number in range(10))
+    assert reasons["orders/3@100"] == f"the table has no columns {first} and 9,990 more"
+    assert reasons["orders/3@101"] == f"the table has no column '{'x' * 80}...'"
+
+
 def test_members_of_the_key_may_be_columns_and_a_bad_key_is_a_bad_message() -> None:
     options = FormatOptions(columns={"id": "@key.id"})
     decoded = decode([order(0)] * 3, options, keys=[b'{"id": 7}', b"seven", None])

@@ -120,6 +120,54 @@ def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.Mon
     assert "ended by signal 9" in str(outcome.failure)
 
 
+def test_one_that_cannot_be_started_is_tried_again_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(processes, "_FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(processes, "_LONGEST_PAUSE_S", 0.05)
+    caplog.set_level("INFO", "opal_stream.supervise")
+    held, late = tmp_path / "held", tmp_path / "python"
+    held.mkdir()
+
+    def words(number: int, parts: Collection[Partition]) -> list[str]:
+        names = ",".join(str(part.number) for part in sorted(parts))
+        return [str(late) if number == 0 else sys.executable, "-S", "-c", HOLDS, str(held), names]
+
+    async def scene() -> None:
+        fleet = Fleet(words, restarts=1000)
+        await fleet.take([share(0), share(1)])
+        while fleet.restarts[0] < 2:
+            await asyncio.sleep(0.01)
+        await until_held(held, [share(1)])
+        late.symlink_to(sys.executable)
+        await until_held(held, [share(0), share(1)])
+        assert (fleet.collect(), fleet.restarts[1]) == ([], 0)
+        outcomes = await fleet.end(fleet.children.values())
+        assert [outcome.failure for outcome in outcomes] == [None, None]
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
+    assert (
+        f"process 0: the stream of orders/0 could not be started: [Errno 2] No such file or directory: '{late}'; started again"
+        in caplog.text
+    )
+
+
+def test_what_can_never_be_started_is_said_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_FIRST_PAUSE_S", 0.01)
+
+    async def scene() -> Exception:
+        fleet = Fleet(lambda *_: [sys.executable, "-c", "x" * 10_000_000], restarts=1)
+        await fleet.take([share(0)])
+        await asyncio.wait([fleet.children[0].watching])
+        [(child, outcome)] = fleet.collect()
+        return failure_of(child, outcome)
+
+    error = asyncio.run(scene())
+    assert "could not be started: [Errno 7] Argument list too long" in str(error)
+    assert str(error).endswith("[process 0 (orders/0)]: started again 1 times, and it failed each time")
+    assert exit_code(error) == RETRY
+
+
 @pytest.mark.parametrize("code", [INPUT, DAMAGE, BUG, RETRY])
 def test_what_a_process_fails_of_is_what_the_supervisor_says(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_FIRST_PAUSE_S", 0.01)

@@ -13,8 +13,9 @@ from opal_lake.cli import main
 from opal_lake.job.exit_codes import FINDINGS, INPUT, OK
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
-from opal_stream.tracking.alarms import AlarmLimits, find_alarms, read_events
-from opal_stream.tracking.events import FlushEvents, FolderSink, Tracker
+from opal_stream.tracking.alarms import AlarmLimits, find_alarms
+from opal_stream.tracking.event_files import EventReader, FolderSink
+from opal_stream.tracking.events import FlushEvents, Tracker
 from opal_stream.tracking.metrics import Metrics
 from opal_stream.tracking.status import PartitionStatus
 from tests.fixtures_cli import metadata, opal_commands
@@ -37,6 +38,10 @@ ENTRY = PartitionStatus(
     waiting_s=90,
     has_moved=False,
 )
+
+
+def read_events(folder: str, now: datetime | None = None) -> list[dict[str, Any]]:
+    return [*EventReader(folder, now).read()]
 
 
 def kinds(entry: PartitionStatus, limits: AlarmLimits, events: list[dict[str, Any]] | None = None) -> list[str]:

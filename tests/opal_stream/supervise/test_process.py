@@ -1,0 +1,107 @@
+"""One real process under its watcher: what it may write, how it may fail to start, and how it is made to end."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from opal_stream.supervise import process as processes
+from opal_stream.supervise.process import Outcome, WatchedProcess
+
+TOTALS = "print('{\"records\": 3}', flush=True)"
+
+
+DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', file=sys.stderr, flush=True)"
+
+
+def watched(program: str, say: Callable[[str], None], **more: float) -> WatchedProcess:
+    words = [sys.executable, "-S", "-c", f"import os, signal, sys, time\n{program}"]
+    return WatchedProcess(lambda: (words, {}), say, reads="orders", **{"restarts": 0, **more})  # type: ignore[arg-type]
+
+
+def watch(program: str, **more: float) -> tuple[Outcome, list[str]]:
+    said: list[str] = []
+    process = watched(program, said.append, **more)
+    return asyncio.run(asyncio.wait_for(process.watch(), 20)), said[1:]
+
+
+def test_a_line_of_any_length_is_read_and_cut() -> None:
+    outcome, said = watch(f"sys.stderr.write('first\\n' + 'x' * 1_000_000 + '\\nlast'); {TOTALS}")
+    assert (outcome.failure, outcome.totals) == (None, {"records": 3})
+    assert [said[0], said[2]] == ["first", "last"]
+    assert said[1] == f"{'x' * 8192} ... (991,808 bytes more)"
+
+
+def test_what_a_process_tells_may_be_long_and_have_lines_before_it() -> None:
+    outcome, _ = watch("print('a library says hello'); print('{\"records\": 3, \"open\": [\"' + 'x' * 200_000 + '\"]}')")
+    assert (outcome.totals["records"], len(outcome.totals["open"][0])) == (3, 200_000)
+
+
+def test_one_that_tells_nothing_readable_is_done_all_the_same() -> None:
+    outcome, said = watch("print('bye')")
+    assert (outcome.failure, outcome.totals, said) == (None, {}, ["it has ended, and its counts are not known: it told 'bye'"])
+
+
+def test_a_process_is_read_while_it_drains() -> None:
+    """Else it would wait for a reader, and be killed."""
+    said: list[str] = []
+    talks = "signal.signal(signal.SIGTERM, lambda *_: (sys.stderr.write('y\\n' * 500_000), os._exit(0)))"
+
+    async def scene() -> None:
+        process = watched(f"{talks}\nprint('ready', file=sys.stderr, flush=True)\ntime.sleep(60)", said.append)
+        running = asyncio.ensure_future(process.watch())
+        while "ready" not in process.last_lines:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.wait([running], timeout=20)
+        assert running.cancelled()
+
+    asyncio.run(scene())
+    assert said.count("y") == 500_000
+
+
+def test_one_that_hangs_when_its_time_is_over_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    starts = f"import subprocess\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(subprocess.Popen(['sleep', '60']).pid))"
+    outcome, said = watch(f"{starts}\n{DEAF}\ntime.sleep(60)", run_for_s=0.5, drain_s=0.5)
+    assert "it was ended by signal 9, 0.5 s after it was asked to end" in str(outcome.failure)
+    assert not outcome.is_final
+    assert said[-2:] == ["its time is over: it flushes, and ends", "it has not ended in 0.5 s, and is killed"]
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def test_one_that_hangs_is_killed_by_a_watcher_that_ends() -> None:
+    async def scene() -> int:
+        process = watched(f"{DEAF}\ntime.sleep(60)", lambda _: None, drain_s=0.2)
+        running = asyncio.ensure_future(process.watch())
+        while "ready" not in process.last_lines:
+            await asyncio.sleep(0.01)
+        assert process._process is not None
+        running.cancel()
+        await asyncio.wait([running], timeout=20)
+        assert running.cancelled()
+        return process._process.pid
+
+    assert not is_running(asyncio.run(scene()))
+
+
+def test_what_a_process_leaves_behind_is_not_awaited_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "BEAT_S", 0.1)
+    outcome, said = watch("import subprocess\nsubprocess.Popen(['sleep', '60']); sys.exit('opal: no')", drain_s=0.3)
+    assert (outcome.code, str(outcome.failure).splitlines()[-1]) == (1, "opal: no")
+    assert said == ["opal: no", "what it started has not ended in 0.3 s, and is killed"]
+
+
+def test_one_that_is_stopped_before_it_is_watched_ends_at_once() -> None:
+    process = watched(f"{DEAF}\ntime.sleep(60)", lambda _: None, drain_s=0.2)
+    process.stop()
+    began_s = time.monotonic()
+    asyncio.run(asyncio.wait_for(process.watch(), 20))
+    assert time.monotonic() - began_s < 10
+
+
+def is_running(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
