@@ -65,7 +65,7 @@ class Source:
         return reach_of(self.consumer, self._connection, partitions)
 
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """As the last fetches said, without asking; partitions of which none said anything are left out. While it is paused Kafka is asked."""
+        """As the last fetches said; partitions of which none said anything are left out. Only while nothing is fetched Kafka is asked."""
         if self.paused:
             with contextlib.suppress(KafkaError):
                 return {partition: reach.high for partition, reach in self.reach([*partitions]).items()}
