@@ -304,7 +304,8 @@ def _connection(args: argparse.Namespace) -> "Connection | None":
 def _tracker(args: argparse.Namespace, connection: "Connection | None", table: "Table | None" = None) -> "Tracker":
     """Whoever reads a table's topics, and no interval of them, counts what comes into the table."""
     from opal_stream.plan.recorder import TrafficRecorder
-    from opal_stream.tracking.events import FolderSink, TopicSink, Tracker
+    from opal_stream.tracking.event_files import FolderSink
+    from opal_stream.tracking.events import TopicSink, Tracker
     from opal_stream.tracking.metrics import Metrics
 
     sinks: list[Sink] = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from opal_lake.cli.command import store_options, whole_number
 from opal_lake.cli.render import Column, Style, output_width, text_table
 from opal_lake.duration import parse_duration
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.job.exit_codes import FINDINGS, OK
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def add_alarms(parser: argparse.ArgumentParser) -> None:
 def status(args: argparse.Namespace, connection: "Connection | None") -> int:
     """Print it; return the exit code: alarms are findings."""
     from opal_lake.table import Table
-    from opal_stream.tracking.alarms import AlarmLimits, find_alarms, read_events
+    from opal_stream.tracking.alarms import AlarmLimits, find_alarms
+    from opal_stream.tracking.event_files import EventReader
     from opal_stream.tracking.status import read_status
 
     stall_s = None if args.alarm_stall is None else parse_duration(args.alarm_stall, name="--alarm-stall") / 1e6
@@ -34,7 +35,11 @@ def status(args: argparse.Namespace, connection: "Connection | None") -> int:
     if connection is None and limits != AlarmLimits():
         raise InvalidInputError("whether a stream lags or stalls, Kafka knows: --bootstrap-servers localhost:9092")
     statuses = read_status(Table.open(args.table, store_options(args)), connection, stall_s=stall_s, gathered_bytes=args.gathered_mb << 20)
-    alarms = find_alarms(statuses, limits, read_events(args.tracking) if args.tracking else ())
+    events = EventReader(args.tracking) if args.tracking else None
+    alarms = find_alarms(statuses, limits, events.read() if events else ())
+    if events and events.broken:
+        broken = count_text(events.broken, "broken line")
+        print(f"opal stream status: {broken} of tracking events in {args.tracking} left out", file=sys.stderr)
     entries = [asdict(entry) for entry in statuses]
     if args.json:
         print(json.dumps([entry | {"alarms": _alarms_of(entry, alarms)} for entry in entries], indent=2))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from opal_stream.tracking.metrics import HELP, described, serve, write_whole
+from opal_stream.tracking.metrics import HELP, MetricsFile, described, serve
 
 _SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 
@@ -16,7 +16,7 @@ class FleetMetrics:
     """Written to `path` when they are gathered, served on `port` as they are. Without either there are none."""
 
     def __init__(self, *, path: str | None = None, port: int | None = None) -> None:
-        self._path = Path(path) if path else None
+        self._page = MetricsFile(path)
         self._folder = Path(tempfile.mkdtemp(prefix="opal-stream-metrics-")) if path or port is not None else None
         self._own: dict[str, dict[str, float]] = {}
         self._server = serve(self.text, port) if port is not None else None
@@ -39,8 +39,7 @@ class FleetMetrics:
             "opal_stream_predicted_load": {str(number): round(load, 3) for number, load in loads.items()},
             "opal_stream_restarts_total": {name: float(count) for name, count in started.items()},
         }
-        if self._path is not None:
-            write_whole(self._path, self.text())
+        self._page.write(self.text)
 
     def text(self) -> str:
         lines: dict[str, list[str]] = {

@@ -187,8 +187,5 @@ class Supervisor:
     def _tell(self) -> None:
         if self._spread is None:
             return
-        try:
-            committer = {NAME: self._committer.restarts} if self._committer is not None else None
-            self._metrics.gather(dict(enumerate(self._spread.loads)), self._fleet.restarts, committer)
-        except OSError as error:
-            logger.warning("metrics were not written: %s", error)
+        committer = {NAME: self._committer.restarts} if self._committer is not None else None
+        self._metrics.gather(dict(enumerate(self._spread.loads)), self._fleet.restarts, committer)

@@ -1,17 +1,14 @@
 """What is wrong with a stream: lag, stall, loss and duplicates, from its status and from the tracking events of the last day."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-from opal_lake.errors import InvalidInputError, count_text
+from opal_lake.errors import count_text
 from opal_stream.tracking.status import PartitionStatus
 
-EVENTS_OF = timedelta(days=1)  # an older loss is history
 Place = tuple[str, str, int]
+Told = tuple[str, int, int, int]  # of an event: its kind, low, high, and how many messages came again; there may be millions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,23 +37,14 @@ class Alarm:
 def find_alarms(entries: Sequence[PartitionStatus], limits: AlarmLimits, events: Iterable[Mapping[str, Any]] = ()) -> list[Alarm]:
     """By kind, stream and partition. Of the events, those of other topics, or of topics that were made anew, do not count."""
     known = {(entry.stream, entry.topic_id, entry.topic, entry.partition) for entry in entries}
-    by_place: dict[Place, list[Mapping[str, Any]]] = {}
+    by_place: dict[Place, list[Told]] = {}
     for event in events:
         if (event["stream"], event["topic_id"], event["topic"], event["partition"]) in known:
-            by_place.setdefault((event["stream"], event["topic"], event["partition"]), []).append(event)
+            told = event["event"], event["low"], event["high"], event.get("repeated", 0)
+            by_place.setdefault((event["stream"], event["topic"], event["partition"]), []).append(told)
     alarms = [alarm for entry in entries for alarm in _of_status(entry, limits)]
     alarms += [alarm for place, told in by_place.items() for alarm in _of_events(place, told)]
     return sorted(alarms, key=lambda alarm: (alarm.kind, alarm.place))
-
-
-def read_events(folder: str, now: datetime | None = None) -> list[dict[str, Any]]:
-    """Those of the last day. A last line that is being written is left out."""
-    if not Path(folder).is_dir():
-        raise InvalidInputError(f"--tracking {folder!r}: there is no such folder; give the one that the stream writes its events into")
-    since = ((now or datetime.now(UTC)) - EVENTS_OF).isoformat(timespec="milliseconds")
-    lines = [line for path in sorted(Path(folder).glob("*.jsonl")) for line in path.read_text(encoding="utf-8").splitlines(keepends=True)]
-    events = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [event for event in events if event["at"] >= since and "topic_id" in event]
 
 
 def _of_status(entry: PartitionStatus, limits: AlarmLimits) -> Iterator[Alarm]:
@@ -74,15 +62,15 @@ def _alarm(kind: str, entry: PartitionStatus, message: str) -> Alarm:
     return Alarm(kind=kind, stream=entry.stream, topic=entry.topic, partition=entry.partition, message=message)
 
 
-def _of_events(place: Place, events: Sequence[Mapping[str, Any]]) -> Iterator[Alarm]:
+def _of_events(place: Place, events: Sequence[Told]) -> Iterator[Alarm]:
     """A range that two commits have, or one commit more than once, is there twice."""
     stream, topic, partition = place
     where = f"{stream} {topic}/{partition}"
-    if lost := sum(event["high"] - event["low"] for event in events if event["event"] == "gap"):
-        first = min(event["low"] for event in events if event["event"] == "gap")
+    if lost := sum(high - low for kind, low, high, _ in events if kind == "gap"):
+        first = min(low for kind, low, _, _ in events if kind == "gap")
         message = f"{where}: {count_text(lost, 'offset')} from {first:,} on were passed over in the last day"
         yield Alarm(kind="loss", stream=stream, topic=topic, partition=partition, message=message)
-    flushes = sorted((event["low"], event["high"], event["repeated"]) for event in events if event["event"] == "flush")
+    flushes = sorted((low, high, again) for kind, low, high, again in events if kind == "flush")
     repeated = sum(again for _, _, again in flushes)
     reached = 0
     for low, high, _ in flushes:

@@ -1,14 +1,12 @@
 """Tracking events: one for each partition of each flush, as lines of JSON in a folder or as messages of a Kafka topic."""
 
 import json
-import logging
 import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Protocol
 
 from confluent_kafka import Producer
@@ -17,10 +15,10 @@ from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
 from opal_stream.tracking.metrics import Metrics
+from opal_stream.tracking.outage import Outage
 
 _CLOSE_S = 5.0
 Event = Mapping[str, Any]
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +34,7 @@ class FlushEvents:
 
 
 class Sink(Protocol):
-    """Where events go."""
+    """Where events go; as text, what is written there."""
 
     def send(self, events: Sequence[Event]) -> None: ...
     def close(self) -> None: ...
@@ -49,28 +47,15 @@ class Listener(Protocol):
     def close(self) -> None: ...
 
 
-class FolderSink:
-    """A file of lines of JSON for each process."""
-
-    def __init__(self, folder: str) -> None:
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        self._file = (path / f"{socket.gethostname()}-{os.getpid()}.jsonl").open("a", encoding="utf-8")
-
-    def send(self, events: Sequence[Event]) -> None:
-        self._file.write("".join(json.dumps(event) + "\n" for event in events))
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
-
-
 class TopicSink:
     """A message for each event, by its partition."""
 
     def __init__(self, connection: Connection, topic: str) -> None:
         self._producer = Producer({**connection.client(), "linger.ms": 50})
         self._topic = topic
+
+    def __str__(self) -> str:
+        return f"tracking events in topic {self._topic}"
 
     def send(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -93,7 +78,7 @@ class Tracker:
         stream: str = "main",
         listeners: Sequence[Listener] = (),
     ) -> None:
-        self._sinks = list(sinks)
+        self._sinks = [(sink, Outage(str(sink))) for sink in sinks]
         self._listeners = list(listeners)
         self._metrics = metrics
         self._reached: dict[Partition, int] = {}
@@ -144,14 +129,13 @@ class Tracker:
     def close(self) -> None:
         for listener in self._listeners:
             listener.close()
-        for sink in self._sinks:
-            sink.close()
+        for sink, outage in self._sinks:
+            with outage.bridged():
+                sink.close()
         if self._metrics is not None:
             self._metrics.close()
 
     def _send(self, events: Sequence[Event]) -> None:
-        for sink in self._sinks:
-            try:
+        for sink, outage in self._sinks:
+            with outage.bridged():
                 sink.send(events)
-            except (OSError, BufferError, ValueError) as error:
-                logger.warning("tracking events were lost: %s", error)

@@ -8,6 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from opal_stream.tracking.outage import Outage
+
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 HELP = {
     "opal_stream_records_total": ("counter", "messages that were committed"),
@@ -39,7 +41,7 @@ class Metrics:
         self._values: dict[tuple[str, Labels], float] = {}
         self._stuck_s: dict[Labels, tuple[float, float]] = {}  # position, and since when there is lag that it has not moved for
         self._lock = threading.Lock()
-        self._path = Path(path) if path else None
+        self._file = MetricsFile(path)
         self._server = serve(self.text, port) if port is not None else None
 
     @property
@@ -109,8 +111,7 @@ class Metrics:
         self._values[name, labels] = self._values.get((name, labels), 0) + value
 
     def _write(self) -> None:
-        if self._path is not None:
-            write_whole(self._path, self.text())
+        self._file.write(self.text)
 
 
 def described(lines: Mapping[str, Sequence[str]]) -> str:
@@ -123,11 +124,25 @@ def _about(name: str, kind: str, meaning: str) -> str:
     return f"# HELP {name} {meaning}\n# TYPE {name} {kind}"
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Or not at all: a collector may read at any moment."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+class MetricsFile:
+    """Written whole or not at all: a collector may read at any moment. Without a path nothing is written."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = Path(path) if path else None
+        self._outage = Outage(f"metrics in {path}")
+
+    def write(self, text: Callable[[], str]) -> None:
+        if self._path is None:
+            return
+        part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        with self._outage.bridged():
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                part.write_text(text(), encoding="utf-8")
+                part.replace(self._path)
+            except OSError:
+                part.unlink(missing_ok=True)
+                raise
 
 
 def _labels(topic: str, partition: int) -> Labels:

@@ -1,16 +1,26 @@
-"""Events as messages of a topic, metrics on a port, and gaps as events."""
+"""Events as messages of a topic and in a folder, metrics on a port, and gaps as events."""
 
 import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
 import time
 import urllib.request
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
-from opal_stream.tracking.events import FlushEvents, FolderSink, TopicSink, Tracker
+from opal_stream.tracking import event_files
+from opal_stream.tracking.event_files import EventReader, FolderSink
+from opal_stream.tracking.events import FlushEvents, TopicSink, Tracker
 from opal_stream.tracking.metrics import Metrics
 from tests.fixtures_kafka import Kafka
 from tests.opal_stream.orders import new_topic
@@ -67,7 +77,119 @@ def test_metrics_are_served_and_add_up() -> None:
     assert 2 <= latency < 60
 
 
-def test_a_sink_that_fails_stops_nothing(tmp_path: Path) -> None:
+def test_a_folder_that_is_away_stops_nothing_is_said_once_and_is_written_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "watched"
+    tracker = Tracker([FolderSink(str(folder / "events"))], Metrics(path=str(folder / "m.prom")))
+    tracker.flushed(flush(1))
+    shutil.rmtree(folder)
+    tracker.flushed(flush(2))
+    assert [event["high"] for event in read_events(folder / "events")] == [2]  # one that was deleted is made again
+    shutil.rmtree(folder)
+    folder.touch()
+    for high in (3, 4, 5):
+        tracker.flushed(flush(high))
+        tracker.seen({PARTITION: (high, 9)})
+    tracker.gap(PARTITION, 5, 6)
+    assert len(caplog.messages) == 2
+    assert "tracking events in" in caplog.messages[0]
+    assert "cannot be written, and the stream goes on without" in caplog.messages[1]
+    folder.unlink()
+    caplog.clear()
+    tracker.flushed(flush(7))
+    tracker.flushed(flush(8))
+    tracker.close()
+    assert [event["high"] for event in read_events(folder / "events")] == [7, 8]
+    assert 'opal_stream_position{topic="orders",partition="1"} 8\n' in (folder / "m.prom").read_text()
+    assert [message.split(" are ")[1] for message in caplog.messages] == [
+        "written again, after 4 failed writes",
+        "written again, after 7 failed writes",
+    ]
+
+
+def test_one_that_is_away_when_a_stream_begins_stops_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "events"
+    folder.touch()
+    tracker = Tracker([FolderSink(str(folder))])
+    tracker.flushed(flush(1))
+    folder.unlink()
+    tracker.flushed(flush(2))
+    assert [event["high"] for event in read_events(folder)] == [2]
+
+
+FILLS = """
+import resource, sys
+from opal_stream.tracking import event_files
+from opal_stream.tracking.event_files import EventReader, FolderSink
+from opal_stream.tracking.events import Tracker
+from tests.opal_stream.tracking.test_events import flush
+tracker = Tracker([FolderSink(sys.argv[1])])
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+for high in range(1, 7):
+    tracker.flushed(flush(high))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+tracker.flushed(flush(7))
+tracker.close()
+"""
+
+
+def test_a_disk_that_is_full_cuts_one_line_off_and_no_other(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", FILLS, str(tmp_path)], cwd=Path(__file__).parents[3], env=environment(), check=True)
+    reader = EventReader(str(tmp_path))
+    highs = [event["high"] for event in reader.read()]
+    assert highs == [*range(1, len(highs)), 7]
+    assert 1 < len(highs) < 7
+    assert reader.broken == 1
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    return [*EventReader(str(folder)).read()]
+
+
+def written(folder: Path, began: datetime, *lines: str) -> Path:
+    """A file of another process, that was written last when it began."""
+    path = folder / f"other-1-{began:%Y%m%d}-1.jsonl"
+    path.write_text("".join(lines))
+    os.utime(path, (began.timestamp(), began.timestamp()))
+    return path
+
+
+def line_of(at: datetime, low: int = 0) -> str:
+    where = {"stream": "main", "topic": "orders", "topic_id": "t1", "partition": 1}
+    return json.dumps({"event": "flush", "at": at.isoformat(timespec="milliseconds"), **where, "low": low, "high": low + 1}) + "\n"
+
+
+def test_only_what_the_last_day_needs_is_read(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    junk = "no event, and no line that anybody should look at\n" * 3
+    written(tmp_path, now - timedelta(days=2), junk)
+    old = (line_of(now - timedelta(days=2, seconds=-second)) + junk for second in range(2000))
+    path = written(tmp_path, now - timedelta(days=1, hours=1), *old, *(line_of(now, low) for low in range(1000)), '{"cut o')
+    os.utime(path)
+    (tmp_path / "by-hand.jsonl").write_text("\0\0\n[1]\n\n" + line_of(now, 5000))
+    reader = EventReader(str(tmp_path))
+    assert sorted(event["low"] for event in reader.read()) == [*range(1000), 5000]
+    near_the_begin = 64 * 1024 // len(junk) * 3
+    assert 3 <= reader.broken <= 3 + near_the_begin
+
+
+def test_files_are_of_a_day_and_a_size_and_old_ones_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime.now(UTC)
+    old, young = written(tmp_path, now - timedelta(days=8), "x"), written(tmp_path, now - timedelta(days=6), "x" * 600)
+    (tmp_path / "mine.jsonl").write_text("x")
+    os.utime(tmp_path / "mine.jsonl", (1, 1))
     sink = FolderSink(str(tmp_path))
-    sink.close()
-    Tracker([sink]).flushed(flush(1))
+    sink.send([{"n": 1}])
+    assert not old.exists()
+    assert young.exists()
+    path = tmp_path / f"{socket.gethostname()}-{os.getpid()}-{datetime.now(UTC):%Y%m%d}-1.jsonl"
+    FolderSink(str(tmp_path)).send([{"n": 2}])
+    assert path.read_text() == '{"n": 1}\n{"n": 2}\n'
+    monkeypatch.setattr(event_files, "_FILE_BYTES", 10)
+    monkeypatch.setattr(event_files, "KEPT_BYTES", 500)
+    sink.send([{"n": 3}])
+    assert not young.exists()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.jsonl", path.name, path.name.replace("-1.jsonl", "-2.jsonl")]
