@@ -3,13 +3,14 @@
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from opal_stream.tracking.metrics import HELP, MetricsFile, described, serve
 
 _SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
+Own = Mapping[str, Mapping[int | str, float]]  # values by metric and process
 
 
 class FleetMetrics:
@@ -19,6 +20,7 @@ class FleetMetrics:
         self._page = MetricsFile(path)
         self._folder = Path(tempfile.mkdtemp(prefix="opal-stream-metrics-")) if path or port is not None else None
         self._own: dict[str, dict[str, float]] = {}
+        self._there: set[str] = set()
         self._server = serve(self.text, port) if port is not None else None
 
     @property
@@ -32,20 +34,18 @@ class FleetMetrics:
         self._file(process).unlink(missing_ok=True)
         return [f"--metrics-file={self._file(process)}"]
 
-    def gather(self, loads: Mapping[int, float], restarts: Mapping[int, int], committer: Mapping[str, int] | None = None) -> None:
-        """What the supervisor itself knows of its processes; of the `committer` how often it was started again, by its name."""
-        started = {**{str(number): count for number, count in restarts.items()}, **(committer or {})}
-        self._own = {
-            "opal_stream_predicted_load": {str(number): round(load, 3) for number, load in loads.items()},
-            "opal_stream_restarts_total": {name: float(count) for name, count in started.items()},
-        }
+    def gather(self, own: Own, there: Collection[int | str]) -> None:
+        """What the supervisor itself knows, and whose metrics count: those of processes that are `there`, or are to be started again."""
+        self._own = {name: {str(process): value for process, value in values.items()} for name, values in own.items()}
+        self._there = {str(process) for process in there}
         self._page.write(self.text)
 
     def text(self) -> str:
         lines: dict[str, list[str]] = {
             name: [f'{name}{{process="{n}"}} {v:.15g}' for n, v in own.items()] for name, own in self._own.items()
         }
-        for file in sorted(self._folder.glob("*.prom")) if self._folder is not None else ():
+        files = sorted(self._folder.glob("*.prom")) if self._folder is not None else ()
+        for file in (file for file in files if file.stem in self._there):
             with suppress(OSError):  # its process is being started again
                 for sample in map(_SAMPLE.fullmatch, file.read_text(encoding="utf-8").splitlines()):
                     if sample is not None:

@@ -109,15 +109,15 @@ class CommitStall:
     """Since when no commit has been made although files wait."""
 
     _committed: Mapping[Partition, int] = field(default_factory=dict)
-    _since_s: float = 0.0
+    _since_s: float | None = None
 
     def see(self, seen: Observation) -> None:
         committed = seen.committed or {}
-        if committed != self._committed or not seen.has_gathered:
+        if self._since_s is None or committed != self._committed or not seen.has_gathered:
             self._committed, self._since_s = committed, seen.at_s
 
     def lasts_s(self, now_s: float) -> float:
-        return now_s - self._since_s
+        return 0.0 if self._since_s is None else now_s - self._since_s
 
 
 def arrivals(before: Observation, now: Observation) -> dict[Partition, float]:

@@ -22,7 +22,7 @@ from opal_stream.supervise.child import failure_of
 from opal_stream.supervise.committer import NAME, WatchedCommitter
 from opal_stream.supervise.committer import Words as CommitterWords
 from opal_stream.supervise.fleet import Fleet, names_of
-from opal_stream.supervise.metrics import FleetMetrics
+from opal_stream.supervise.metrics import FleetMetrics, Own
 from opal_stream.supervise.observation import CommitStall, Observation, Observer, Stalls
 from opal_stream.supervise.planner import Planner
 from opal_stream.supervise.process import AGAIN_S, RESTARTS
@@ -108,6 +108,7 @@ class Supervisor:
             await self._fleet.end(self._fleet.children.values())
             if self._committer is not None:
                 await self._committer.end()
+            self._tell(is_over=True)
             observer.close()
             self._metrics.close()
         return self._totals()
@@ -146,6 +147,7 @@ class Supervisor:
                 await self._plan(seen)
         except OpalError as error:
             logger.warning("%s", error)
+            self._tell()
             return
         self._stalls.see(seen)
         self._commit_stall.see(seen)
@@ -182,10 +184,27 @@ class Supervisor:
                 raise failure_of(child, outcome)
         if self._committer is not None:
             await self._committer.finish(self._woken, until_empty=self._options.until_empty and not self._stopping)
-            self._tell()
 
-    def _tell(self) -> None:
+    def _tell(self, *, is_over: bool = False) -> None:
+        """What is over has neither ups nor downs."""
         if self._spread is None:
             return
-        committer = {NAME: self._committer.restarts} if self._committer is not None else None
-        self._metrics.gather(dict(enumerate(self._spread.loads)), self._fleet.restarts, committer)
+        committer, fleet = self._committer, self._fleet
+        restarts: dict[int | str, float] = {number: float(count) for number, count in fleet.restarts.items()}
+        up: dict[int | str, float] = {number: float(child.process.up_s > 0) for number, child in fleet.children.items()}
+        stalled: dict[int | str, float] = {}
+        there: set[int | str] = {number for number, share in enumerate(fleet.shares) if share}
+        if committer is not None:
+            there.add(NAME)
+            restarts[NAME] = committer.restarts
+            if committer.watching:
+                up[NAME] = float(committer.up_s > 0)
+        if self._options.commit == "gathered" and not is_over:
+            stalled[NAME] = round(self._commit_stall.lasts_s(time.monotonic()), 1)
+        own: Own = {
+            "opal_stream_process_up": up,
+            "opal_stream_predicted_load": {number: round(load, 3) for number, load in enumerate(self._spread.loads)},
+            "opal_stream_restarts_total": restarts,
+            "opal_stream_commit_stalled_seconds": stalled,
+        }
+        self._metrics.gather(own, there)

@@ -28,6 +28,8 @@ HELP = {
     "opal_stream_last_flush_timestamp_seconds": ("gauge", "when the last commit was"),
     "opal_stream_gathered_files": ("gauge", "files of the stream that no commit holds yet, as last seen"),
     "opal_stream_held_back_seconds": ("gauge", "for how long nothing has been read because too many files wait for the committer"),
+    "opal_stream_commit_stalled_seconds": ("gauge", "for how long files have waited since the committer made its last commit"),
+    "opal_stream_process_up": ("gauge", "1 while a process of several, or their committer, runs, and 0 while it is awaited"),
     "opal_stream_predicted_load": ("gauge", "messages a second that a process of several is planned for"),
     "opal_stream_restarts_total": ("counter", "how often a process of several was started again"),
 }

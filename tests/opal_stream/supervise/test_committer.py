@@ -153,6 +153,34 @@ def test_what_cannot_be_committed_is_said_at_the_end(kafka: Kafka, table: Table)
     assert not watched_of(topic)
 
 
+def test_a_committer_that_is_down_shows_in_the_metrics(kafka: Kafka, table: Table, tmp_path: Path) -> None:
+    topic, page = new_topic(kafka, 2), tmp_path / "m.prom"
+
+    def value(name: str) -> float:
+        found = [line for line in page.read_text().splitlines() if line.startswith(f'opal_stream_{name}{{process="committer"}}')]
+        return float(found[0].split()[1]) if found else -1.0
+
+    def is_down() -> bool:
+        for victim in committers_of(topic):
+            victim.kill()
+        return value("process_up") == 0 and value("commit_stalled_seconds") > 5
+
+    with supervised(table, kafka, topic, *GATHERED, "--metrics-file", str(page)) as process:
+        wait_until(lambda: page.exists() and value("process_up") == 1)
+        count = fill(kafka, topic, (30, 20))
+        wait_until(lambda: len(ids(table)) == count)
+        for victim in committers_of(topic):
+            victim.kill()
+        count = fill(kafka, topic, (5, 5), count)
+        wait_until(is_down)
+        assert 'opal_stream_process_up{process="0"} 1\n' in page.read_text()
+        wait_until(lambda: len(ids(table)) == count)
+        wait_until(lambda: value("process_up") == 1 and 0 <= value("commit_stalled_seconds") < 5)
+        process.terminate()
+        process.communicate(timeout=60)
+    assert value("process_up") == value("commit_stalled_seconds") == -1  # what is over is not down
+
+
 @pytest.mark.slow
 def test_a_committer_that_hangs_is_ended_and_started_again(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 2)

@@ -19,7 +19,8 @@ def test_samples_of_all_processes_are_on_one_page_each_with_its_process(tmp_path
             tracker = Tracker(metrics=Metrics(path=word.removeprefix("--metrics-file=")))
             taken = {Partition(topic="orders", number=number): Taken(low=0, high=3, records=3, bytes=30, oldest_ms=1, newest_ms=1)}
             tracker.flushed(FlushEvents(taken=taken, version=1, took_s=0.1, bad=0))
-        fleet.gather({0: 12.5, 1: 3.0}, {0: 2}, {"committer": 1})
+        own = {"opal_stream_predicted_load": {0: 12.5, 1: 3.0}, "opal_stream_restarts_total": {0: 2, "committer": 1}}
+        fleet.gather(own, {0, 1})
         page = path.read_text()
         assert 'opal_stream_records_total{process="1",topic="orders",partition="1"} 3\n' in page
         assert 'opal_stream_flushes_total{process="0"} 1\nopal_stream_flushes_total{process="1"} 1\n' in page
@@ -31,8 +32,12 @@ def test_samples_of_all_processes_are_on_one_page_each_with_its_process(tmp_path
         with urllib.request.urlopen(f"http://127.0.0.1:{fleet.port}/metrics") as answer:
             assert answer.read().decode() == page
         [word] = fleet.words(1)  # its successor begins with nothing
-        fleet.gather({0: 1.0, 1: 1.0}, {})
+        fleet.gather({"opal_stream_predicted_load": {0: 1.0, 1: 1.0}}, {0, 1})
         assert 'records_total{process="1"' not in path.read_text()
+        assert "restarts_total" not in path.read_text()
+        fleet.gather({}, {1})  # the plan has no process 0 any more
+        with urllib.request.urlopen(f"http://127.0.0.1:{fleet.port}/metrics") as answer:
+            assert answer.read().decode() == path.read_text() == ""
     finally:
         fleet.close()
     assert not Path(word.removeprefix("--metrics-file=")).parent.exists()
@@ -41,5 +46,5 @@ def test_samples_of_all_processes_are_on_one_page_each_with_its_process(tmp_path
 def test_who_asks_for_none_gets_none() -> None:
     fleet = FleetMetrics()
     assert (fleet.words(0), fleet.port) == ([], None)
-    fleet.gather({0: 1.0}, {})
+    fleet.gather({"opal_stream_predicted_load": {0: 1.0}}, {0})
     fleet.close()

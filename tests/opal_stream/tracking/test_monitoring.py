@@ -4,6 +4,7 @@ import json
 import re
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import yaml
@@ -27,13 +28,14 @@ RULES = [
 PANELS = {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in DASHBOARD["panels"]}
 EXPRESSIONS = [*(expr for exprs in PANELS.values() for expr in exprs), *(rule["expr"] for rule in RULES)]
 SELECTOR = re.compile(r"(opal_stream_\w+)(\{[^}]*\})?(\[[^\]]+\])?")
+OF_SUPERVISOR = [f"opal_stream_{name}" for name in ("predicted_load", "restarts_total", "process_up", "commit_stalled_seconds")]
 OF_OTHERS = {"instance", "job", "process"}  # labels that a scrape or a supervisor adds
 
 
 def exported() -> dict[str, tuple[str, set[str]]]:
     """Kind and labels of each metric that a stream with one partition exports, and its supervisor."""
     fleet = FleetMetrics()
-    fleet.gather({0: 1.0}, {0: 0})
+    fleet.gather(dict.fromkeys(OF_SUPERVISOR, MappingProxyType({0: 1.0})), {0})
     metrics = Metrics()
     tracker, partition = Tracker(metrics=metrics), Partition(topic="orders", number=0)
     taken = Taken(low=0, high=3, records=3, bytes=30, oldest_ms=1, newest_ms=1)
@@ -60,9 +62,9 @@ def test_an_expression_fits_the_metrics(expression: str) -> None:
     for name, selector, span in found:
         kind, labels = metrics[name]
         assert set(re.findall(r"(\w+)=~", selector)) <= labels | OF_OTHERS
-        assert bool(span) == (kind == "counter"), "a counter is read by rate or increase over a span, a gauge as it is"
+        assert span or kind == "gauge", "a counter is read by rate or increase over a span"
         if span:
-            assert re.search(rf"(rate|increase)\({name}", expression)
+            assert re.search(rf"({'rate|increase' if kind == 'counter' else 'avg_over_time'})\({name}", expression)
         for kept in re.findall(r"by \(([^)]*)\)", expression):
             assert set(kept.split(", ")) <= labels | OF_OTHERS
     assert all(expression.count(one) == expression.count(other) for one, other in ("()", "{}", "[]"))
@@ -96,11 +98,18 @@ def test_what_a_committer_counts_again_is_no_part_of_a_sum() -> None:
     assert all('process!="committer"' in expression for expression in sums)
 
 
-def test_there_is_an_alert_for_lag_stall_loss_and_duplicates() -> None:
-    assert {rule["alert"].removeprefix("OpalStream") for rule in RULES} >= {"Lag", "Stalled", "Loss", "Duplicates"}
+def test_there_is_an_alert_for_lag_stall_loss_duplicates_and_what_is_down() -> None:
+    assert {rule["alert"].removeprefix("OpalStream") for rule in RULES} >= {
+        "Lag",
+        "Stalled",
+        "Loss",
+        "Duplicates",
+        "ProcessDown",
+        "CommitStalled",
+    }
     for rule in RULES:
         assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
-        assert set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) <= {"topic", "partition", "instance"}
+        assert set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) <= {"topic", "partition", "instance", "process"}
 
 
 @pytest.mark.usefixtures("opal_commands")
