@@ -156,3 +156,18 @@ def test_the_command_says_lag_and_stall_and_ends_with_1(kafka: Kafka, tmp_path: 
     assert main([*words, "--alarm-lag", "1", "--alarm-stall", "1s"]) == OK
     assert main(["stream", "status", table.uri, "--alarm-lag", "1"]) == INPUT
     assert main([*words, "--tracking", str(tmp_path / "none")]) == INPUT
+
+
+@pytest.mark.usefixtures("opal_commands")
+def test_the_command_leaves_out_broken_lines_and_says_how_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "events"
+    tracker = Tracker([FolderSink(str(folder))])
+    flush(tracker, 0, 3, 3)
+    tracker.close()
+    words = ["stream", "status", new_table(tmp_path).uri, "--tracking", str(folder)]
+    assert main(words) == OK
+    assert capsys.readouterr().err == ""
+    with next(folder.iterdir()).open("a") as file:
+        file.write('{"cut o')
+    assert main(words) == OK
+    assert capsys.readouterr().err == f"opal stream status: 1 broken line of tracking events in {folder} left out\n"
