@@ -108,41 +108,53 @@ def test_status_of_a_topic_that_is_gone_says_so(kafka: Kafka, table: Table, caps
     assert (entry["lag"], entry["note"]) == (None, "of a topic that was deleted or made anew")
 
 
+BY_FIVE = ["--flush-rows", "5", "--flush-interval", "1h"]
+
+
+def produce_what_is_fetched(kafka: Kafka, topic: str, table: Table) -> None:
+    """Five messages that are committed, which says that the stream is up, and three that no limit flushes."""
+    kafka.produce(topic, [order(n) for n in range(5)])
+    until = time.monotonic() + 60
+    while not ends(table):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    kafka.produce(topic, [order(n) for n in range(5, 8)])
+    time.sleep(1)
+    assert ids(table) == [0, 1, 2, 3, 4]
+
+
 def test_sigterm_flushes_and_ends(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
-    words = [table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--flush-interval", "1h", "--metrics-port", "0"]
+    words = [table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--metrics-port", "0", *BY_FIVE]
     process = subprocess.Popen([sys.executable, "-m", "opal_lake.cli", "stream", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        kafka.produce(topic, [order(n) for n in range(5)])
-        time.sleep(5)
-        assert ids(table) == []
+        produce_what_is_fetched(kafka, topic, table)
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert (process.returncode, ids(table), ends(table)) == (OK, [0, 1, 2, 3, 4], [5]), errors
-    assert b"read 5 messages in 1 commit" in output
+    assert (process.returncode, ids(table), ends(table)) == (OK, [*range(8)], [8]), errors
+    assert b"read 8 messages in 2 commits" in output
 
 
 @pytest.mark.parametrize("end", ["closed", "silent", "killed"])
 def test_a_stream_that_is_watched_flushes_and_ends_without_its_watcher(kafka: Kafka, table: Table, end: str) -> None:
     topic = new_topic(kafka)
-    kafka.produce(topic, [order(n) for n in range(5)])
-    words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--flush-interval", "1h"]
-    words += ["--watched", "4s" if end == "silent" else "1h"]
+    words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, *BY_FIVE]
+    words += ["--watched", "6s" if end == "silent" else "1h"]
     command = [sys.executable, "-m", "opal_lake.cli", *words]
     if end == "killed":  # a watcher that dies without a word
         program = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE); time.sleep(3600)"
         command = [sys.executable, "-c", program, *command]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     try:
-        time.sleep(4 if end != "silent" else 0)
+        produce_what_is_fetched(kafka, topic, table)
         if end == "killed":
             process.kill()
         elif end == "closed" and process.stdin is not None:
             process.stdin.close()
         until = time.monotonic() + 60
-        while ids(table) != [0, 1, 2, 3, 4]:
+        while ids(table) != [*range(8)]:
             assert time.monotonic() < until
             time.sleep(0.05)
         assert process.wait(60) == (-signal.SIGKILL if end == "killed" else OK)
