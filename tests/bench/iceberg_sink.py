@@ -26,7 +26,7 @@ from tests.fixtures_kafka import Kafka, free_port
 from tests.opal_stream.orders import order
 
 VERSION = ICEBERG.rpartition(":")[2]
-PARTS = [("org.apache.iceberg", name, VERSION) for name in ("iceberg-kafka-connect", "iceberg-parquet")]
+PARTS = [("org.apache.iceberg", name, VERSION) for name in ("iceberg-kafka-connect", "iceberg-orc", "iceberg-parquet")]
 PARTS += [("org.apache.kafka", name, ARTIFACT[2]) for name in ("connect-runtime", "connect-json")]
 SHARED = ("hadoop-client-api", "hadoop-client-runtime", "jcl-over-slf4j", "log4j-api", "log4j-core", "log4j-slf4j2-impl")
 START_S = 120.0
