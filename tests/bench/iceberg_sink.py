@@ -94,6 +94,7 @@ def _connect(broker: Kafka, topic: str, folder: Path, interval_ms: int) -> "subp
         "value.converter": "org.apache.kafka.connect.json.JsonConverter",
         "value.converter.schemas.enable": "false",
         "offset.storage.file.filename": str(folder / "offsets"),
+        "offset.flush.interval.ms": "1000",  # a task that waits for messages joins a commit only then
         "listeners": f"http://127.0.0.1:{free_port()}",
     }
     sink = {
