@@ -1,11 +1,11 @@
 """What `opal stream` keeps up with, and how fresh a table is: a real broker on this machine, which shares its cores with the stream.
 
 python -m tests.bench.stream_bench [--rows 1000000] [--rates 1000,10000] [--seconds 60] [--maintain 60s] [--spark]
-    [--commit direct,gathered] [--processes 4] [--keys 1000000]
+    [--commit direct,gathered] [--processes 4] [--keys 1000000] [--iceberg 1000,5000]
 
 Rows/s is of one process, or of N, over a topic that is full, JSON with 5 columns through to the commits; beside it per second of CPU time.
 Freshness is from the produce timestamp of a message to the moment when a reader that polls the head finds its offset committed
-(`stream_freshness`).
+(`stream_freshness`). With --iceberg the same load then goes into Iceberg's sink for Kafka Connect, at each of these commit intervals.
 """
 
 import argparse
@@ -18,18 +18,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from opal_lake.duration import parse_duration
 from opal_lake.table import Table
+from tests.bench import iceberg_sink
 from tests.bench.stream_freshness import Load, freshness
 from tests.fixtures_kafka import Kafka, kafka_broker
 from tests.opal_stream.orders import new_table, order
 
 PARTITIONS = 4
-POLL_S, WARM_S, WARM_SPARK_S = 0.01, 5.0, 20.0
+POLL_S, WARM_S, WARM_JVM_S = 0.01, 5.0, 20.0
 END = ("--until-empty", "--json")
 
 
@@ -109,6 +110,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="that share the rows of a full topic, or the rate, with a partition each")
     parser.add_argument("--maintain", default="0s", help="the table at this interval meanwhile, without Spark, as 60s; 0s: never")
     parser.add_argument("--keys", type=int, default=1_000_000, help="that are updated in turn, where freshness is measured")
+    parser.add_argument("--iceberg", nargs="?", const="1000", default="", help="beside Iceberg's sink, with these commit intervals in ms")
     args = parser.parse_args()
     shared = [f"--processes={args.processes}"] if args.processes > 1 else []
     print(f"{os.cpu_count()} cores, shared by broker, producer, stream, maintenance and reader")
@@ -116,18 +118,22 @@ def main() -> None:
         if args.rows:
             throughput(broker, Path(folder) / "full", args.rows, args.commit.split(","), shared)
         for rate in (int(text) for text in args.rates.split(",") if text):
+            load = Load(
+                rate=rate,
+                seconds=args.seconds,
+                warm_s=WARM_JVM_S if args.spark else WARM_S + args.processes,
+                partitions=args.processes if args.processes > 1 else PARTITIONS,
+                keys=args.keys,
+                maintain_s=parse_duration(args.maintain, name="--maintain") / 1e6,
+            )
             for commit in args.commit.split(","):
                 way = Way(commit=commit, processes=args.processes, more=["--spark"] if args.spark else [])
-                load = Load(
-                    rate=rate,
-                    seconds=args.seconds,
-                    warm_s=WARM_SPARK_S if args.spark else WARM_S + args.processes,
-                    partitions=args.processes if args.processes > 1 else PARTITIONS,
-                    keys=args.keys,
-                    maintain_s=parse_duration(args.maintain, name="--maintain") / 1e6,
-                )
                 print(f"{commit}, {args.processes} processes, {'Spark, ' * args.spark}{rate:,} rows/s for {args.seconds} s")
                 freshness(broker, Path(folder) / f"rate-{commit}-{rate}", load, way.start)
+            for interval_ms in (int(text) for text in args.iceberg.split(",") if text):
+                print(f"Iceberg {iceberg_sink.VERSION}'s sink, a commit each {interval_ms:,} ms, {rate:,} rows/s for {args.seconds} s")
+                place = Path(folder) / f"iceberg-{interval_ms}-{rate}"
+                iceberg_sink.freshness(broker, place, replace(load, warm_s=WARM_JVM_S), interval_ms)
 
 
 if __name__ == "__main__":

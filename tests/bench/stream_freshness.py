@@ -93,7 +93,7 @@ def freshness(broker: Kafka, folder: Path, load: Load, start: Start) -> None:
     for number in range(load.partitions):
         broker.produce(topic, [order(number)], partition=number)
     reader = Reader(table=table, partitions=load.partitions, head=table.log.head())
-    with _ended(start(table, broker, topic)) as streams:
+    with ended(start(table, broker, topic)) as streams:
         assert reader.poll(LAST_S, lambda positions: min(positions) == 1), "the stream did not begin"
         producer = Beside(produce, broker.servers, topic, load.partitions, load.rate, load.keys)
         upkeep = Beside(maintain, table.uri, load.maintain_s) if load.maintain_s else None
@@ -109,9 +109,9 @@ def freshness(broker: Kafka, folder: Path, load: Load, start: Start) -> None:
         ends = [1 + len(produced_at(stamps, number)) for number in range(load.partitions)]
         is_all = reader.poll(LAST_S, lambda positions: positions == ends)
         took_s: list[float] = upkeep.end() if upkeep else []
-    _print_rows(reader, stamps, begin, end)
-    _print_producer(stamps, load, begin, end)
-    _print_lag(sum(ends) - sum(stood), reader.seen[-1][0] - end.at if is_all else None, load.rate)
+    print_ages(reader.ages(stamps, begin.at, end.at))
+    print_producer(stamps, load.rate, begin.at, end.at)
+    print_lag(sum(ends) - sum(stood), reader.seen[-1][0] - end.at if is_all else None, load.rate)
     _print_files(begin, end)
     each = f"each {min(took_s):.1f} to {max(took_s):.1f} s" if took_s else "none was due"
     print(f"  maintenance every {load.maintain_s:g} s: {len(took_s)} times, {each}" if upkeep else "  without maintenance")
@@ -120,7 +120,7 @@ def freshness(broker: Kafka, folder: Path, load: Load, start: Start) -> None:
 
 
 @contextlib.contextmanager
-def _ended(processes: "list[subprocess.Popen[bytes]]") -> "Iterator[list[subprocess.Popen[bytes]]]":
+def ended(processes: "list[subprocess.Popen[bytes]]") -> "Iterator[list[subprocess.Popen[bytes]]]":
     try:
         yield processes
     finally:
@@ -136,21 +136,21 @@ def _mark(reader: Reader, pids: dict[str, list[int]]) -> Mark:
     return Mark(at=time.time(), cpu=cpu_seconds(pids), head=reader.head, files=len(names), data_files=data_files)
 
 
-def _print_rows(reader: Reader, stamps: Stamps, begin: Mark, end: Mark) -> None:
-    ages = reader.ages(stamps, begin.at, end.at)
+def print_ages(ages: np.ndarray) -> None:
     assert len(ages), "no row became visible"
     p50, p95, p99 = np.percentile(ages, [50, 95, 99])
     print(f"  {len(ages):,} rows; freshness p50 {p50:.2f} s, p95 {p95:.2f} s, p99 {p99:.2f} s, at most {ages.max():.2f} s")
 
 
-def _print_producer(stamps: Stamps, load: Load, begin: Mark, end: Mark) -> None:
-    rate = sum(count for moment, _, count in stamps if begin.at <= moment < end.at) / (end.at - begin.at)
-    pause_s = max(np.diff([moment for moment, _, _ in stamps if begin.at <= moment < end.at]))
-    kept = "" if rate >= KEPT * load.rate else f"; THE PRODUCER DID NOT KEEP THE RATE of {load.rate:,}"
-    print(f"  produced {rate:,.0f} rows/s, at most {pause_s:.2f} s between two steps{kept}")
+def print_producer(stamps: Stamps, rate: int, began: float, until: float) -> None:
+    steps = [(moment, count) for moment, _, count in stamps if began <= moment < until]
+    produced = sum(count for _, count in steps) / (until - began)
+    pause_s = max(np.diff([moment for moment, _ in steps]))
+    kept = "" if produced >= KEPT * rate else f"; THE PRODUCER DID NOT KEEP THE RATE of {rate:,}"
+    print(f"  produced {produced:,.0f} rows/s, at most {pause_s:.2f} s between two steps{kept}")
 
 
-def _print_lag(rows: int, after_s: float | None, rate: int) -> None:
+def print_lag(rows: int, after_s: float | None, rate: int) -> None:
     """A row is late that waits for more than a few flushes."""
     fell = "; THE STREAM FELL BEHIND" if after_s is None or rows > 5 * rate else ""
     print(f"  at the end {rows:,} rows were not visible yet, all {'never' if after_s is None else f'{after_s:.1f} s later'}{fell}")

@@ -26,26 +26,41 @@ _HEAP = ("-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 def kafka_jars() -> Path:
     """The folder with Kafka and all that it needs."""
-    folder = JARS / ARTIFACT[2]
+    return fetch_jars(ARTIFACT[2], ARTIFACT)
+
+
+def fetch_jars(name: str, *artifacts: tuple[str, str, str]) -> Path:
+    """The folder of this name, with these artifacts and all that they need."""
+    folder = JARS / name
     if folder.exists():
         return folder
-    spark = find_spec("pyspark")
-    if spark is None or spark.origin is None:
-        raise StorageError("Spark's Ivy fetches Kafka, and Spark is not installed: pip install 'airflow-provider-opal[spark]'")
-    [ivy] = (Path(spark.origin).parent / "jars").glob("ivy-*.jar")
+    [ivy] = spark_jars("ivy")
     JARS.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=".part-", dir=JARS))
-    command = [_java(), "-jar", str(ivy), "-warn", "-dependency", *ARTIFACT, "-confs", "default"]
+    wanted = part / "ivy.xml"
+    needs = "".join(f'<dependency org="{org}" name="{module}" rev="{version}" conf="default"/>' for org, module, version in artifacts)
+    own = '<info organisation="opal" module="jars"/>'
+    wanted.write_text(f'<ivy-module version="2.0">{own}<dependencies>{needs}</dependencies></ivy-module>')
+    command = [java(), "-jar", str(ivy), "-warn", "-ivy", str(wanted), "-confs", "default"]
     _check(
         subprocess.run(
             [*command, "-retrieve", f"{part}/[artifact]-[revision](-[classifier]).[ext]"], capture_output=True, text=True, check=False
         )
     )
+    wanted.unlink()
     try:
         part.rename(folder)
     except OSError:  # another process was faster
         shutil.rmtree(part)
     return folder
+
+
+def spark_jars(*names: str) -> list[Path]:
+    """These of the jars that Spark brings, without their versions."""
+    spark = find_spec("pyspark")
+    if spark is None or spark.origin is None:
+        raise StorageError("Spark's Ivy fetches Kafka, and Spark is not installed: pip install 'airflow-provider-opal[spark]'")
+    return [path for name in names for path in (Path(spark.origin).parent / "jars").glob(f"{name}-[0-9]*.jar")]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,7 +130,7 @@ class Broker:
         _check(subprocess.run(command, capture_output=True, text=True, check=False))
 
     def _java(self, main: str, *arguments: str) -> list[str]:
-        return [_java(), *_HEAP, "-Dlog4j2.level=WARN", "-cp", f"{kafka_jars()}/*", main, *arguments]
+        return [java(), *_HEAP, "-Dlog4j2.level=WARN", "-cp", f"{kafka_jars()}/*", main, *arguments]
 
 
 def free_port() -> int:
@@ -129,7 +144,7 @@ def _check(done: "subprocess.CompletedProcess[str]") -> None:
         raise StorageError(f"{done.args[-1]}: {(done.stdout + done.stderr)[-2000:]}")
 
 
-def _java() -> str:
+def java() -> str:
     """The one that Spark runs on."""
     home = os.environ.get("JAVA_HOME")
     if not home:
