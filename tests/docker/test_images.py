@@ -96,7 +96,7 @@ def test_a_service_ends_when_it_is_told_to(contained: Any) -> None:
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.slow(seconds=1800)
+@pytest.mark.slow(seconds=1500)
 @pytest.mark.s3
 @pytest.mark.postgres
 def test_the_shop_s_story_survives_the_loss_of_a_worker_and_of_the_scheduler(
