@@ -59,14 +59,19 @@ def runs(side: Storage) -> list[int]:
 
 
 def write_claim(side: Storage, claim: Claim) -> None:
+    """ConflictError if it is not the newest run's."""
     document = {
         "run": claim.run,
         "token": claim.token,
         "increments": [increment.to_dict() for increment in claim.increments],
         "backups": claim.backups,
     }
+    begun = ConflictError(f"another run of {side.uri} has begun this moment: try again")
     if not _put(side, _document(claim.run, "claim"), document):
-        raise ConflictError(f"another run of {side.uri} has begun this moment: try again")
+        raise begun
+    if max(runs(side), default=0) != claim.run:  # others have used this number, and have forgotten it since
+        side.delete([_document(claim.run, "claim")])
+        raise begun
 
 
 def read_claim(side: Storage, run: int) -> Claim:

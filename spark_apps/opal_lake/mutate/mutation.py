@@ -225,7 +225,7 @@ def _work(
     return Work(
         increments=increments,
         readable=readable,
-        master=place.master_files(),
+        master=newest.files if newest is not None and is_s3(place.uri) else place.master_files(),
         is_first=newest is None,
         suffix=None if newest is None else newest.suffix,
         side=place.side,
