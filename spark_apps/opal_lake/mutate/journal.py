@@ -193,12 +193,14 @@ def result_of(data: Any) -> JobResult:
     return JobResult.from_dict(checked_result(data))
 
 
-def history(side: Storage, newest: int, keep: int) -> History:
-    """Of runs before the newest one those stay that made the newest masters, as many as are kept, and the newest that was decided."""
+def history(side: Storage, newest: int, keep: int | None) -> History:
+    """Of runs before the newest one those stay that made the newest masters, as many as are kept, and the newest that was decided.
+    None: all that made a master.
+    """
     listed = [(int(match[1]), file.path) for file in side.list(RUNS) if (match := _OF_RUN.match(file.path))]
     kept, masters, is_newest = {newest}, list[tuple[MasterFile, ...]](), True
     for run in sorted((run for run, path in listed if _CLAIM.fullmatch(path)), reverse=True):
-        if len(masters) > keep:
+        if keep is not None and len(masters) > keep:
             break
         outcome = read_outcome(side, run)
         if outcome is None or outcome.is_changed or (outcome.is_decided and is_newest):

@@ -168,7 +168,7 @@ def _abandon(place: Place, claim: Claim) -> None:
         return
     place.give_back(claim.run, claim.increments)
     journal.write_abandoned(place.side, claim.run)
-    journal.forget(place.side, journal.history(place.side, claim.run, claim.backups))
+    journal.forget(place.side, journal.history(place.side, claim.run, None))
     place.tidy(claim.run)
 
 
@@ -196,7 +196,7 @@ def _settle(place: Place, claim: Claim, outcome: Outcome) -> JobResult:
     if outcome.is_changed:
         place.publish(claim.run)
     place.finish(claim.run, claim.increments)
-    past = journal.history(place.side, claim.run, claim.backups)
+    past = journal.history(place.side, claim.run, claim.backups if outcome.is_changed else None)  # only a new master makes one too many
     if outcome.is_changed:
         place.drop_backups(claim.run, claim.backups, past.masters)
     result = journal.result_of(outcome.result)
