@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -119,10 +119,15 @@ def read_outcome(side: Storage, run: int) -> Outcome | None:
         )
 
 
-def decided_runs(side: Storage) -> Iterator[Outcome]:
-    """The newest first."""
-    found = (read_outcome(side, run) for run in runs(side))
-    return (outcome for outcome in found if outcome is not None and outcome.is_decided)
+def newest_decided(side: Storage) -> Outcome | None:
+    """Looks again where others forget runs between a listing and a reading."""
+    known = runs(side)
+    while True:
+        found = (read_outcome(side, run) for run in known)
+        newest = next((outcome for outcome in found if outcome is not None and outcome.is_decided), None)
+        if newest is not None or not known or set(known) <= set(now := runs(side)):
+            return newest
+        known = now
 
 
 def write_original(side: Storage, run: int, files: Sequence[MasterFile]) -> None:

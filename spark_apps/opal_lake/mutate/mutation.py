@@ -30,7 +30,7 @@ _TABLES = (
 _log = logging.getLogger(__name__)
 BLIND = (
     "S3 cannot swap folders: {uri} itself still shows the files of before the first run, until retention deletes them. Read the files that "
-    "opal_spark.mutate.read_master(spark, uri) reads, which the newest runs/*/outcome.json in {uri}.mutate lists"
+    "opal_spark.mutate.read_master(spark, uri) reads, which the newest decided runs/*/outcome.json in {uri}.mutate lists"
 )
 
 
@@ -221,7 +221,7 @@ def _rehearsed(place: Place, job: Mutate, token: str | None, merge: Merge, optio
 def _work(
     place: Place, increments: Sequence[Increment], readable: Sequence[tuple[Storage, str]], target: str | None, rejected: str
 ) -> Work:
-    newest = next(journal.decided_runs(place.side), None)
+    newest = journal.newest_decided(place.side)
     return Work(
         increments=increments,
         readable=readable,

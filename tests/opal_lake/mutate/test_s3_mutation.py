@@ -250,6 +250,23 @@ def test_a_run_costs_as_much_after_a_few_runs_as_after_more(shop: Shop, s3_optio
         shop.run(increments=[f"{shop.uri}/incr/csv"])
 
 
+def test_a_reader_beside_a_run_that_forgets_those_before_finds_the_newest_master(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All runs that it has listed are forgotten before it reads the first of them."""
+    get = S3Storage.get
+
+    def late(self: S3Storage, path: str, *place: Any) -> bytes:
+        if path == "runs/00000001/outcome.json":
+            monkeypatch.setattr(S3Storage, "get", get)
+            shop.arrive({"2.csv": "a,11\n"})
+            shop.run(backups=0)
+        return get(self, path, *place)
+
+    shop.arrive({"1.csv": "a,10\n"})
+    shop.run(backups=3)
+    monkeypatch.setattr(S3Storage, "get", late)
+    assert shop.content() == {**OLD, "a": "11"}
+
+
 @pytest.mark.slow
 def test_a_run_costs_as_much_after_100_runs_as_after_10(shop: Shop, s3_options: dict[str, str]) -> None:
     few, many = requests_after(shop, s3_options, [10, 100]).values()
