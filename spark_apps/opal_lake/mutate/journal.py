@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,14 +59,19 @@ def runs(side: Storage) -> list[int]:
 
 
 def write_claim(side: Storage, claim: Claim) -> None:
+    """ConflictError if it is not the newest run's."""
     document = {
         "run": claim.run,
         "token": claim.token,
         "increments": [increment.to_dict() for increment in claim.increments],
         "backups": claim.backups,
     }
+    begun = ConflictError(f"another run of {side.uri} has begun this moment: try again")
     if not _put(side, _document(claim.run, "claim"), document):
-        raise ConflictError(f"another run of {side.uri} has begun this moment: try again")
+        raise begun
+    if max(runs(side), default=0) != claim.run:  # others have used this number, and have forgotten it since
+        side.delete([_document(claim.run, "claim")])
+        raise begun
 
 
 def read_claim(side: Storage, run: int) -> Claim:
@@ -114,10 +119,15 @@ def read_outcome(side: Storage, run: int) -> Outcome | None:
         )
 
 
-def decided_runs(side: Storage) -> Iterator[Outcome]:
-    """The newest first."""
-    found = (read_outcome(side, run) for run in runs(side))
-    return (outcome for outcome in found if outcome is not None and outcome.is_decided)
+def newest_decided(side: Storage) -> Outcome | None:
+    """Looks again where others forget runs between a listing and a reading."""
+    known = runs(side)
+    while True:
+        found = (read_outcome(side, run) for run in known)
+        newest = next((outcome for outcome in found if outcome is not None and outcome.is_decided), None)
+        if newest is not None or not known or set(known) <= set(now := runs(side)):
+            return newest
+        known = now
 
 
 def write_original(side: Storage, run: int, files: Sequence[MasterFile]) -> None:
@@ -188,12 +198,14 @@ def result_of(data: Any) -> JobResult:
     return JobResult.from_dict(checked_result(data))
 
 
-def history(side: Storage, newest: int, keep: int) -> History:
-    """Of runs before the newest one those stay that made the newest masters, as many as are kept, and the newest that was decided."""
+def history(side: Storage, newest: int, keep: int | None) -> History:
+    """Of runs before the newest one those stay that made the newest masters, as many as are kept, and the newest that was decided.
+    None: all that made a master.
+    """
     listed = [(int(match[1]), file.path) for file in side.list(RUNS) if (match := _OF_RUN.match(file.path))]
     kept, masters, is_newest = {newest}, list[tuple[MasterFile, ...]](), True
     for run in sorted((run for run, path in listed if _CLAIM.fullmatch(path)), reverse=True):
-        if len(masters) > keep:
+        if keep is not None and len(masters) > keep:
             break
         outcome = read_outcome(side, run)
         if outcome is None or outcome.is_changed or (outcome.is_decided and is_newest):

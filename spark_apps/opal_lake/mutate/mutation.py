@@ -30,7 +30,7 @@ _TABLES = (
 _log = logging.getLogger(__name__)
 BLIND = (
     "S3 cannot swap folders: {uri} itself still shows the files of before the first run, until retention deletes them. Read the files that "
-    "opal_spark.mutate.read_master(spark, uri) reads, which the newest runs/*/outcome.json in {uri}.mutate lists"
+    "opal_spark.mutate.read_master(spark, uri) reads, which the newest decided runs/*/outcome.json in {uri}.mutate lists"
 )
 
 
@@ -168,7 +168,7 @@ def _abandon(place: Place, claim: Claim) -> None:
         return
     place.give_back(claim.run, claim.increments)
     journal.write_abandoned(place.side, claim.run)
-    journal.forget(place.side, journal.history(place.side, claim.run, claim.backups))
+    journal.forget(place.side, journal.history(place.side, claim.run, None))
     place.tidy(claim.run)
 
 
@@ -196,7 +196,7 @@ def _settle(place: Place, claim: Claim, outcome: Outcome) -> JobResult:
     if outcome.is_changed:
         place.publish(claim.run)
     place.finish(claim.run, claim.increments)
-    past = journal.history(place.side, claim.run, claim.backups)
+    past = journal.history(place.side, claim.run, claim.backups if outcome.is_changed else None)  # only a new master makes one too many
     if outcome.is_changed:
         place.drop_backups(claim.run, claim.backups, past.masters)
     result = journal.result_of(outcome.result)
@@ -221,11 +221,11 @@ def _rehearsed(place: Place, job: Mutate, token: str | None, merge: Merge, optio
 def _work(
     place: Place, increments: Sequence[Increment], readable: Sequence[tuple[Storage, str]], target: str | None, rejected: str
 ) -> Work:
-    newest = next(journal.decided_runs(place.side), None)
+    newest = journal.newest_decided(place.side)
     return Work(
         increments=increments,
         readable=readable,
-        master=place.master_files(),
+        master=newest.files if newest is not None and is_s3(place.uri) else place.master_files(),
         is_first=newest is None,
         suffix=None if newest is None else newest.suffix,
         side=place.side,

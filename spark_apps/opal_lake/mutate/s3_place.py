@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from opal_lake.errors import InvalidInputError, NotFoundError, StorageError
 from opal_lake.mutate.increments import Increment, is_hidden
-from opal_lake.mutate.journal import decided_runs, forget_original, read_original, write_original
+from opal_lake.mutate.journal import forget_original, newest_decided, read_original, write_original
 from opal_lake.mutate.place import SIDE, MasterFile, run_path, working_path
 from opal_lake.storage import open_storage
 
@@ -36,7 +36,7 @@ class S3Place:
         yield
 
     def master_files(self) -> list[MasterFile]:
-        newest = next(decided_runs(self.side), None)
+        newest = newest_decided(self.side)
         return list(newest.files) if newest is not None else self._original()
 
     def _original(self) -> list[MasterFile]:

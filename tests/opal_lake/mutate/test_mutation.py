@@ -104,6 +104,26 @@ def test_old_masters_are_kept_as_told(shop: Shop) -> None:
         assert (side / "backup-5" / "part-0.csv").read_text() == "a,13\nb,2\nc,3\n"
 
 
+def test_a_run_that_changes_nothing_or_fails_keeps_all_backups(shop: Shop) -> None:
+    def kept() -> list[str]:
+        return [name for name in shop.names("master.mutate") if name.startswith(("backup-", "masters/", "runs/0000000"))]
+
+    for number in range(3):
+        shop.arrive({f"{number}.csv": f"a,{number + 10}\n"})
+        shop.run(backups=3)
+    before = kept()
+    shop.arrive({"same.csv": "a,12\n"})
+    shop.run(backups=0)
+    shop.arrive({"bad.csv": "bad\n"})
+    with pytest.raises(InvalidInputError, match="has a bad row"):
+        shop.run(backups=0)
+    assert set(before) <= set(kept())
+    shop.source("incr").delete(["bad.csv"])
+    shop.arrive({"3.csv": "a,13\n"})
+    shop.run(backups=0)
+    assert not set(before) & set(kept())
+
+
 def test_records_of_old_runs_go_and_what_they_merged_is_still_known(tmp_path: Path) -> None:
     shop = Shop(str(tmp_path), {})
     for number in range(6):

@@ -95,6 +95,31 @@ def test_a_run_that_listed_what_another_one_merges_does_not_begin(shop: Shop, mo
     all_is_merged_once(shop)
 
 
+def test_a_run_whose_number_others_have_used_and_forgotten_does_not_begin(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them failed, and the next one deleted its documents."""
+    listed = mutation.list_increments
+
+    def beside_others(*arguments: Any) -> Any:
+        found = listed(*arguments)
+        monkeypatch.setattr(mutation, "list_increments", listed)
+        shop.put("incr", "bad.csv", "bad\n")
+        with pytest.raises(InvalidInputError, match="has a bad row"):
+            shop.run()
+        shop.source("incr").delete(["bad.csv"])
+        shop.run(increments=[f"{shop.uri}/other/1.csv"])
+        return found
+
+    shop.arrive(LINES)
+    shop.put("other", "1.csv", "a,8\n")
+    monkeypatch.setattr(mutation, "list_increments", beside_others)
+    with pytest.raises(ConflictError, match="has begun this moment: try again"):
+        shop.run()
+    assert not [name for name in shop.names("master.mutate/runs") if name.startswith("00000001/")]
+    assert (shop.content()["a"], shop.names("incr")) == ("8", sorted(LINES))
+    shop.run()
+    assert (shop.content(), shop.names("incr")) == (NEW, [])
+
+
 def test_what_an_overtaken_run_copied_late_goes_with_the_next_run(shop: Shop) -> None:
     shop.arrive(LINES)
     shop.run()
@@ -218,11 +243,28 @@ def requests_after(shop: Shop, s3_options: dict[str, str], former: Sequence[int]
 def test_a_run_costs_as_much_after_a_few_runs_as_after_more(shop: Shop, s3_options: dict[str, str]) -> None:
     few, many = requests_after(shop, s3_options, [5, 9]).values()
     assert few == many
-    assert few.total() == 45 + 8
+    assert few.total() == 43 + 8
     assert {name.partition("/")[0] for name in shop.names("master.mutate/runs")} == {f"{run:08d}" for run in range(7, 11)}
     assert shop.run(increments=[f"{shop.uri}/incr/0.csv"]).version is None
     with pytest.raises(InvalidInputError, match="there is no increment"):
         shop.run(increments=[f"{shop.uri}/incr/csv"])
+
+
+def test_a_reader_beside_a_run_that_forgets_those_before_finds_the_newest_master(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All runs that it has listed are forgotten before it reads the first of them."""
+    get = S3Storage.get
+
+    def late(self: S3Storage, path: str, *place: Any) -> bytes:
+        if path == "runs/00000001/outcome.json":
+            monkeypatch.setattr(S3Storage, "get", get)
+            shop.arrive({"2.csv": "a,11\n"})
+            shop.run(backups=0)
+        return get(self, path, *place)
+
+    shop.arrive({"1.csv": "a,10\n"})
+    shop.run(backups=3)
+    monkeypatch.setattr(S3Storage, "get", late)
+    assert shop.content() == {**OLD, "a": "11"}
 
 
 @pytest.mark.slow
