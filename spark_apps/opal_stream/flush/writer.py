@@ -17,6 +17,7 @@ from opal_stream.errors import BadMessageError, TakenOverError
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
+from opal_stream.waits import GIVE_UP_S
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 PASSING = (StorageError, CommitUnknownError, ConflictError, ClockError)
@@ -58,7 +59,7 @@ class Writer:
     event: ClassVar[str] = "flush"
     table: OpenTable
     on_bad_message: str = "fail"
-    give_up_s: float = 60.0
+    give_up_s: float = GIVE_UP_S
     applications: dict[Partition, Application] = field(default_factory=dict)
     positions: dict[Partition, int | None] = field(default_factory=dict)
     spec: TableSpec | None = None  # of the table, as the last commit met it
