@@ -106,7 +106,7 @@ class Committer:
                     files = self._turn()
                     backoff = None
                 except PASSING as error:
-                    backoff = backoff or Backoff(give_up_s=self.options.give_up_s)
+                    backoff = backoff or Backoff(what="a look for gathered files, or their commit,", give_up_s=self.options.give_up_s)
                     backoff.wait(error, lambda: None)
                     continue
                 if self._has_more:
