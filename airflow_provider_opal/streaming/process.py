@@ -12,12 +12,14 @@ nobody. Instead:
   pause, and then finds the other one gone.
 
 After `restarts` failures in a row it is the task that fails, with its own retries and alerts. One that does not end when it is asked to is
-killed after half a minute. Of several processes (`processes`) the child is their supervisor, which watches them in the same way; it has
-time to end them first.
+killed, but not before its last flush has waited for the store as long as it may. Of several processes (`processes`) the child is their
+supervisor, which watches them in the same way; it has time to end them first. Spark has time to end its micro-batch.
 """
 
 from airflow_provider_opal.streaming.job import StreamJob
-from opal_stream.supervise.process import DRAIN_S, RESTARTS, SUPERVISOR_DRAIN_S, Outcome, Say, WatchedProcess
+from opal_lake.duration import parse_duration
+from opal_stream.supervise.process import RESTARTS, Outcome, Say, WatchedProcess
+from opal_stream.waits import GIVE_UP_S, SPARK_DRAIN_S, drain_s, supervisor_drain_s
 
 __all__ = ["RESTARTS", "Outcome", "StreamProcess"]
 
@@ -32,5 +34,13 @@ class StreamProcess(WatchedProcess):
             return words, environment
 
         reads = f"{', '.join(job.topics)} into {job.table}"
-        drain_s = SUPERVISOR_DRAIN_S if job.options.get("processes") else DRAIN_S
-        super().__init__(command, say, reads=reads, restarts=restarts, run_for_s=run_for_s, drain_s=drain_s)
+        super().__init__(command, say, reads=reads, restarts=restarts, run_for_s=run_for_s, drain_s=drain_of(job))
+
+
+def drain_of(job: StreamJob) -> float:
+    """How long it may take to end, in seconds."""
+    given = job.options.get("give_up_after")
+    give_up_s = GIVE_UP_S if given is None else parse_duration(str(given), name="give_up_after") / 1e6
+    if job.options.get("spark"):
+        return max(SPARK_DRAIN_S, drain_s(give_up_s))
+    return supervisor_drain_s(give_up_s) if job.options.get("processes") else drain_s(give_up_s)

@@ -19,6 +19,7 @@ from opal_stream.cli.monitoring import MONITORING, print_monitoring
 from opal_stream.cli.plan import add_plan, plan
 from opal_stream.cli.status import add_alarms, status
 from opal_stream.cli.supervised import add_supervised, has_committer, is_supervised, refuse_supervised, supervisor_of
+from opal_stream.waits import GIVE_UP_S
 
 if TYPE_CHECKING:
     from opal_lake.table import Table
@@ -93,7 +94,7 @@ def _add_flush(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--flush-mb", type=whole_number, default=64, metavar="N", help="or so many MiB of messages (default: %(default)s)")
     parser.add_argument("--until-empty", action="store_true", help="end when everything is read that was there at the start")
     parser.add_argument(
-        "--give-up-after", default="1m", metavar="SPAN", help="how long to wait for a store that fails (default: %(default)s)"
+        "--give-up-after", default=f"{GIVE_UP_S:g}s", metavar="SPAN", help="how long to wait for a store that fails (default: %(default)s)"
     )
 
 

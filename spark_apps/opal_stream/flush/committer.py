@@ -26,6 +26,7 @@ from opal_stream.kafka.applications import Application, check_stream
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
 from opal_stream.tracking.events import FlushEvents, Tracker
+from opal_stream.waits import GIVE_UP_S
 
 _LOOKS, _LONGEST_PAUSE_S = 4, 0.1  # the folder is listed so often in an interval
 logger = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class CommitterOptions:
     interval_s: float = 1.0
     bytes: int = 64 << 20
     until_empty: bool = False
-    give_up_s: float = 60.0
+    give_up_s: float = GIVE_UP_S
 
     def __post_init__(self) -> None:
         check_stream(self.name)
@@ -105,7 +106,7 @@ class Committer:
                     files = self._turn()
                     backoff = None
                 except PASSING as error:
-                    backoff = backoff or Backoff(give_up_s=self.options.give_up_s)
+                    backoff = backoff or Backoff(what="a look for gathered files, or their commit,", give_up_s=self.options.give_up_s)
                     backoff.wait(error, lambda: None)
                     continue
                 if self._has_more:

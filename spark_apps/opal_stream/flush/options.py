@@ -12,6 +12,7 @@ from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import Policies
 from opal_stream.kafka.topics import Partition
 from opal_stream.tracking.events import Tracker
+from opal_stream.waits import GIVE_UP_S
 
 COMMITS = ("direct", "gathered")
 
@@ -33,7 +34,7 @@ class StreamOptions:
     on_bad_message: str = "fail"
     start: str = "earliest"
     until_empty: bool = False
-    give_up_s: float = 60.0
+    give_up_s: float = GIVE_UP_S
     commit: str = "direct"
     gathered_bytes: int = 1 << 30
 

@@ -58,7 +58,7 @@ class Publisher(Writer):
         """Publish what a batch holds. Of a flush that fails halfway, what is there stays, and counts."""
         if not batch.taken:
             return None
-        backoff, left = Backoff(give_up_s=self.give_up_s), dict(batch.taken)
+        backoff, left = Backoff(what="a flush", give_up_s=self.give_up_s), dict(batch.taken)
         for partition, taken in left.items():
             self._bounds.setdefault(self.applications[partition], set()).add(taken.high)
         while left:

@@ -23,7 +23,7 @@ def fix_start(
     table: Table, options: StreamOptions, topics: Sequence[Topic], stands: Callable[[], Mapping[str, int]], reach_of: ReachOf
 ) -> None:
     """Commit where the topics end that the stream has never read. If another process was first, its commit counts."""
-    backoff = Backoff(give_up_s=options.give_up_s)
+    backoff = Backoff(what="the commit of where the stream begins", give_up_s=options.give_up_s)
     while new := never_read(topics, stands(), options.name):
         positions = _ends(new, options.name, reach_of(chosen_partitions(new, ())))
         given = IngestOptions(positions=positions, metadata="inline", hurried=True)

@@ -151,7 +151,7 @@ class Stream:
         self._tracker.seen({partition: (positions[partition], end) for partition, end in self._source.ends(positions).items()})
 
     def _wait(self) -> None:
-        """While the store is away: nothing more is fetched."""
+        """While the store is away: nothing more is fetched, and Kafka is not asked, so that the store gets all the time."""
         self._source.pause()
         self._show_ends()
 
@@ -165,6 +165,7 @@ class Stream:
 
     def _look_around(self) -> None:
         """Now and then, also while nothing comes: it may come in new partitions."""
+        self._source.ask_ends(self._writer.positions)
         self._show_ends()
         try:
             self._check_topics()

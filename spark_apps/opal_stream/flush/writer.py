@@ -17,6 +17,7 @@ from opal_stream.errors import BadMessageError, TakenOverError
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
+from opal_stream.waits import GIVE_UP_S
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 PASSING = (StorageError, CommitUnknownError, ConflictError, ClockError)
@@ -25,8 +26,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Backoff:
-    """With what passes by itself, for so long; each pause is longer than the one before."""
+    """With what passes by itself, for so long; each pause is longer than the one before. `what` fails, as the log says it."""
 
+    what: str
     give_up_s: float
     pause_s: float = _FIRST_PAUSE_S
     since_s: float = field(default_factory=time.monotonic)
@@ -35,7 +37,7 @@ class Backoff:
         """Raises the error when it has lasted too long."""
         if time.monotonic() + self.pause_s > self.since_s + self.give_up_s:
             raise error
-        logger.warning("a flush failed and is tried again: %s", error)
+        logger.warning("%s failed and is tried again: %s", self.what, error)
         while_waiting()
         time.sleep(self.pause_s)
         self.pause_s = min(2 * self.pause_s, _LONGEST_PAUSE_S)
@@ -58,7 +60,7 @@ class Writer:
     event: ClassVar[str] = "flush"
     table: OpenTable
     on_bad_message: str = "fail"
-    give_up_s: float = 60.0
+    give_up_s: float = GIVE_UP_S
     applications: dict[Partition, Application] = field(default_factory=dict)
     positions: dict[Partition, int | None] = field(default_factory=dict)
     spec: TableSpec | None = None  # of the table, as the last commit met it
@@ -78,7 +80,7 @@ class Writer:
         }
         if not advances:
             return None
-        backoff = Backoff(give_up_s=self.give_up_s)
+        backoff = Backoff(what="a flush", give_up_s=self.give_up_s)
         result, is_first = None, True
         while result is None:
             try:
@@ -100,7 +102,7 @@ class Writer:
 
     def flush_once(self, batch: Batch, token: str, partition_key: str | None, while_waiting: Callable[[], None]) -> JobResult:
         """Commit what a batch holds under a token, or find that it is there. No position is moved."""
-        backoff = Backoff(give_up_s=self.give_up_s)
+        backoff = Backoff(what="a flush", give_up_s=self.give_up_s)
         is_first = True
         while True:
             try:

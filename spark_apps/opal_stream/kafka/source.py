@@ -1,18 +1,20 @@
 """Messages of a set of partitions, assigned by hand: no group, no rebalance, no offsets in Kafka."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaException, Message, TopicPartition
 
-from opal_stream.errors import BadMessageError, KafkaError
+from opal_stream.errors import BadMessageError
 from opal_stream.formats.batch import Headers, MessageBatch
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition, Reach, reach_of
 
 MOST_AT_ONCE, _USUAL_BYTES = 10_000, 1024
 _DAY_MS = 86_400_000
+_ASK_S = 1.5  # of all partitions together
 # As librdkafka calls what it does not get over by itself
 _SUSPECT = (
     "_AUTO_OFFSET_RESET",
@@ -60,20 +62,33 @@ class Source:
             }
         )
         self.paused = False
+        self._asked: dict[Partition, int] = {}  # since it is paused
 
     def reach(self, partitions: list[Partition]) -> dict[Partition, Reach]:
         return reach_of(self.consumer, self._connection, partitions)
 
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """As the last fetches said; partitions of which none said anything are left out. Only while nothing is fetched Kafka is asked."""
-        if self.paused:
-            with contextlib.suppress(KafkaError):
-                return {partition: reach.high for partition, reach in self.reach([*partitions]).items()}
-        ends = {}
-        for partition in partitions:
-            with contextlib.suppress(KafkaException):  # not known yet
-                ends[partition] = self.consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), cached=True)[1]
+        """As Kafka said last; partitions of which it said nothing are left out."""
+        ends = {partition: self._asked.get(partition, -1) for partition in partitions}
+        for partition, asked in ends.items():
+            with contextlib.suppress(KafkaException):  # no fetch said anything yet
+                fetched = self.consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), cached=True)
+                ends[partition] = max(asked, fetched[1])
         return {partition: end for partition, end in ends.items() if end >= 0}
+
+    def ask_ends(self, partitions: Iterable[Partition]) -> None:
+        """While nothing is fetched no fetch says where Kafka ends. A broker that does not answer is not waited for."""
+        until_s = time.monotonic() + _ASK_S
+        for partition in partitions if self.paused else ():
+            left_s = until_s - time.monotonic()
+            try:
+                there = TopicPartition(partition.topic, partition.number)
+                offsets = self.consumer.get_watermark_offsets(there, timeout=left_s) if left_s > 0 else None
+            except KafkaException:
+                return
+            if offsets is None:
+                return
+            self._asked[partition] = offsets[1]
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
         """Also read these, from there; while it is paused, later."""
@@ -88,6 +103,7 @@ class Source:
     def seek(self, offsets: Mapping[Partition, int]) -> None:
         """Go on somewhere else."""
         self._each(self.consumer.incremental_unassign, offsets)
+        self._asked.clear()
         self.assign(offsets)
 
     def pause(self) -> None:
@@ -99,6 +115,7 @@ class Source:
         if self.paused:
             self.consumer.resume(self.consumer.assignment())
             self.paused = False
+            self._asked.clear()
 
     def fetch(self, timeout_s: float) -> Fetched:
         """What is there, waiting at most so long for more."""

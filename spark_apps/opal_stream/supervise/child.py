@@ -11,7 +11,7 @@ from opal_lake.errors import FormatError
 from opal_lake.job.exit_codes import BUG, DAMAGE
 from opal_stream.errors import ProcessError, StreamError
 from opal_stream.flush.options import Totals
-from opal_stream.supervise.process import DRAIN_S, Outcome, WatchedProcess
+from opal_stream.supervise.process import Outcome, WatchedProcess
 
 _HUNG_DRAIN_S = 5.0  # it has done nothing for minutes
 _COUNTS = ("records", "bad", "flushes", "missing")
@@ -45,20 +45,22 @@ class Sums:
         return Totals(**{name: self.counts[name] for name in _COUNTS}, version=self.version)
 
 
-def begin(name: str, words: Callable[[], list[str]], *, reads: str, restarts: int) -> "tuple[WatchedProcess, asyncio.Task[Outcome]]":
+def begin(
+    name: str, words: Callable[[], list[str]], *, reads: str, restarts: int, drain_s: float | None
+) -> "tuple[WatchedProcess, asyncio.Task[Outcome]]":
     """Start it, and watch it. What it says is logged under its name."""
 
     def say(text: str) -> None:
         logger.info("%s: %s", name, text.removeprefix("opal stream: ").removeprefix("opal stream commit: "))
 
-    process = WatchedProcess(lambda: (words(), dict(os.environ)), say, reads=reads, restarts=restarts)
+    process = WatchedProcess(lambda: (words(), dict(os.environ)), say, reads=reads, restarts=restarts, drain_s=drain_s)
     return process, asyncio.ensure_future(process.watch())
 
 
 async def end_all(children: Sequence[Child], *, is_hung: bool = False) -> tuple[list[Outcome], bool]:
     """Ask them to end; those that do not in time are killed. How each ended, and whether one had to be killed."""
     for child in children:
-        child.process.stop(_HUNG_DRAIN_S if is_hung else DRAIN_S)
+        child.process.stop(_HUNG_DRAIN_S if is_hung else None)
     outcomes = [await child.watching for child in children]
     return outcomes, any(child.process.is_killed for child in children)
 

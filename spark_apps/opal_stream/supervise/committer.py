@@ -10,7 +10,8 @@ from contextlib import suppress
 
 from opal_lake.job.exit_codes import OK
 from opal_stream.supervise.child import Child, Sums, begin, end_all, failure_of
-from opal_stream.supervise.process import AGAIN_S, DRAIN_S, RESTARTS, Outcome
+from opal_stream.supervise.process import AGAIN_S, RESTARTS, Outcome
+from opal_stream.waits import drain_s as usual_drain_s
 
 NAME = "committer"
 _UNTIL_EMPTY = "--until-empty"
@@ -21,10 +22,11 @@ logger = logging.getLogger(__name__)
 class WatchedCommitter:
     """`words` say how one is called. One that goes on until it is stopped writes `metrics`; the last one leaves those that are there."""
 
-    def __init__(self, words: Words, metrics: Words = list, *, restarts: int = RESTARTS) -> None:
+    def __init__(self, words: Words, metrics: Words = list, *, restarts: int = RESTARTS, drain_s: float | None = None) -> None:
         self._words = words
         self._metrics = metrics
         self._most_restarts = restarts
+        self._drain_s = usual_drain_s() if drain_s is None else drain_s
         self._child: Child | None = None
         self._restarted = 0
         self.done = Sums()
@@ -81,14 +83,14 @@ class WatchedCommitter:
     async def _wait(self, child: Child, stopped: asyncio.Event, *, until_empty: bool) -> None:
         if not until_empty:
             with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(child.watching), DRAIN_S)
+                await asyncio.wait_for(asyncio.shield(child.watching), self._drain_s)
             return
         stop = asyncio.ensure_future(stopped.wait())
         await asyncio.wait([child.watching, stop], return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
 
     def _start(self, words: Words, restarts: int) -> Child:
-        process, watching = begin(NAME, words, reads="what is gathered", restarts=restarts)
+        process, watching = begin(NAME, words, reads="what is gathered", restarts=restarts, drain_s=self._drain_s)
         self._child = Child(name=NAME, process=process, watching=watching)
         return self._child
 

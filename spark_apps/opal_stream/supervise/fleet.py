@@ -25,9 +25,10 @@ class Reader(Child):
 class Fleet:
     """Processes by number. `words` says how one is called. One without partitions is none: it would read all."""
 
-    def __init__(self, words: Words, *, restarts: int = RESTARTS) -> None:
+    def __init__(self, words: Words, *, restarts: int = RESTARTS, drain_s: float | None = None) -> None:
         self._words = words
         self._restarts = restarts
+        self._drain_s = drain_s
         self.children: dict[int, Reader] = {}
         self.shares: list[frozenset[Partition]] = []
         self.done = Sums()
@@ -56,7 +57,7 @@ class Fleet:
         if not share:
             return
         name, reads = f"process {number}", names_of(share)
-        process, watching = begin(name, lambda: self._words(number, share), reads=reads, restarts=self._restarts)
+        process, watching = begin(name, lambda: self._words(number, share), reads=reads, restarts=self._restarts, drain_s=self._drain_s)
         self.children[number] = Reader(name=f"{name} ({reads})", process=process, watching=watching, number=number, share=share)
 
     async def end(self, children: Iterable[Reader], *, is_hung: bool = False) -> list[Outcome]:

@@ -105,18 +105,20 @@ class Stalls:
 
 @dataclass(slots=True)
 class CommitStall:
-    """Since when no commit has been made although files wait."""
+    """Since when no commit has been made although files wait. What cannot be seen is as it was seen last."""
 
     _committed: Mapping[Partition, int] = field(default_factory=dict)
-    _since_s: float | None = None
+    _since_s: float = 0.0
+    _waits: bool = False
 
     def see(self, seen: Observation) -> None:
         committed = seen.committed or {}
-        if self._since_s is None or committed != self._committed or not seen.has_gathered:
-            self._committed, self._since_s = committed, seen.at_s
+        if not self._waits or committed != self._committed:
+            self._since_s = seen.at_s
+        self._committed, self._waits = committed, seen.has_gathered
 
     def lasts_s(self, now_s: float) -> float:
-        return 0.0 if self._since_s is None else now_s - self._since_s
+        return now_s - self._since_s if self._waits else 0.0
 
 
 def arrivals(before: Observation, now: Observation) -> dict[Partition, float]:

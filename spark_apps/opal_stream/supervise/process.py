@@ -4,7 +4,8 @@ The process is a child, and reads a pipe that the watcher holds. The watcher's e
 holds it open, or the watcher hangs, the beats stop. Either way the process flushes what it has, and ends (`--watched`).
 
 What fails is started again after 1, 2, 4 ... 60 s, unless it says that the same would fail again. After `restarts` failures without a
-minute of work between them the watcher gives up. What does not end in time when it is asked to is killed.
+minute of work between them the watcher gives up. What does not end in time when it is asked to is killed: a last flush has the time that
+it may wait for a store (`waits.py`).
 
 Needs no Kafka client: Airflow's side watches in the same way.
 """
@@ -22,11 +23,10 @@ from typing import Any
 
 from opal_lake.job.exit_codes import FINAL, MEANINGS, OK
 from opal_stream.supervise.lines import lines_of
+from opal_stream.waits import drain_s as usual_drain_s
 
 WATCHED_S, BEAT_S = 60, 5
 RESTARTS = 10
-DRAIN_S = 30.0
-SUPERVISOR_DRAIN_S = 5 * DRAIN_S  # it ends its processes, then its committer, and may need one more committer
 AGAIN_S = 1.0  # before one is started that has ended unasked
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _WORKED_S = 1.0, 60.0, 60.0
 _KILLED_S = 5.0
@@ -57,14 +57,14 @@ class WatchedProcess:
         reads: str,
         restarts: int = RESTARTS,
         run_for_s: float | None = None,
-        drain_s: float = DRAIN_S,
+        drain_s: float | None = None,
     ) -> None:
         self._command = command
         self._say = say
         self._reads = reads
         self._restarts = restarts
         self._ends_s = None if run_for_s is None else time.monotonic() + run_for_s
-        self._drain_s = drain_s
+        self._drain_s = usual_drain_s() if drain_s is None else drain_s
         self._process: asyncio.subprocess.Process | None = None
         self._began_s = 0.0
         self._stopping = False

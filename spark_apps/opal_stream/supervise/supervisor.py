@@ -26,6 +26,7 @@ from opal_stream.supervise.metrics import FleetMetrics, Own
 from opal_stream.supervise.observation import CommitStall, Observation, Observer, Stalls
 from opal_stream.supervise.planner import Planner
 from opal_stream.supervise.process import AGAIN_S, RESTARTS
+from opal_stream.waits import drain_s
 
 LOOK_S = 5.0
 Words = Callable[[Collection[Partition]], list[str]]  # the command line of a process that reads these
@@ -68,11 +69,12 @@ class Supervisor:
         self._options = options
         self._fleet_options = fleet
         self._metrics = metrics
-        self._fleet = Fleet(lambda number, share: [*words(share), *metrics.words(number)], restarts=fleet.restarts)
+        end_s = drain_s(options.give_up_s)
+        self._fleet = Fleet(lambda number, share: [*words(share), *metrics.words(number)], restarts=fleet.restarts, drain_s=end_s)
         self._planner = Planner(table, connection, options, processes=fleet.processes, capacity=fleet.capacity)
         self._committer: WatchedCommitter | None = None
         if committer is not None:
-            self._committer = WatchedCommitter(committer, lambda: metrics.words(NAME), restarts=fleet.restarts)
+            self._committer = WatchedCommitter(committer, lambda: metrics.words(NAME), restarts=fleet.restarts, drain_s=end_s)
         self._stalls, self._commit_stall = Stalls(), CommitStall()
         self._spread: Spread | None = None
         self._planned_s = 0.0

@@ -69,12 +69,13 @@ class FolderSink:
 
 
 def delete_old_events(folder: Path, now: datetime) -> None:
-    """Files of the week before, and the oldest ones while they are too much together."""
+    """Files of the week before, and the oldest ones while they are too much together, but none whose events are still looked through."""
     entries = [(path.stat(), path) for path in folder.glob("*.jsonl") if _OWN.fullmatch(path.name)]
     kept = 0
     for status, path in sorted(entries, key=lambda entry: -entry[0].st_mtime):
         kept += status.st_size
-        if kept > KEPT_BYTES or status.st_mtime < (now - KEPT_FOR).timestamp():
+        is_too_much = kept > KEPT_BYTES and status.st_mtime < (now - EVENTS_OF).timestamp()
+        if is_too_much or status.st_mtime < (now - KEPT_FOR).timestamp():
             path.unlink(missing_ok=True)
 
 

@@ -7,18 +7,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from confluent_kafka import Producer
 
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
+from opal_stream.tracking.event_files import Event
 from opal_stream.tracking.metrics import Metrics
 from opal_stream.tracking.outage import Outage
 
 _CLOSE_S = 5.0
-Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_provider_opal.streaming.process import Outcome, StreamProcess
+from airflow_provider_opal.streaming.process import Outcome, StreamProcess, drain_of
 from opal_lake.table import Table
+from opal_stream.flush.options import StreamOptions
 from opal_stream.supervise import process as processes
 from tests.airflow_provider_opal.streaming.orders import connect, new_job
 from tests.fixtures_kafka import Kafka
@@ -26,6 +27,14 @@ from tests.airflow_provider_opal.streaming.orders import new_job
 job = new_job(sys.argv[1], until_empty=False, flush_interval="1h")
 asyncio.run(StreamProcess(job, lambda text: print(text, flush=True)).watch())
 """
+
+
+def test_a_last_flush_may_wait_for_the_store_as_long_as_it_would_else() -> None:
+    usual_s = StreamOptions(topics=["orders"]).give_up_s
+    assert drain_of(new_job("orders")) == usual_s + 30
+    assert drain_of(new_job("orders", give_up_after="10m")) == 630
+    assert drain_of(new_job("orders", processes=3)) == 5 * (usual_s + 30)
+    assert (drain_of(new_job("orders", spark=True)), drain_of(new_job("orders", spark=True, give_up_after="1h"))) == (600, 3630)
 
 
 @pytest.fixture

@@ -102,12 +102,13 @@ def test_of_two_processes_at_once_the_first_one_says_where_both_begin(table: Tab
     assert table.log.head().version == version
 
 
-def test_a_store_that_fails_is_waited_for_and_a_start_that_has_landed_counts(table: Table) -> None:
+def test_a_store_that_fails_is_waited_for_and_a_start_that_has_landed_counts(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     store = Shaky(open_storage(table.uri))
     store.failures = ["after", "before"]
     fix(table_on(store), 5, 0, 6)
     assert (store.failures, begins(table), table.log.head().version) == ([], {"orders/0": 5, "orders/2": 6}, 1)
     store.failures = ["before"] * 100
+    assert {message.partition(" failed ")[0] for message in caplog.messages} == {"the commit of where the stream begins"}
     with pytest.raises((StorageError, CommitUnknownError)):
         fix_start(
             table_on(store),

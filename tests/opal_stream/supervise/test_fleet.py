@@ -13,7 +13,6 @@ from opal_lake.errors import FormatError
 from opal_lake.job.exit_codes import BUG, DAMAGE, INPUT, RETRY, exit_code
 from opal_stream.errors import StreamError
 from opal_stream.kafka.topics import Partition
-from opal_stream.supervise import child as children
 from opal_stream.supervise import process as processes
 from opal_stream.supervise.child import failure_of
 from opal_stream.supervise.fleet import Fleet
@@ -105,12 +104,11 @@ def test_who_keeps_its_share_is_not_touched(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "DRAIN_S", 0.2)
+def test_one_that_does_not_end_is_killed() -> None:
     deaf = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, file=sys.stderr, flush=True); time.sleep(60)"
 
     async def scene() -> list[Outcome]:
-        fleet = Fleet(lambda *_: [sys.executable, "-S", "-c", deaf])
+        fleet = Fleet(lambda *_: [sys.executable, "-S", "-c", deaf], drain_s=0.2)
         await fleet.take([share(0)])
         while not fleet.children[0].process.last_lines:
             await asyncio.sleep(0.01)

@@ -40,11 +40,15 @@ def test_who_waits_for_the_committer_does_not_stall() -> None:
 
 def test_a_committer_stalls_while_files_wait_and_nothing_is_committed() -> None:
     stall = CommitStall()
-    for at_s, position, committed in ((0, 5, 5), (100, 5, 5), (110, 7, 5), (120, 9, 5)):
-        stall.see(observed(at_s, a=(position, 99), committed=committed))
-    assert stall.lasts_s(120) == 20  # since the last look at which none waited
-    stall.see(observed(130, a=(9, 99), committed=7))
-    assert stall.lasts_s(130) == 0
+    assert stall.lasts_s(100) == 0
+    for at_s in (0, 100):
+        stall.see(observed(at_s, a=(5, 99), committed=5))
+    assert stall.lasts_s(900) == 0  # none waits, though Kafka is away and nobody looks again
+    for at_s, position in ((1000, 7), (1010, 9)):
+        stall.see(observed(at_s, a=(position, 99), committed=5))
+    assert stall.lasts_s(1020) == 20  # since the first look at which one waited
+    stall.see(observed(1030, a=(9, 99), committed=7))
+    assert stall.lasts_s(1030) == 0
     assert not observed(0, a=(9, 99)).has_gathered  # commits of their own
 
 

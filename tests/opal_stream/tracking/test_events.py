@@ -190,6 +190,12 @@ def test_files_are_of_a_day_and_a_size_and_old_ones_are_deleted(tmp_path: Path, 
     assert path.read_text() == '{"n": 1}\n{"n": 2}\n'
     monkeypatch.setattr(event_files, "_FILE_BYTES", 10)
     monkeypatch.setattr(event_files, "KEPT_BYTES", 500)
+    of_the_day = written(tmp_path, now - timedelta(hours=23), line_of(now - timedelta(hours=23), 7) + "x" * 600)
     sink.send([{"n": 3}])
     assert not young.exists()
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.jsonl", path.name, path.name.replace("-1.jsonl", "-2.jsonl")]
+    assert [event["low"] for event in read_events(tmp_path)] == [7]  # `opal stream status` promises the last day
+    assert sorted(file.name for file in tmp_path.iterdir() if file != of_the_day) == [
+        "mine.jsonl",
+        path.name,
+        path.name.replace("-1.jsonl", "-2.jsonl"),
+    ]

@@ -1,0 +1,16 @@
+"""How long a stream waits for what fails, and so how long it may need to end."""
+
+GIVE_UP_S = 60.0  # for a store, unless `--give-up-after` says else
+_DRAIN_S = 30.0
+SPARK_DRAIN_S = 600.0  # Spark ends behind its micro-batch, however long that takes
+_ROUNDS = 5  # a supervisor ends its processes, then its committer, and may need one more committer
+
+
+def drain_s(give_up_s: float = GIVE_UP_S) -> float:
+    """How long a process that is asked to end is waited for: its last flush may have to wait for the store."""
+    return give_up_s + _DRAIN_S
+
+
+def supervisor_drain_s(give_up_s: float = GIVE_UP_S) -> float:
+    """The same of one that watches others."""
+    return _ROUNDS * drain_s(give_up_s)
