@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from opal_lake.errors import ConflictError, InvalidInputError
-from opal_lake.mutate import mutation
+from opal_lake.mutate import mutation, s3_place
+from opal_lake.mutate.increments import Increment
 from opal_lake.mutate.mutation import Merged, Work, open_place, recover, run_mutation
 from opal_lake.mutate.place import MasterFile
 from opal_lake.mutate.s3_place import S3Place
@@ -271,6 +272,30 @@ def test_a_reader_beside_a_run_that_forgets_those_before_finds_the_newest_master
 def test_a_run_costs_as_much_after_100_runs_as_after_10(shop: Shop, s3_options: dict[str, str]) -> None:
     few, many = requests_after(shop, s3_options, [10, 100]).values()
     assert few == many
+
+
+@pytest.mark.parametrize(
+    "names, gone, lists",
+    [
+        (["a.csv"], [], 1),
+        (["a.csv", "z.csv"], [], 2),
+        (["a.csv", "z.csv"], ["b.csv", "m1.csv.gz", "zz.csv"], 3),
+        (["m0.csv", "m1.csv", "m2.csv"], [], 1),
+        (["m9", "mz"], [], 3),
+    ],
+)
+def test_what_lies_between_increments_is_not_listed(
+    shop: Shop, s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch, names: list[str], gone: list[str], lists: int
+) -> None:
+    """With pages of three objects instead of a thousand."""
+    monkeypatch.setattr(s3_place, "_PAGE", 3)
+    shop.arrive(dict.fromkeys([*(f"m{number}.csv" for number in range(9)), *names], "a,1\n"))
+    increments = [Increment(root=f"{shop.uri}/incr", path=name, size=4, modified_us=0) for name in [*names, *gone]]
+    with counted(s3_options) as requests:
+        found = list(S3Place.open(shop.place.uri, s3_options)._lying(increments))
+    sizes = [(increment.path, there and there[0]) for increment, there in found]
+    assert sizes == [(name, 4) for name in names] + [(name, None) for name in gone]
+    assert requests.verbs["LIST"] == lists
 
 
 def test_runs_that_fail_cost_no_more_each_time(shop: Shop, s3_options: dict[str, str]) -> None:
