@@ -66,10 +66,26 @@ class S3Place:
                     "put each increment once, under a name of its own"
                 )
 
-    def give_back(self, run: int, increments: Sequence[Increment]) -> None:
-        """They never left: a copy that went back might be of a file that another run merged."""
+    def give_back(self, run: int, increments: Sequence[Increment], *, copied: bool) -> None:
+        """Copies do not go back: they might be of a file that another run merged."""
+        if not copied:
+            self._move_back(run, increments)
         for kind in ("working", "masters"):
             self.side.delete([file.path for file in self.side.list(f"{run_path(kind, run)}/")])
+
+    def _move_back(self, run: int, increments: Sequence[Increment]) -> None:
+        """Of a run of an earlier version, which deleted increments when it took them."""
+        taken = {file.path for file in self.side.list(f"{run_path('working', run)}/")}
+        working = {increment.source: working_path(run, number, increment) for number, increment in enumerate(increments)}
+        for increment, there in self._lying([increment for increment in increments if working[increment.source] in taken]):
+            source, path = self._source(increment), working[increment.source]
+            if there is None:
+                source.copy_from(self.side, path, increment.path)
+            elif source.get(increment.path) != self.side.get(path):
+                raise InvalidInputError(
+                    f"{self.side.uri}/{path} cannot go back to {increment.source}, where another object lies by now: "
+                    "copy that one to another name, then run it again"
+                )
 
     def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:
         taken = {file.path for file in self.side.list(f"{run_path('working', run)}/")}
