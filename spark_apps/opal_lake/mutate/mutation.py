@@ -14,7 +14,7 @@ from opal_lake.mutate import journal
 from opal_lake.mutate.increments import Increment, in_order, list_increments
 from opal_lake.mutate.journal import Claim, Outcome
 from opal_lake.mutate.local_place import LocalPlace
-from opal_lake.mutate.merged import keep_names, was_merged
+from opal_lake.mutate.merged_names import keep_names, was_merged
 from opal_lake.mutate.place import SIDE, MasterFile, Place, working_path
 from opal_lake.mutate.s3_place import S3Place
 from opal_lake.storage import Storage, open_storage
