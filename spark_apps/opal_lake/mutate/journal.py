@@ -25,12 +25,13 @@ _RESTORE = "restore the file from a backup"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The increments of a run, listed once."""
+    """Increments of a run, listed once. `copied`: they stay where they are until it is decided; earlier versions moved them on S3, too."""
 
     run: int
     token: str | None
     increments: tuple[Increment, ...]
     backups: int
+    copied: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,7 @@ def write_claim(side: Storage, claim: Claim) -> None:
         "token": claim.token,
         "increments": [increment.to_dict() for increment in claim.increments],
         "backups": claim.backups,
+        "copied": claim.copied,
     }
     begun = ConflictError(f"another run of {side.uri} has begun this moment: try again")
     if not _put(side, _document(claim.run, "claim"), document):
@@ -83,6 +85,7 @@ def read_claim(side: Storage, run: int) -> Claim:
             token=None if found["token"] is None else checked.text(found["token"]),
             increments=tuple(Increment.from_dict(increment) for increment in checked.listed(found["increments"])),
             backups=checked.count(found["backups"]),
+            copied=found.get("copied") is True,
         )
 
 

@@ -61,7 +61,7 @@ class LocalPlace:
                 _move(Path(increment.source.removeprefix("file://")), target)
         sync_folder(self.side.root / run_path("working", run))
 
-    def give_back(self, run: int, increments: Sequence[Increment]) -> None:
+    def give_back(self, run: int, increments: Sequence[Increment], *, copied: bool) -> None:
         for number, increment in enumerate(increments):
             taken, source = self._working(run, number, increment), Path(increment.source.removeprefix("file://"))
             if not taken.exists():

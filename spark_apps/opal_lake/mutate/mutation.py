@@ -14,7 +14,7 @@ from opal_lake.mutate import journal
 from opal_lake.mutate.increments import Increment, in_order, list_increments
 from opal_lake.mutate.journal import Claim, Outcome
 from opal_lake.mutate.local_place import LocalPlace
-from opal_lake.mutate.merged import keep_names, was_merged
+from opal_lake.mutate.merged_names import keep_names, was_merged
 from opal_lake.mutate.place import SIDE, MasterFile, Place, working_path
 from opal_lake.mutate.s3_place import S3Place
 from opal_lake.storage import Storage, open_storage
@@ -79,7 +79,7 @@ def run_mutation(place: Place, job: Mutate, token: str | None, merge: Merge, opt
         listed = _listed(place, job, options or {})
         if not listed:
             return journal.keep_result(place.side, token, _nothing(place, token))
-        claim = Claim(run=newest + 1, token=token, increments=tuple(listed), backups=job.backups)
+        claim = Claim(run=newest + 1, token=token, increments=tuple(listed), backups=job.backups, copied=is_s3(place.uri))
         journal.write_claim(place.side, claim)
         try:
             outcome = _merged(place, claim, merge)
@@ -166,7 +166,7 @@ def _abandon(place: Place, claim: Claim) -> None:
         assert outcome is not None
         _settle(place, claim, outcome)
         return
-    place.give_back(claim.run, claim.increments)
+    place.give_back(claim.run, claim.increments, copied=claim.copied)
     journal.write_abandoned(place.side, claim.run)
     journal.forget(place.side, journal.history(place.side, claim.run, None))
     place.tidy(claim.run)

@@ -70,8 +70,8 @@ class Place(Protocol):
         """Bring them into the run's working folder."""
         ...
 
-    def give_back(self, run: int, increments: Sequence[Increment]) -> None:
-        """Those that were taken are where they came from again, and what was staged is forgotten."""
+    def give_back(self, run: int, increments: Sequence[Increment], *, copied: bool) -> None:
+        """Those that were taken are where they came from again, and what was staged is forgotten. `copied`: as the run's claim says."""
         ...
 
     def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:

@@ -1,9 +1,11 @@
 """A master in S3, where nothing is renamed: the newest decided run lists its files, and that list is the master."""
 
 import os
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from opal_lake.errors import InvalidInputError, NotFoundError, StorageError
@@ -14,6 +16,8 @@ from opal_lake.storage import open_storage
 
 if TYPE_CHECKING:
     from opal_lake.storage.s3 import S3Storage
+
+_PAGE = 1000  # objects, as S3 lists them at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +66,26 @@ class S3Place:
                     "put each increment once, under a name of its own"
                 )
 
-    def give_back(self, run: int, increments: Sequence[Increment]) -> None:
-        """They never left: a copy that went back might be of a file that another run merged."""
+    def give_back(self, run: int, increments: Sequence[Increment], *, copied: bool) -> None:
+        """Copies do not go back: they might be of a file that another run merged."""
+        if not copied:
+            self._move_back(run, increments)
         for kind in ("working", "masters"):
             self.side.delete([file.path for file in self.side.list(f"{run_path(kind, run)}/")])
+
+    def _move_back(self, run: int, increments: Sequence[Increment]) -> None:
+        """Of a run of an earlier version, which deleted increments when it took them."""
+        taken = {file.path for file in self.side.list(f"{run_path('working', run)}/")}
+        working = {increment.source: working_path(run, number, increment) for number, increment in enumerate(increments)}
+        for increment, there in self._lying([increment for increment in increments if working[increment.source] in taken]):
+            source, path = self._source(increment), working[increment.source]
+            if there is None:
+                source.copy_from(self.side, path, increment.path)
+            elif source.get(increment.path) != self.side.get(path):
+                raise InvalidInputError(
+                    f"{self.side.uri}/{path} cannot go back to {increment.source}, where another object lies by now: "
+                    "copy that one to another name, then run it again"
+                )
 
     def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:
         taken = {file.path for file in self.side.list(f"{run_path('working', run)}/")}
@@ -129,14 +149,12 @@ class S3Place:
         return run_path("masters", run)
 
     def _lying(self, increments: Sequence[Increment]) -> Iterator[tuple[Increment, tuple[int, int] | None]]:
-        """Each with the size and the time of what is there now; one listing for each folder that they came from."""
+        """Each with the size and the time of what is there now."""
         roots: dict[str, list[Increment]] = {}
         for increment in increments:
             roots.setdefault(increment.root, []).append(increment)
         for found in roots.values():
-            start = os.path.commonprefix([increment.path for increment in found])  # noqa: RUF071  # as S3 lists: by letters
-            listed = self._source(found[0]).list(start)
-            there = {file.path: (file.size, file.modified_us) for file in listed}
+            there = _stamps(self._source(found[0]), [increment.path for increment in found])
             yield from ((increment, there.get(increment.path)) for increment in found)
 
     def _source(self, increment: Increment) -> "S3Storage":
@@ -144,6 +162,22 @@ class S3Place:
         if not hasattr(storage, "copy_from"):
             raise InvalidInputError(f"{increment.source} is not in S3, as its master is: copy it there")
         return storage  # type: ignore[return-value]  # checked by its method
+
+
+def _stamps(storage: "S3Storage", paths: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Of those paths that are there. A page of a listing tells of all that are near each other; what lies between others is passed over."""
+    found, rest = dict[str, tuple[int, int]](), sorted(paths)
+    while rest:
+        start = os.path.commonprefix([rest[0], rest[-1]])  # noqa: RUF071  # as S3 lists: by letters
+        after = "" if start == rest[0] else rest[0][:-1]  # some services list nothing after what does not begin as the listing does
+        page, end = list(islice(storage.list(start, after), _PAGE)), rest[-1]
+        if len(page) == _PAGE:
+            end = page[-1].path
+        if end < rest[0]:  # a page full of names that come before it
+            page, end = list(islice(storage.list(rest[0]), 1)), rest[0]
+        found |= {file.path: (file.size, file.modified_us) for file in page}
+        rest = rest[bisect_right(rest, end) :]
+    return found
 
 
 def _key(file: MasterFile) -> str:

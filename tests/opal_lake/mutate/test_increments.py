@@ -6,7 +6,7 @@ import pytest
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.mutate.increments import Increment, in_order, list_increments
-from opal_lake.mutate.merged import keep_names, was_merged
+from opal_lake.mutate.merged_names import keep_names, was_merged
 from opal_lake.storage import open_storage
 from tests.opal_lake.mutate.plain_merge import fill
 

@@ -1,5 +1,6 @@
 """A master in S3: two runs at once, and what of its folder is whose."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from opal_lake.errors import ConflictError, InvalidInputError
-from opal_lake.mutate import mutation
+from opal_lake.mutate import mutation, s3_place
+from opal_lake.mutate.increments import Increment
 from opal_lake.mutate.mutation import Merged, Work, open_place, recover, run_mutation
 from opal_lake.mutate.place import MasterFile
 from opal_lake.mutate.s3_place import S3Place
@@ -147,6 +149,38 @@ def test_an_increment_that_is_replaced_while_it_is_taken_is_refused(shop: Shop, 
     assert shop.run().version == 2
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_a_killed_run_of_an_earlier_version_moved_goes_back(shop: Shop, copied: bool) -> None:
+    """Its claim does not say that increments were copied. A copy of what another run may have merged does not go back."""
+    shop.arrive(LINES)
+    increments = [found.to_dict() for found in mutation.list_increments([f"{shop.uri}/incr"], shop.options, lambda _: False)]
+    claim = {"run": 1, "token": None, "increments": increments, "backups": 3, **({"copied": True} if copied else {})}
+    shop.put("master.mutate", "runs/00000001/claim.json", json.dumps(claim))
+    for number, name in enumerate(sorted(LINES)[:2]):
+        shop.put("master.mutate", f"working/00000001/{number:06d}-{name}", LINES[name])
+    shop.source("incr").delete(sorted(LINES)[:1])  # and it was killed before it deleted the second one
+    recover(shop.place)
+    assert shop.names("master.mutate/working") == []
+    assert shop.names("incr") == sorted(LINES)[copied:]
+    if not copied:
+        shop.run()
+        all_is_merged_once(shop)
+
+
+def test_what_a_killed_run_of_an_earlier_version_moved_is_kept_where_another_object_lies(shop: Shop) -> None:
+    shop.arrive({"1.csv": "a,10\n"})
+    increments = [found.to_dict() for found in mutation.list_increments([f"{shop.uri}/incr"], shop.options, lambda _: False)]
+    claim = {"run": 1, "token": None, "increments": increments, "backups": 3}
+    shop.put("master.mutate", "runs/00000001/claim.json", json.dumps(claim))
+    shop.put("master.mutate", "working/00000001/000000-1.csv", "a,9\n")
+    for _ in range(2):
+        with pytest.raises(InvalidInputError, match=r"000000-1\.csv cannot go back to .*1\.csv, where another object lies"):
+            recover(shop.place)
+    shop.source("incr").delete(["1.csv"])
+    recover(shop.place)
+    assert shop.source("incr").get("1.csv") == b"a,9\n"
+
+
 def test_what_replaces_an_increment_while_it_is_merged_is_another_one(shop: Shop) -> None:
     def replaced(work: Work) -> Merged:
         work_done = PlainMerge(shop.options)(work)
@@ -271,6 +305,30 @@ def test_a_reader_beside_a_run_that_forgets_those_before_finds_the_newest_master
 def test_a_run_costs_as_much_after_100_runs_as_after_10(shop: Shop, s3_options: dict[str, str]) -> None:
     few, many = requests_after(shop, s3_options, [10, 100]).values()
     assert few == many
+
+
+@pytest.mark.parametrize(
+    "names, gone, lists",
+    [
+        (["a.csv"], [], 1),
+        (["a.csv", "z.csv"], [], 2),
+        (["a.csv", "z.csv"], ["b.csv", "m1.csv.gz", "zz.csv"], 3),
+        (["m0.csv", "m1.csv", "m2.csv"], [], 1),
+        (["m9", "mz"], [], 3),
+    ],
+)
+def test_what_lies_between_increments_is_not_listed(
+    shop: Shop, s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch, names: list[str], gone: list[str], lists: int
+) -> None:
+    """With pages of three objects instead of a thousand."""
+    monkeypatch.setattr(s3_place, "_PAGE", 3)
+    shop.arrive(dict.fromkeys([*(f"m{number}.csv" for number in range(9)), *names], "a,1\n"))
+    increments = [Increment(root=f"{shop.uri}/incr", path=name, size=4, modified_us=0) for name in [*names, *gone]]
+    with counted(s3_options) as requests:
+        found = list(S3Place.open(shop.place.uri, s3_options)._lying(increments))
+    sizes = [(increment.path, there and there[0]) for increment, there in found]
+    assert sizes == [(name, 4) for name in names] + [(name, None) for name in gone]
+    assert requests.verbs["LIST"] == lists
 
 
 def test_runs_that_fail_cost_no_more_each_time(shop: Shop, s3_options: dict[str, str]) -> None:
