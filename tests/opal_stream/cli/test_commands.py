@@ -195,6 +195,7 @@ def test_an_interval_of_time_with_settings_from_the_environment(
         (["{table}", "--topic", "t"], "where is Kafka?"),
         (["{table}", "--bootstrap-servers", "localhost:1"], "a stream reads at least one topic"),
         (["{table}", "more", "--topic", "t"], "'more' is one too many"),
+        (["gather", "{table}"], "is called opal stream commit"),
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--flush-interval", "soon"], "no span of time"),
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--partitions", "0,x"], "'x' is no partition"),
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--partitions", "t/x"], "'t/x' is no partition"),
