@@ -1,11 +1,13 @@
 """`opal stream` and `opal stream status` as people and programs call them."""
 
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -111,24 +113,34 @@ def test_status_of_a_topic_that_is_gone_says_so(kafka: Kafka, table: Table, caps
 BY_FIVE = ["--flush-rows", "5", "--flush-interval", "1h"]
 
 
-def produce_what_is_fetched(kafka: Kafka, topic: str, table: Table) -> None:
-    """Five messages that are committed, which says that the stream is up, and three that no limit flushes."""
-    kafka.produce(topic, [order(n) for n in range(5)])
+def wait_until(holds: Callable[[], bool], meanwhile: Callable[[], None]) -> None:
     until = time.monotonic() + 60
-    while not ends(table):
+    while not holds():
         assert time.monotonic() < until
+        meanwhile()
         time.sleep(0.05)
+
+
+def produce_what_is_fetched(kafka: Kafka, topic: str, table: Table, metrics: Path, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Five messages that are committed, which says that the stream is up, and three that no limit flushes.
+
+    A stream knows of lag from what it has fetched.
+    """
+    kafka.produce(topic, [order(n) for n in range(5)])
+    wait_until(lambda: bool(ends(table)), meanwhile)
     kafka.produce(topic, [order(n) for n in range(5, 8)])
-    time.sleep(1)
+    lag = f'opal_stream_lag{{topic="{topic}",partition="0"}} 3\n'
+    wait_until(lambda: metrics.exists() and lag in metrics.read_text(), meanwhile)
     assert ids(table) == [0, 1, 2, 3, 4]
 
 
-def test_sigterm_flushes_and_ends(kafka: Kafka, table: Table) -> None:
-    topic = new_topic(kafka)
-    words = [table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--metrics-port", "0", *BY_FIVE]
+def test_sigterm_flushes_and_ends(kafka: Kafka, table: Table, tmp_path: Path) -> None:
+    topic, metrics = new_topic(kafka), tmp_path / "m.prom"
+    words = [table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, *BY_FIVE]
+    words += ["--metrics-port", "0", "--metrics-file", str(metrics)]
     process = subprocess.Popen([sys.executable, "-m", "opal_lake.cli", "stream", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        produce_what_is_fetched(kafka, topic, table)
+        produce_what_is_fetched(kafka, topic, table, metrics)
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=60)
     finally:
@@ -138,25 +150,24 @@ def test_sigterm_flushes_and_ends(kafka: Kafka, table: Table) -> None:
 
 
 @pytest.mark.parametrize("end", ["closed", "silent", "killed"])
-def test_a_stream_that_is_watched_flushes_and_ends_without_its_watcher(kafka: Kafka, table: Table, end: str) -> None:
-    topic = new_topic(kafka)
+def test_a_stream_that_is_watched_flushes_and_ends_without_its_watcher(kafka: Kafka, table: Table, tmp_path: Path, end: str) -> None:
+    topic, metrics = new_topic(kafka), tmp_path / "m.prom"
     words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, *BY_FIVE]
-    words += ["--watched", "6s" if end == "silent" else "1h"]
+    words += ["--watched", "6s" if end == "silent" else "1h", "--metrics-file", str(metrics)]
     command = [sys.executable, "-m", "opal_lake.cli", *words]
     if end == "killed":  # a watcher that dies without a word
         program = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE); time.sleep(3600)"
         command = [sys.executable, "-c", program, *command]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
+    assert process.stdin is not None
+    beat = functools.partial(process.stdin.write, b"\n")
     try:
-        produce_what_is_fetched(kafka, topic, table)
+        produce_what_is_fetched(kafka, topic, table, metrics, beat)
         if end == "killed":
             process.kill()
-        elif end == "closed" and process.stdin is not None:
+        elif end == "closed":
             process.stdin.close()
-        until = time.monotonic() + 60
-        while ids(table) != [*range(8)]:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_until(lambda: ids(table) == [*range(8)], lambda: None)
         assert process.wait(60) == (-signal.SIGKILL if end == "killed" else OK)
     finally:
         process.kill()
@@ -184,6 +195,7 @@ def test_an_interval_of_time_with_settings_from_the_environment(
         (["{table}", "--topic", "t"], "where is Kafka?"),
         (["{table}", "--bootstrap-servers", "localhost:1"], "a stream reads at least one topic"),
         (["{table}", "more", "--topic", "t"], "'more' is one too many"),
+        (["gather", "{table}"], "is called opal stream commit"),
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--flush-interval", "soon"], "no span of time"),
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--partitions", "0,x"], "'x' is no partition"),
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--partitions", "t/x"], "'t/x' is no partition"),
