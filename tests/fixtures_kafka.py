@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicCollection
-from confluent_kafka.admin import NewPartitions, NewTopic
+from confluent_kafka import IsolationLevel, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec
 
 from opal_stream.demo.broker import Broker, free_port, kafka_jars
 
@@ -78,6 +78,26 @@ class Kafka(Broker):
             producer.produce(topic, data, key=keys[position] if keys else None, partition=partition, **more)
             producer.poll(0)
         assert producer.flush(30) == 0
+
+    def produce_in_transaction(self, topic: str, value: Any, *, commit: bool = True, moment_ms: int | None = None) -> None:
+        """One message in the topic's only partition, and the mark that ends its transaction, which Kafka writes after it has answered."""
+        producer = self.producer(transactional_id=topic)
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        more = {} if moment_ms is None else {"timestamp": moment_ms}
+        producer.produce(topic, json.dumps(value).encode(), partition=0, **more)
+        assert producer.flush(30) == 0
+        mark = self.end_offset(topic)
+        (producer.commit_transaction if commit else producer.abort_transaction)(30)
+        until = time.monotonic() + 30
+        while self.end_offset(topic, IsolationLevel.READ_COMMITTED) <= mark:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+    def end_offset(self, topic: str, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> int:
+        admin, partition = self.admin, TopicPartition(topic, 0)
+        answer = admin.list_offsets({partition: OffsetSpec.latest()}, isolation_level=isolation)
+        return int(answer[partition].result(30).offset)
 
 
 @contextmanager

@@ -17,7 +17,6 @@ supervisor, which watches them in the same way; it has time to end them first. S
 """
 
 from airflow_provider_opal.streaming.job import StreamJob
-from opal_lake.duration import parse_duration
 from opal_stream.supervise.process import RESTARTS, Outcome, Say, WatchedProcess
 from opal_stream.waits import GIVE_UP_S, SPARK_DRAIN_S, drain_s, supervisor_drain_s
 
@@ -39,8 +38,6 @@ class StreamProcess(WatchedProcess):
 
 def drain_of(job: StreamJob) -> float:
     """How long it may take to end, in seconds."""
-    given = job.options.get("give_up_after")
-    give_up_s = GIVE_UP_S if given is None else parse_duration(str(given), name="give_up_after") / 1e6
     if job.options.get("spark"):
-        return max(SPARK_DRAIN_S, drain_s(give_up_s))
-    return supervisor_drain_s(give_up_s) if job.options.get("processes") else drain_s(give_up_s)
+        return SPARK_DRAIN_S
+    return supervisor_drain_s(GIVE_UP_S) if job.options.get("processes") else drain_s(GIVE_UP_S)

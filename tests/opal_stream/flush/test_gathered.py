@@ -1,6 +1,5 @@
 """Flushes that one committer registers: the same rows and positions as by commits of their own, whoever dies or comes twice."""
 
-import json
 import logging
 import threading
 from pathlib import Path
@@ -182,11 +181,7 @@ def test_columns_that_messages_bring_are_there_for_older_files_too(kafka: Kafka,
 
 def test_marks_of_transactions_move_the_position_and_a_gap_is_passed_over(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
-    producer = kafka.producer(transactional_id=topic)
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(topic, json.dumps(order(1)).encode(), partition=0)
-    producer.commit_transaction(30)
+    kafka.produce_in_transaction(topic, order(1))
     publish(table, kafka, topic)
     kafka.produce(topic, [order(n) for n in range(2, 8)])
     admin = kafka.admin  # its answers end with it

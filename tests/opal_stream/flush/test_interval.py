@@ -1,6 +1,5 @@
 """An interval of time against a real broker: repeated it reads the same range, and makes no commit that is there."""
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -117,13 +116,8 @@ def test_new_columns_cut_no_commit_and_a_bad_message_stops_before_it(kafka: Kafk
 
 def test_marks_of_transactions_at_the_end_of_a_range_are_passed(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 1, **FOREVER)
-    producer = kafka.producer(transactional_id=topic)
-    producer.init_transactions(30)
-    for number, end in ((1, producer.commit_transaction), (2, producer.abort_transaction)):
-        producer.begin_transaction()
-        producer.produce(topic, json.dumps(order(number)).encode(), partition=0, timestamp=1000 + number)
-        producer.flush(30)
-        end(30)
+    for number, commit in ((1, True), (2, False)):
+        kafka.produce_in_transaction(topic, order(number), commit=commit, moment_ms=1000 + number)
     assert read(table, kafka, topic).records == 1
     assert ids(table) == [1]
 

@@ -114,13 +114,8 @@ def test_a_bad_message_stops_the_stream_behind_what_came_before_it(kafka: Kafka,
 
 def test_messages_of_transactions_that_were_aborted_are_no_rows_and_the_position_passes_their_marks(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
-    producer = kafka.producer(transactional_id=topic)
-    producer.init_transactions(30)
-    for number, end in ((1, producer.commit_transaction), (2, producer.abort_transaction), (3, producer.commit_transaction)):
-        producer.begin_transaction()
-        producer.produce(topic, json.dumps(order(number)).encode(), partition=0)
-        producer.flush(30)
-        end(30)
+    for number, commit in ((1, True), (2, False), (3, True)):
+        kafka.produce_in_transaction(topic, order(number), commit=commit)
     read(table, kafka, topic)
     assert (ids(table), ends(table)) == ([1, 3], [6])
 
