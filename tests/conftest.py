@@ -24,7 +24,12 @@ BEGAN = time.monotonic()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    begun = set()
     for item in items:
+        kind = item.nodeid.partition("[")[0]
+        if item.get_closest_marker("slow_but_one") and kind in begun:
+            item.add_marker(pytest.mark.slow)
+        begun.add(kind)
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
         if "kafka" in getattr(item, "fixturenames", ()):

@@ -14,6 +14,7 @@ from tests.crash.story import Tally
 SEED = os.environ.get("OPAL_SEED") or str(random.SystemRandom().randrange(1, 1 << 32))
 
 
+@pytest.mark.slow
 def test_upserts_that_are_killed_come_through(tmp_path: Path) -> None:
     tally = crash(tmp_path, 2, "7", ["local"], ["inline", "metagen"])
     assert sum(tally.kills.values()) == 2

@@ -140,11 +140,12 @@ SCRIPTS: dict[str, Callable[[SparkSession, Path], None]] = {
     "docs/maintenance.md": maintenance,
     "docs/mutate.md": mutate,
 }
+QUICK = ("README.md", "docs/tutorial.md")  # these alone hold for everybody
 CONSOLES = ("docs/maintenance.md", "docs/mutate.md", "docs/table-api.md", "docs/tutorial.md")
 
 
 @pytest.mark.usefixtures("opal_commands")
-@pytest.mark.parametrize("page", SCRIPTS)
+@pytest.mark.parametrize("page", [page if page in QUICK else pytest.param(page, marks=pytest.mark.slow) for page in SCRIPTS])
 def test_examples_run_and_print_what_the_page_shows(
     page: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def walk(job: Job, fresh: Callable[[], Storage], mode: Mode, stride: int = 1) ->
 MODES: list[Mode] = ["before", "after", "failed", "done_but_failed"]
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("job", [ingest, metagen, inline])
 def test_a_failure_at_any_call_in_memory_costs_nothing_but_a_rerun(job: Job, mode: Mode, request: pytest.FixtureRequest) -> None:

@@ -81,6 +81,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_table_lives_on_spark_connect(tmp_path: Path) -> None:
     # with SPARK_TESTING the server takes a free port, not the one port that all of them take

@@ -47,11 +47,11 @@ def prepared(spark: SparkSession, path: Path, file_format: str) -> Storage:
 @pytest.mark.parametrize(
     "file_format, metadata, mode, stride",
     [
-        ("parquet", "batch", "after", 17),
-        ("parquet", "inline", "after", 13),
+        pytest.param("parquet", "batch", "after", 17, marks=pytest.mark.slow),
         *[
             pytest.param(form, metadata, mode, 13, marks=pytest.mark.slow)  # the core is walked at every call without Spark
             for form, metadata, mode in (
+                ("parquet", "inline", "after"),
                 ("parquet", "batch", "before"),
                 ("orc", "batch", "after"),
                 ("parquet", "batch", "done_but_failed"),

@@ -41,6 +41,7 @@ def forged(spark: SparkSession, folder: Path, *, deletes: str = "price IS NULL")
     return folder
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
 def test_a_condition_in_somebodys_table_runs_no_code(spark: SparkSession, tmp_path: Path, metadata: str) -> None:
     table = OpalTable.for_path(spark, str(forged(spark, tmp_path / "table", deletes=CODE)))
@@ -94,6 +95,7 @@ def test_a_link_below_the_root_is_not_followed(spark: SparkSession, tmp_path: Pa
     assert content(OpalTable.for_path(spark, str(tmp_path / "link")).read()) == [("a", 1, 1)]
 
 
+@pytest.mark.slow
 def test_the_plan_of_a_bootstrap_names_no_other_place_and_no_class(spark: SparkSession, tmp_path: Path) -> None:
     folder, source = forged(spark, tmp_path / "table"), tmp_path / "source"
     frame(spark, [("b", 1, 1)]).write.parquet(str(source))

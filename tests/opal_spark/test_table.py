@@ -42,6 +42,7 @@ def history(seed: int) -> Iterator[list[Row]]:
         yield [(f"k{dice.randrange(4)}", moments.pop(), dice.randrange(99) if dice.random() < 0.8 else None) for _ in range(size)]
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 @pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 27), marks=pytest.mark.slow)])
 def test_histories_read_as_the_model_says(spark: SparkSession, tmp_path: Path, file_format: str, seeds: range) -> None:
@@ -131,6 +132,7 @@ def test_the_same_token_twice_applies_once(spark: SparkSession, tmp_path: Path) 
     assert table.ingest(frame(spark, [("b", 2, 1)]), application=("stream", 8)).version == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_both_zeros_are_found_and_null_structs_move_nothing(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
     ddl = "id INT, f DOUBLE, s STRUCT<g: FLOAT, t: STRUCT<n: INT>>"

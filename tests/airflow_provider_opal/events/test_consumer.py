@@ -107,6 +107,7 @@ class World:
         assert kept is None or kept.value["runs"] == {}  # type: ignore[call-overload, index]
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("overtaken", [False, True], ids=["killed", "overtaken"])
 @pytest.mark.parametrize("later", [["one"], ["two", "one"], ["two", "three", "one"], ["two", "one", "two", "one"]])
 def test_wherever_a_run_stops_each_event_has_one_run_that_succeeds_with_it(
@@ -126,6 +127,7 @@ names = st.sampled_from(["one", "two", "three"])
 script = st.lists(st.integers(0, 3) | st.tuples(names, st.integers(-1, STEPS), names | st.none()), max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=script)
 @example(script=[1, ("one", 2, None), ("two", -1, None), ("one", -1, None)])  # another took the same range

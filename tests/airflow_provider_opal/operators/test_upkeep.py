@@ -58,6 +58,7 @@ def made(kind: type[UpkeepOperator], **given: Any) -> Any:
     return kind(**{"task_id": "t", "table": "t", **needed, **given})
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize(
     "kind, given, expected",
     [

@@ -64,6 +64,7 @@ def test_what_writes_asks_for_more_than_what_reads() -> None:
     assert WRITES in by_right.values()
 
 
+@pytest.mark.slow
 def test_the_api_server_goes_on_where_the_events_are_not_installed() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

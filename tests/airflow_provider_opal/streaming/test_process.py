@@ -100,6 +100,7 @@ def test_one_that_is_killed_is_started_again_and_one_whose_time_is_over_flushes(
     assert not streams_of(topic)
 
 
+@pytest.mark.slow
 def test_it_gives_up_after_failures_in_a_row(kafka: Kafka, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_FIRST_PAUSE_S", 0.01)
     topic, said = new_topic(kafka), list[str]()

@@ -89,6 +89,7 @@ def count_opal(consumer: Consumer, table: Table) -> None:
     consumer.count += sum(SIGNS[kind] for kind in changed["_change_type"].to_pylist())
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("seed", range(2))
 def test_on_an_iceberg_table_by_its_range_of_snapshots(client: LakeChime, tmp_path: Path, seed: int) -> None:
     chance, consumer = random.Random(seed), Consumer(client)

@@ -86,6 +86,7 @@ LEAVES = st.one_of(
 PREDICATES = st.recursive(LEAVES, lambda inner: st.builds(_joined, st.sampled_from([And, Or]), st.lists(inner, max_size=3)), max_leaves=6)
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 @given(rows=ROWS, predicate=PREDICATES)
 @settings(max_examples=1500, deadline=None)

@@ -44,6 +44,7 @@ def test_an_upsert_asks_for_ten_things_beside_its_data_and_for_one_listing(s3_op
     assert max(counts) <= 14, counts
 
 
+@pytest.mark.slow
 @pytest.mark.s3
 def test_folding_small_files_costs_an_upsert_few_requests_in_the_mean(s3_options: dict[str, str]) -> None:
     plain, folding = (Hours(f"s3://lake/requests/fold{fan_in}", s3_options, fold_files=fan_in) for fan_in in (0, 16))

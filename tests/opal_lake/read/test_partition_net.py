@@ -25,6 +25,7 @@ def net(table: Table, key: str, version: int | None = None) -> list[Row]:
     return content(table, partition_key=key, net=True, version=version)
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(files=FILES, order=st.permutations(DAYS), at_once=st.integers(1, 4), cleared=st.sampled_from(DAYS))

@@ -410,6 +410,7 @@ def walk(fresh: Callable[[], Storage], mode: Mode, stride: int = 1) -> int:
     return len(dry.trace)
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("mode", MODES)
 def test_a_failure_at_any_call_costs_nothing_but_a_rerun(mode: Mode, request: pytest.FixtureRequest) -> None:
     numbers = iter(range(10_000))
@@ -423,6 +424,7 @@ def test_a_failure_on_local_files_costs_nothing_but_a_rerun(mode: Mode, tmp_path
     walk(lambda: open_storage(str(tmp_path / f"table-{next(numbers)}")), mode, stride=9)
 
 
+@pytest.mark.slow
 @pytest.mark.s3
 def test_retention_on_s3(s3_options: dict[str, str]) -> None:
     storage = prepared(open_storage("s3://lake/retention", s3_options))

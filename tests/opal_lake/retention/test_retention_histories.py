@@ -30,6 +30,7 @@ def _digests_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opal_lake.retention.retention.NEW_COMMITS", 1)
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_what_may_be_read_equals_the_model_whatever_retention_did(file_format: str) -> None:
     @seed(SEED)

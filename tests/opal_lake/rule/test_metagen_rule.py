@@ -65,6 +65,7 @@ def merge(found: dict[RowId, int], events: Events, wanted: dict[RowId, int]) -> 
         found[segment, offset] = min(until, found.get((segment, offset), until))
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("block, piece", [(1, metagen.PIECE_ROWS), (2, 1), (3, 2), (16_384, 5)])
 def test_batches_one_after_the_other_give_every_until(block: int, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "BLOCK", block)
@@ -87,6 +88,7 @@ def test_batches_one_after_the_other_give_every_until(block: int, piece: int, mo
                 runs.append(rng.choice(runs))  # the same rows in two runs
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("piece", [1, 4, metagen.PIECE_ROWS])
 def test_jobs_side_by_side_find_the_rest_between_them(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two jobs rule from one base, on sets that overlap; the second to commit compares its rows with the first one's."""

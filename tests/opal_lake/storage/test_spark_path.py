@@ -43,6 +43,7 @@ def spark() -> Iterator[SparkSession]:
         session.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_reads_exactly_the_named_folder(spark: SparkSession, tmp_path: Path) -> None:
     store = open_storage(f"file://{tmp_path}/ta ble%25")

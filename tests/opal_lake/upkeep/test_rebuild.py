@@ -279,6 +279,7 @@ def walk(fresh: Callable[[], Storage], mode: Mode, stride: int) -> None:
         assert content(table) == latest([FIRST, SECOND, THIRD, LATER]), where
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("mode", MODES)
 def test_a_failure_at_any_call_costs_nothing_but_a_rerun(mode: Mode, request: pytest.FixtureRequest) -> None:
     numbers = iter(range(10_000))
@@ -287,6 +288,7 @@ def test_a_failure_at_any_call_costs_nothing_but_a_rerun(mode: Mode, request: py
     )
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("mode", MODES)
 def test_a_failure_at_some_calls_on_local_files(mode: Mode, tmp_path: Path) -> None:
     numbers = iter(range(10_000))

@@ -110,6 +110,7 @@ def test_bad_rows_are_shown_and_may_be_put_aside(table: str, tmp_path: Path, cap
     assert "NoKey" in capsys.readouterr().out
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize(
     "words", [["read", "{table}", "--where", "nope = 1"], ["ingest", "{table}", "/nowhere/x.csv"], ["metagen", "/nowhere"]]
 )
@@ -126,6 +127,7 @@ def opal(metadata: Path, *words: str, **environment: str) -> subprocess.Complete
     return subprocess.run([sys.executable, "-m", "opal_lake.cli", *words], env=known | environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_is_quiet_and_keeps_standard_output_for_json(table: str, metadata: Path) -> None:
     done = opal(metadata, "read", table, "--json", "--conf", "spark.sql.session.timeZone=Asia/Tokyo")
     assert done.returncode == OK, done.stderr
@@ -133,6 +135,7 @@ def test_a_process_of_its_own_is_quiet_and_keeps_standard_output_for_json(table:
     assert all(line.startswith("read: ") for line in done.stderr.splitlines())
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize(
     "words, error",
     [

@@ -44,6 +44,7 @@ def ids(rows: DataFrame) -> list[int]:
     return sorted(row.id for row in rows.select("id").collect())
 
 
+@pytest.mark.slow
 def test_files_that_cannot_hold_such_a_row_are_left_out(spark: SparkSession, path: str) -> None:
     assert opened(spark, path, "id = 3 OR name = 'n5'") == (2, [3, 5])
     assert opened(spark, path, "id > 5 AND name LIKE 'n7%'") == (1, [7])
@@ -115,6 +116,7 @@ def with_schema(spark: SparkSession, path: str, schema: str, **options: str) -> 
     return sorted(map(tuple, rows.collect()), key=repr)
 
 
+@pytest.mark.slow
 def test_columns_of_a_schema_go_by_name(spark: SparkSession, nested: str) -> None:
     assert with_schema(spark, nested, "b BIGINT, a BIGINT") == [(10, 0), (11, 1), (12, 2), (23, 3)]
     assert with_schema(spark, nested, "c STRING") == [("3",), ("n0",), ("n1",), ("n2",)]
@@ -198,6 +200,7 @@ def test_a_misfit_reaches_the_user(spark: SparkSession, nested: str) -> None:
         spark.read.format("opal").schema(none_within).load(nested).collect()
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize(
     "sql, advice",
     [
@@ -217,6 +220,7 @@ def test_what_sql_cannot_do_says_what_to_do(spark: SparkSession, nested: str, sq
         spark.sql("DROP TABLE IF EXISTS c")
 
 
+@pytest.mark.slow_but_one
 def test_what_a_data_source_cannot_do_says_what_to_do(spark: SparkSession, nested: str, tmp_path: Path) -> None:
     rows = spark.range(1).selectExpr("id AS a")
     with pytest.raises(AnalysisException, match=r"writes with \.mode\('append'\)\.save\(path\), which upserts by the table's keys"):
@@ -240,6 +244,7 @@ def upserted(spark: SparkSession, path: str) -> str:
     return path
 
 
+@pytest.mark.slow
 def test_a_feed_by_the_names_of_delta_s_options(spark: SparkSession, upserted: str) -> None:
     table = OpalTable.for_path(spark, upserted)
     expected = sorted(table.changes(2).collect(), key=str)
@@ -263,6 +268,7 @@ def test_a_feed_by_the_names_of_delta_s_options(spark: SparkSession, upserted: s
     assert {row["ID"] for row in chosen.option("startingVersion", 2).load(upserted).collect()} == {3, 9}
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize(
     "options, words",
     [
@@ -283,6 +289,7 @@ def test_options_of_a_feed_that_cannot_be_are_refused(spark: SparkSession, path:
         spark.read.format("opal").options(**options).load(path).collect()
 
 
+@pytest.mark.slow
 def test_spark_finds_the_source_without_registration(path: str) -> None:
     """In a session of its own; a table's columns of a feed's names are no part of its feed."""
     lines = f"""

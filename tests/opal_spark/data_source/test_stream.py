@@ -275,6 +275,7 @@ def test_at_most_so_many_versions_come_at_once(tmp_path: Path, new_stream: NewSt
     assert whole.run().ids() == [[1, 2, 3, 4, 5], [6], [7]], "also after a restart; a table to begin with is one"
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_what_is_available_now_comes_and_the_query_ends(spark: SparkSession, tmp_path: Path) -> None:
     """Across a restart. Spark 4.1 puts everything so far into one micro-batch."""

@@ -68,6 +68,7 @@ def test_an_append_upserts_as_an_inline_ingest_does(spark: SparkSession, tmp_pat
     assert check_table(appended.table) == []
 
 
+@pytest.mark.slow
 def test_an_append_with_a_token_is_applied_once(spark: SparkSession, tmp_path: Path) -> None:
     table = create(spark, tmp_path / "t")
     token = f"day-{random.Random(1).random()}"

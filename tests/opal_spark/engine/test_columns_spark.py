@@ -60,6 +60,7 @@ def test_the_zone_of_the_jvm_changes_no_value(zone: str) -> None:
     assert "equal in all zones" in done.stdout, done.stderr[-3000:]
 
 
+@pytest.mark.slow_but_one
 @FORMATS
 @given(table=tables().filter(lambda table: table.num_rows))
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
@@ -96,6 +97,7 @@ def test_reading_columns_that_need_nothing_stays_a_plain_scan(spark: SparkSessio
     assert "ReadSchema: struct<s:struct<x:bigint>>" in rows._jdf.queryExecution().toString()
 
 
+@pytest.mark.slow
 def test_damage_is_an_error_in_spark_when_page_checksums_are_verified(spark: SparkSession, tmp_path: Path) -> None:
     """The option reaches the vectorised reader; without it the same bytes give wrong answers."""
     random = np.random.default_rng(0).random(500)  # does not compress: damaged values still decode

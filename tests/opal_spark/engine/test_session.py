@@ -68,6 +68,7 @@ print(table.ingest(rows).counts["rows"])
 """
 
 
+@pytest.mark.slow
 def test_local_workers_run_this_python_whatever_the_path_calls_python3(tmp_path: Path) -> None:
     (tmp_path / "python3").write_text("#!/bin/sh\necho 'not me' >&2\nexit 1\n")
     (tmp_path / "python3").chmod(0o755)

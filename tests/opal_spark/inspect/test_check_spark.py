@@ -73,6 +73,7 @@ def test_with_a_floor_an_entry_of_another_key_s_row_is_found(spark: SparkSession
     assert assert_same(spark, stored(forger.files, tmp_path / "forged"))
 
 
+@pytest.mark.slow
 def test_app_and_command_tell_findings_and_what_they_left_out(
     forger: Forger, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,6 +117,7 @@ def _reading(options: dict[str, Any]) -> dict[str, str]:
 SEED = os.environ.get("OPAL_SEED", "1")
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("turn", range(2))
 def test_some_combinations_end_as_a_dict_does(spark: SparkSession, tmp_path: Path, turn: int) -> None:
     combination = random.Random(f"{SEED} {turn}").choice(COMBINATIONS)

@@ -11,6 +11,7 @@ from opal_spark.mutate import read_master
 from tests.opal_spark.mutate.folders import put, put_avro, run
 
 
+@pytest.mark.slow
 def test_files_of_several_schemas_are_merged_and_types_that_avro_lacks_stay(spark: SparkSession, tmp_path: Path) -> None:
     """Fields in another order, a narrower type, a field that one file of the master lacks; twice, so that what was written is read."""
     put_avro(tmp_path / "master" / "shop=01" / "a.avro", {"id": "int", "size": "int"}, [{"id": 1, "size": 5}, {"id": 2, "size": 5}])

@@ -23,6 +23,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize(
     "name, text, said",
     [
@@ -50,6 +51,7 @@ def test_a_bad_file_fails_and_changes_nothing(spark: SparkSession, folder: Path,
     assert (folder / "incr" / name).read_text() == text
 
 
+@pytest.mark.slow
 def test_an_order_that_is_no_time_says_which_forms_there_are(spark: SparkSession, folder: Path) -> None:
     forms = "as 2024-01-31 or 2024-01-31T10:00:00, which may have up to 6 digits of a second and an offset"
     put(folder / "incr" / "a.csv", "id,name,at\n2,y,31.01.2024\n")
@@ -78,6 +80,7 @@ def test_an_empty_delimiter_is_said(spark: SparkSession, folder: Path, options: 
     assert (folder / "master" / "a.csv").read_text() == MASTER
 
 
+@pytest.mark.slow
 def test_text_that_is_not_utf8_fails_or_is_read_by_its_encoding(spark: SparkSession, folder: Path) -> None:
     put(folder / "incr" / "latin.csv", "id,name,at\n1,Müller,6\n", "latin-1")
     with pytest.raises(InvalidInputError, match=r"latin\.csv, line 2: the line is not UTF-8; give the encoding"):
@@ -86,6 +89,7 @@ def test_text_that_is_not_utf8_fails_or_is_read_by_its_encoding(spark: SparkSess
     assert cells(folder, header=True) == [["1", "Müller", "6"], ["2", "b", "5"]]
 
 
+@pytest.mark.slow
 def test_a_header_where_none_belongs_is_seen(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "master" / "a.csv", "1,a,5\n")
     put(tmp_path / "incr" / "del.csv", "id\n1\n")
@@ -117,6 +121,7 @@ BROKEN_FIELDS = [
 ]
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("on_bad_rows", ["fail", "quarantine"])
 @pytest.mark.parametrize("text", BROKEN_FIELDS)
 def test_a_line_break_in_a_field_never_makes_a_row(spark: SparkSession, tmp_path: Path, text: str, on_bad_rows: str) -> None:
@@ -142,6 +147,7 @@ def test_a_line_break_in_the_master_is_seen(spark: SparkSession, tmp_path: Path)
     assert (tmp_path / "master" / "a.csv").read_text() == master
 
 
+@pytest.mark.slow
 def test_quotes_that_are_closed_or_inside_a_field_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
     names = ['"a, ""b"""', '5" pipe', '""', '"x" y', '"a"",""b"', "'", '"ends"""']
     rows = "".join(f"{number},{name},5\n" for number, name in enumerate(names))
@@ -194,6 +200,7 @@ def test_a_key_of_json_that_is_there_twice_is_said_with_its_line(spark: SparkSes
         run(spark, tmp_path, ids=["id"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_dry_run_refuses_what_a_run_refuses(spark: SparkSession, tmp_path: Path, dry_run: bool) -> None:
     put(tmp_path / "master" / "a.csv", "id,name,n\n1,Ü €,1.239\n2,b,1\n")

@@ -59,6 +59,7 @@ def test_a_value_fits_a_type_that_holds_it_exactly(spark: SparkSession) -> None:
     assert [case for case, is_bad in zip(cases, row, strict=True) if is_bad] == ROUNDED
 
 
+@pytest.mark.slow
 def test_an_id_that_would_be_rounded_replaces_no_record(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql("SELECT CAST(1 AS DECIMAL(10,0)) AS id, 1 AS v").write.parquet(str(tmp_path / "master"))
     spark.sql("SELECT explode(array(1.4, 2.0)) AS id, 2.0D AS v").write.parquet(str(tmp_path / "incr"))
@@ -80,6 +81,7 @@ def test_json_is_as_exact(spark: SparkSession, tmp_path: Path) -> None:
         assert f"1.json, line {number}: column {said}: " in str(caught.value)
 
 
+@pytest.mark.slow
 def test_letters_that_the_encoding_lacks_are_bad(spark: SparkSession, tmp_path: Path) -> None:
     written = "id,name\n1,Ü €\n2,b\n".encode("windows-1252")
     put(tmp_path / "master" / "a.csv", written.decode("windows-1252"), "windows-1252")
@@ -96,6 +98,7 @@ def test_letters_that_the_encoding_lacks_are_bad(spark: SparkSession, tmp_path: 
     assert cells(tmp_path, header=True) == [["1", "Ü €"], ["2", "Öé?"], ["3", "x中😀"]]
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("encoding, lacks", [("US-ASCII", "é中"), ("big5", "é"), ("shift_jis", "é"), ("gb18030", ""), ("UTF-16LE", "")])
 def test_letters_of_encodings(spark: SparkSession, encoding: str, lacks: str) -> None:
     fault = lacking("text", encoding)
@@ -103,6 +106,7 @@ def test_letters_of_encodings(spark: SparkSession, encoding: str, lacks: str) ->
     assert f"'{lacks}'" in row[0] if lacks else row[0] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_times_keep_their_microseconds(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     schema = "id STRING, at TIMESTAMP, local TIMESTAMP_NTZ"
@@ -118,6 +122,7 @@ def test_times_keep_their_microseconds(spark: SparkSession, tmp_path: Path, kind
     assert times == [("1", 123457, past), ("2", 123456, past)]
 
 
+@pytest.mark.slow
 def test_times_in_parquet_are_standard_and_the_session_stays_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
     setting = "spark.sql.parquet.outputTimestampType"
     spark.conf.set(setting, "TIMESTAMP_MILLIS")
@@ -135,6 +140,7 @@ def test_times_in_parquet_are_standard_and_the_session_stays_as_it_is(spark: Spa
     assert [row["at"] for table in tables for row in table.read().to_pylist()] == [at, at]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_integers_without_a_sign_are_not_written_with_one(spark: SparkSession, tmp_path: Path, dry_run: bool) -> None:
     files = [("master/p=1", pa.uint32(), 1, 1), ("master/p=2", pa.int64(), 2, 2), ("incr/p=2", pa.int64(), 2, 3)]
@@ -158,12 +164,14 @@ def test_a_long_footer_is_read_whole(tmp_path: Path) -> None:
     assert unsigned_columns(LocalStorage.open(str(tmp_path)), "a.parquet", size) == ["last UINT_8"]
 
 
+@pytest.mark.slow
 def test_a_nested_time_that_differs_by_a_microsecond_is_an_update(spark: SparkSession, tmp_path: Path) -> None:
     for name, micros in (("master", 1), ("incr", 2)):
         spark.sql(f"SELECT 1 AS id, array(timestamp_micros({micros})) AS at").write.parquet(str(tmp_path / name))
     assert run(spark, tmp_path, ids=["id"]).counts["updates"] == 1
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize(
     "line, schema, said",
     [
@@ -187,6 +195,7 @@ def test_json_of_a_master_that_would_change_is_left_alone(
     assert (tmp_path / "master" / "a.json").read_text() == text
 
 
+@pytest.mark.slow
 def test_json_of_a_master_comes_out_as_it_went_in(spark: SparkSession, tmp_path: Path) -> None:
     values = ['"n": 123456789012345678901234567, "d": 1.5, "s": "1", "m": {"a": [1, 2]}', '"n": 1, "d": 2, "s": null, "m": {"b": "x"}']
     lines = [f'{{"id": "{number}", {value}}}\n' for number, value in enumerate(values)]
@@ -211,6 +220,7 @@ def lines_of(folder: Path) -> list[str]:
     return sorted(line for path in folder.rglob("part*.csv") for line in path.read_text().splitlines()[1:])
 
 
+@pytest.mark.slow
 def test_rows_of_csv_that_nothing_touches_come_out_as_they_went_in_whatever_their_types(spark: SparkSession, tmp_path: Path) -> None:
     schema = "id INT, x DOUBLE, n DECIMAL(9,2), on DATE, at TIMESTAMP, name STRING"
     kept = [
@@ -231,6 +241,7 @@ def test_rows_of_csv_that_nothing_touches_come_out_as_they_went_in_whatever_thei
     assert lines_of(tmp_path / "master") == sorted([*kept, "5,2.5,1.10,2026-02-03,2026-01-01T10:00:00.500000Z,y"])
 
 
+@pytest.mark.slow
 def test_folders_of_numbers_stay_one_each(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "master" / "month=01" / "a.csv", "id,x\n1,1.10\n2,1.0\n")
     put(tmp_path / "incr" / "1.csv", "id,x,month\n2,3.5,1\n")
@@ -239,6 +250,7 @@ def test_folders_of_numbers_stay_one_each(spark: SparkSession, tmp_path: Path) -
     assert len({path.parent for path in (tmp_path / "master").rglob("part*.csv")}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schema, said", [("id INT, v DECIMAL(9,2)", r"column 'v' is no decimal\(9,2\): 1\.239"), ("id INT, v FLOAT", None)]
 )

@@ -28,6 +28,7 @@ def put_bytes(path: Path, data: bytes) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_marks_line_ends_orders_of_columns_and_strange_names(spark: SparkSession, folder: Path) -> None:
     put(folder / "master" / "b.csv", f"{BOM}AT,id,Name\r\n5,3,c\r\n5,4,d\r\n")
     put(folder / "incr" / "1 #é [1]{x}?%20.csv", f'{BOM}"id",name,at\r\n1,x,6\r\n2,"y \u2028",6')
@@ -39,6 +40,7 @@ def test_marks_line_ends_orders_of_columns_and_strange_names(spark: SparkSession
     assert (counts["updates"], counts["inserts"], counts["deletes"]) == (3, 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "orc"])
 def test_fields_may_be_nested(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Maps too, which Spark does not compare."""
@@ -53,6 +55,7 @@ def test_fields_may_be_nested(spark: SparkSession, tmp_path: Path, kind: str) ->
     assert [(row.id, row.at, row.s, {k: tuple(v) for k, v in row.m.items()}) for row in rows] == [*new]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
 def test_fields_may_have_any_names(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Also those that a program would take for its own columns."""
@@ -72,6 +75,7 @@ def test_fields_may_have_any_names(spark: SparkSession, tmp_path: Path, kind: st
     ]
 
 
+@pytest.mark.slow
 def test_increments_lie_in_many_folders(spark: SparkSession, tmp_path: Path) -> None:
     for number in range(30):
         put(tmp_path / "incr" / f"day={number:02}" / "a.csv", f"id,v\n{number},x\n")
@@ -81,6 +85,7 @@ def test_increments_lie_in_many_folders(spark: SparkSession, tmp_path: Path) -> 
     assert {(row.id, row.day) for row in rows} == {*((str(number), f"{number:02}") for number in range(30)), ("30", None)}
 
 
+@pytest.mark.slow
 def test_utf_16_is_read_and_written(spark: SparkSession, folder: Path) -> None:
     arguments = {"ids": ["id"], "order": "at"}
     put(folder / "incr" / "1.csv", f'{BOM}id,name,at\n1,"x\ny Ü",6\n', "utf-16-be")
@@ -93,6 +98,7 @@ def test_utf_16_is_read_and_written(spark: SparkSession, folder: Path) -> None:
     assert sorted((row.id, row.name) for row in rows) == [("1", "x\ny Ü"), ("2", "z")]
 
 
+@pytest.mark.slow
 def test_other_encodings_are_read_and_written(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "master" / "a.csv", "id,name\n1,Ü €\n2,b\n", "windows-1252")
     put(tmp_path / "incr" / "1.csv", "id,name\n2,Ö €\n", "windows-1252")
@@ -110,6 +116,7 @@ def test_a_parquet_file_that_is_cut_off_is_named(spark: SparkSession, folder: Pa
         run(spark, folder, ids=["id"])
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize(
     "name, data, options, said",
     [
@@ -141,6 +148,7 @@ def test_what_cannot_be_read_says_so_and_changes_nothing(
     assert (folder / "incr" / name).read_bytes() == data
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize(
     "name, data, said",
     [

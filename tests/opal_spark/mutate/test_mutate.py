@@ -60,6 +60,7 @@ def test_the_paper_s_products(spark: SparkSession, tmp_path: Path) -> None:
     assert run(spark, tmp_path, **arguments).version is None
 
 
+@pytest.mark.slow
 def test_names_composite_ids_an_operation_and_times(spark: SparkSession, tmp_path: Path) -> None:
     """The operation's field is not the master's; text in quotes, null and empty text stay what they are."""
     put(
@@ -119,6 +120,7 @@ def test_only_touched_partitions_are_written_also_when_a_record_moves(spark: Spa
     assert (fixed.counts["updates"], fixed.counts["inserts"], fixed.counts["files_replaced"]) == (1, 1, 1)
 
 
+@pytest.mark.slow
 def test_a_flat_master_gets_the_folders_that_are_asked_for(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "master" / "a.csv", "id,v,c\n1,m,de\n2,m,fr\n")
     put(tmp_path / "incr" / "b.csv", "id,v,c\n1,n,fr\n")
@@ -130,6 +132,7 @@ def test_a_flat_master_gets_the_folders_that_are_asked_for(spark: SparkSession, 
     assert [(row.id, row.v, row.c) for row in rows] == [("1", "n", "fr"), ("2", "o", "it")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fixed", [False, True])
 def test_folders_count_by_their_values_however_they_are_written(spark: SparkSession, tmp_path: Path, fixed: bool) -> None:
     put(tmp_path / "master" / "month=01" / "a.csv", "id,v\n1,old\n2,old\n")
@@ -150,6 +153,7 @@ def test_an_order_that_is_not_a_number_is_refused(spark: SparkSession, tmp_path:
         run(spark, tmp_path, ids=["id"], order="at")
 
 
+@pytest.mark.slow
 def test_deletes_of_ids_alone_are_looked_for_in_all_partitions(spark: SparkSession, tmp_path: Path) -> None:
     for country, text in {"de": "1,m\n", "fr": "2,m\n3,m\n"}.items():
         put(tmp_path / "master" / f"c={country}" / "a.csv", f"id,v\n{text}")
@@ -159,6 +163,7 @@ def test_deletes_of_ids_alone_are_looked_for_in_all_partitions(spark: SparkSessi
     assert [row.id for row in read_master(spark, str(tmp_path / "master")).collect()] == ["2"]
 
 
+@pytest.mark.slow
 def test_rows_without_names_may_have_one_field_more_for_the_operation(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "master" / "a.csv", "1,m,1\n2,m,1\n")
     put(tmp_path / "incr" / "b.csv", "1,n,2,D\n2,n,2,U\n3,n,2,U\n")
@@ -171,8 +176,8 @@ def test_rows_without_names_may_have_one_field_more_for_the_operation(spark: Spa
     "master, increments, output",
     [
         ("parquet", "csv", None),
-        ("csv", "json", "orc"),
-        ("avro", "avro", None),
+        pytest.param("avro", "avro", None, marks=pytest.mark.slow),
+        pytest.param("csv", "json", "orc", marks=pytest.mark.slow),
         pytest.param("orc", "parquet", "json", marks=pytest.mark.slow),
         pytest.param("csv", "avro", "parquet", marks=pytest.mark.slow),
         pytest.param("orc", "json", "avro", marks=pytest.mark.slow),
@@ -203,6 +208,7 @@ def test_a_master_is_made_by_its_first_increments(spark: SparkSession, tmp_path:
     assert (result.counts["inserts"], result.counts["superseded"]) == (2, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition_by", [[], ["v"]])
 @pytest.mark.parametrize("kind", ["json", "parquet"])
 def test_deletes_of_ids_alone_may_empty_the_master(spark: SparkSession, tmp_path: Path, kind: str, partition_by: list[str]) -> None:

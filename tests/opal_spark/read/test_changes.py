@@ -106,6 +106,7 @@ def sorted_rows(feed: pa.Table) -> list[dict[str, object]]:
     return sorted(feed.to_pylist(), key=lambda row: (row["_commit_version"], row["_change_type"], row[SERIAL]))
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_spark_s_feed_is_the_core_s(spark: SparkSession, file_format: str) -> None:
     compare_random_histories(spark, file_format, 1)
@@ -139,6 +140,7 @@ def told(table: OpalTable, *args: object, **options: object) -> list[tuple[objec
     return sorted((row["_commit_version"], row["_change_type"], row["id"], row["city"]) for row in rows)
 
 
+@pytest.mark.slow_but_one
 def test_a_feed_says_what_each_version_did(users: OpalTable) -> None:
     assert told(users, 2, 5) == [
         (2, "delete", "c", "Lyon"),
@@ -152,6 +154,7 @@ def test_a_feed_says_what_each_version_did(users: OpalTable) -> None:
     assert [kind for _, kind, key, _ in told(users, 2, compute_updates=False) if key == "b"] == ["delete", "insert"]
 
 
+@pytest.mark.slow_but_one
 def test_a_filter_prunes_by_keys_and_leaves_updates_whole(users: OpalTable) -> None:
     assert told(users, 0, where="id = 'b'") == [
         (1, "insert", "b", "Bonn"),
@@ -164,6 +167,7 @@ def test_a_filter_prunes_by_keys_and_leaves_updates_whole(users: OpalTable) -> N
         users.changes(1, where="town = 1")
 
 
+@pytest.mark.slow_but_one
 def test_ends_are_versions_times_or_savepoints(users: OpalTable) -> None:
     users.savepoint("before", 1)
     users.savepoint("after", 2)
@@ -203,6 +207,7 @@ def test_options_that_cannot_be_are_refused(users: OpalTable) -> None:
         users.changes(1, columns=["town"])
 
 
+@pytest.mark.slow_but_one
 def test_a_history_view_says_when_each_row_was_valid(users: OpalTable) -> None:
     def shown(**options: object) -> list[tuple[object, ...]]:
         view = users.history_view(**options)  # type: ignore[arg-type]  # as tests name them
@@ -231,6 +236,7 @@ def test_rows_are_read_by_their_keys(users: OpalTable) -> None:
     assert found.to_pylist() == [{"id": "d", "city": "Graz"}, {"id": "b", "city": "Köln"}]
 
 
+@pytest.mark.slow_but_one
 def test_columns_of_the_result_s_own_names_in_any_case_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
     columns = "id INT, at INT, _COMMIT_TIMESTAMP STRING, Deleted BOOLEAN, Valid_From INT"
     schema = spark.createDataFrame([], columns).schema

@@ -30,6 +30,7 @@ VALUES = {"DATE": "date_from_unix_date(CAST(id AS INT))", "TIMESTAMP": "timestam
 }
 
 
+@pytest.mark.slow
 def test_a_null_in_a_list_keeps_the_same_rows_in_orc_and_in_parquet(spark: SparkSession, tmp_path: Path) -> None:
     """Spark's own filter of ORC files would end in a NullPointerException."""
     kinds = [named.removeprefix("c ") for named in NULL_LISTS]

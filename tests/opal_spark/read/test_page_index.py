@@ -47,6 +47,7 @@ def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Opal
     return OpalTable.for_path(spark, uri)
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize(
     "where",
     [

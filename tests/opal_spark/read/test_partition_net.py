@@ -59,6 +59,7 @@ def put(table: Table, key: str, values: list[dict[str, Any]]) -> None:
     table.ingest(rows, [row["gone"] for row in values], partition_key=key)
 
 
+@pytest.mark.slow_but_one
 def test_spark_reads_the_net_rows_of_a_key_as_the_core_does(spark: SparkSession, table: Table) -> None:
     """Late rows, equal deltas, tie-breaks without a value, deletes, a key twice, rows that a compaction has moved, a partitioned table."""
     seed, rows, versions = random.Random(7), 0, []

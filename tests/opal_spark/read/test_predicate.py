@@ -213,6 +213,7 @@ CONDITIONS = st.recursive(
 ROWS = st.fixed_dictionaries({name: st.none() | st.sampled_from(values) for name, (values, _) in COLUMNS.items()})
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.spark
 @pytest.mark.parametrize("ansi", ["true", "false"])
 @given(condition=CONDITIONS, row=ROWS)

@@ -125,6 +125,7 @@ CELLS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("kind", CELLS)
 def test_a_text_becomes_its_value_exactly_or_none(spark: SparkSession, kind: str) -> None:
     good, bad = CELLS[kind]
@@ -200,6 +201,7 @@ def test_line_breaks_in_csv_cells_need_an_option(bench: Bench) -> None:
     assert bench.rows()[0]["name"] == "a\nb"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_bad_rows", ["fail", "quarantine"])
 def test_a_row_inside_a_field_is_no_row(bench: Bench, on_bad_rows: str) -> None:
     """In the last column such a row has as many cells as it should."""
@@ -214,6 +216,7 @@ def test_a_row_inside_a_field_is_no_row(bench: Bench, on_bad_rows: str) -> None:
     assert [row["id"] for row in bench.rows()] == [1, 2]
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize(
     "row, options",
     [
@@ -288,6 +291,7 @@ def test_nested_columns_do_not_fit_into_csv(spark: SparkSession, tmp_path: Path)
     assert "JSON or Parquet" in bench.refused(bench.write("a.csv", "id,tags,at\n"))
 
 
+@pytest.mark.slow
 def test_json_keeps_every_digit_and_nesting(spark: SparkSession, tmp_path: Path) -> None:
     nested = "o struct<`a.b`: decimal(30,20), l: array<long>>, m map<int, string>"
     columns = f"id long, d decimal(38,20), {nested}, b binary, s string, at timestamp_ntz"
@@ -369,6 +373,7 @@ def encoded(rows: pa.Table, file_format: str) -> bytes:
     return bytes(sink.getvalue())
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_columnar_files_go_in_and_their_null_keys_do_not(bench: Bench, file_format: str) -> None:
     good = bench.write(f"good.{file_format}", encoded(delivery(), file_format))
@@ -409,6 +414,7 @@ def test_an_unknown_column_of_any_parquet_file_is_seen(bench: Bench) -> None:
     assert "unknown column 'extra'" in bench.refused(Files(paths=first.paths + second.paths))
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("name", ["a.parquet", "a.orc", "a.csv.gz", "a.json.gz"])
 @pytest.mark.parametrize("damage", ["truncated", "overwritten"])
 def test_a_damaged_file_fails_the_run_by_name_even_if_the_session_ignores_such(bench: Bench, name: str, damage: str) -> None:
@@ -437,6 +443,7 @@ def test_a_damaged_file_fails_the_run_by_name_even_if_the_session_ignores_such(b
     assert len(bench.table.history()) == 1
 
 
+@pytest.mark.slow
 def test_a_key_over_64_kib_is_a_bad_row_and_its_example_is_short(spark: SparkSession, tmp_path: Path) -> None:
     bench = Bench(spark, tmp_path, "id string, at timestamp")
     source = bench.write("a.csv", f"id,at\n{'k' * 65536},2024-01-01\n{'k' * 65537},2024-01-01\n")
@@ -450,6 +457,7 @@ def test_a_dataframe_may_not_bring_names_of_the_format(bench: Bench) -> None:
     assert "kept for the format" in bench.refused(rows)
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_any_column_name_goes_through_ingest_and_read(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
     names = ["id", "a.b", "sp ace", "quo`te", 'dou"ble', "größe", "列", "semi;colon,"]

@@ -47,6 +47,7 @@ def read_by_spark(spark: SparkSession, table: Table, kafka: Kafka, topic: str, *
     return stream(spark, table, kafka, topic, **options).run()
 
 
+@pytest.mark.slow
 def test_streams_with_and_without_spark_take_turns(reader: SparkSession, kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 2)
     kafka.produce(topic, [order(n) for n in range(5)])
@@ -89,6 +90,7 @@ def test_a_bad_message_stops_it_or_is_put_aside(reader: SparkSession, kafka: Kaf
     assert (totals.bad, ids(table), ends(table)) == (1, [1, 3], [3])
 
 
+@pytest.mark.slow
 def test_the_driver_decides_of_new_columns_and_new_schemas_for_all_tasks(
     reader: SparkSession, kafka: Kafka, table: Table, registry: Registry
 ) -> None:

@@ -79,6 +79,7 @@ def test_all_four_apps_under_spark_submit(tmp_path: Path) -> None:
     assert all(result.timings_ms["total"] > 0 for result in results)
 
 
+@pytest.mark.slow
 def test_spark_submit_ends_with_the_app_s_exit_code(tmp_path: Path) -> None:
     done = submit("metagen", '{"operation": "metagen", "table": "nowhere", "arguments": {}}', tmp_path)
     assert done.returncode == INPUT
@@ -140,6 +141,7 @@ def test_a_missing_argument_is_named() -> None:
         spec_of("create", Path("t"), {"keys": ["id"]})
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("where", ["nope > 1", "id >", "cast(name AS INT) > 1"])
 def test_a_wrong_filter_is_final_and_shows_no_plan(where: str, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(spec_of("read", table, {"where": where})) == INPUT
@@ -254,6 +256,7 @@ def test_a_read_shows_some_rows_and_says_that_there_are_more(spark: SparkSession
     assert not operations.read(spark, spec_of("read", table, {"limit": 2})).notes
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "csv", "json", "orc"])
 def test_an_export_counts_its_rows_and_never_mixes_with_what_is_there(
     file_format: str, spark: SparkSession, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -270,6 +273,7 @@ def test_an_export_counts_its_rows_and_never_mixes_with_what_is_there(
     assert json.loads(capsys.readouterr().out)["counts"] == {"rows": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["/proc/nowhere/out", "{file}/out"])
 def test_an_export_to_where_nobody_may_write_says_so(
     folder: str, spark: SparkSession, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -349,6 +353,7 @@ def test_a_wrong_source_makes_no_table(spark: SparkSession, tmp_path: Path) -> N
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.slow
 def test_a_source_without_rows_is_an_error_unless_it_is_accepted(spark: SparkSession, table: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty.csv"
     empty.write_text(FIRST.splitlines()[0] + "\n")
@@ -360,6 +365,7 @@ def test_a_source_without_rows_is_an_error_unless_it_is_accepted(spark: SparkSes
         ingest(spark, table, empty, on_empty="skip")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["users", "users/data", "users/out", "."])
 def test_an_export_never_takes_the_place_of_a_table(spark: SparkSession, table: Path, target: str) -> None:
     with pytest.raises(InvalidInputError, match=r"export to a folder of its own"):

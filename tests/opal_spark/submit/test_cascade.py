@@ -26,6 +26,7 @@ def user_city(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     return create_on(open_storage(str(tmp_path / "user_city")), plan_spec(SCHEMA, LAYOUT))
 
 
+@pytest.mark.slow
 def test_counts_kept_by_changes_are_those_of_all_rows_though_calls_are_repeated(
     spark: SparkSession, user_city: Table, tmp_path: Path
 ) -> None:

@@ -95,7 +95,8 @@ def assert_taken_over(spark: SparkSession, uri: str, rows: list[Row]) -> None:
 
 
 @pytest.mark.usefixtures("few_files")
-@pytest.mark.parametrize("file_format", ["parquet", pytest.param("orc", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_a_partitioned_folder_keeps_all_its_columns(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
     folder, uri = tmp_path / "old=1", str(tmp_path / "new")
     for seed in (1, 2):
@@ -111,6 +112,7 @@ def test_a_partitioned_folder_keeps_all_its_columns(spark: SparkSession, tmp_pat
     assert result.version == len(operations_done) - 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_files")
 def test_a_repeat_changes_nothing_even_without_the_source(spark: SparkSession, tmp_path: Path, source: Path) -> None:
     uri = str(tmp_path / "new")
@@ -123,6 +125,7 @@ def test_a_repeat_changes_nothing_even_without_the_source(spark: SparkSession, t
     assert_taken_over(spark, uri, ALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, wanted", [("STRING", {"01", "02", "x"}), (None, {"01", "02", "x"})])
 def test_names_of_folders_take_the_types_of_the_schema(spark: SparkSession, tmp_path: Path, kind: str | None, wanted: set[str]) -> None:
     folder = tmp_path / "old"
@@ -143,6 +146,7 @@ def test_files_of_one_folder_with_columns_of_their_own(spark: SparkSession, tmp_
     assert {(row.id, row.extra) for row in OpalTable.for_path(spark, uri).read().collect()} == {(1, None), (2, "x")}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_files")
 def test_what_changes_in_the_source_between_two_tries_never_mixes(spark: SparkSession, tmp_path: Path, source: Path) -> None:
     uri = str(tmp_path / "new")

@@ -68,6 +68,7 @@ def test_the_drift_story(spark: SparkSession, tmp_path: Path, metadata: str) -> 
         table.ingest(frame(spark, STREAM[0]), business_snapshot=FRIDAY)
 
 
+@pytest.mark.slow
 def test_a_structured_stream_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     table, clock = create(spark, tmp_path / "t", "2h")
     source = tmp_path / "in"
@@ -89,6 +90,7 @@ def test_a_structured_stream_goes_on_from_its_checkpoint(spark: SparkSession, tm
     assert cities(table, FRIDAY) == ON_FRIDAY
 
 
+@pytest.mark.slow
 def test_late_rows_and_rows_of_none_are_put_aside_beside_those_that_files_hold_wrong(spark: SparkSession, tmp_path: Path) -> None:
     table, _ = create(spark, tmp_path / "t", "0s")
     for batch in ([("A", 1, "Beijing", FRIDAY)], [("A", 2, "Wuhan", SATURDAY)]):

@@ -24,6 +24,7 @@ def filled(spark: SparkSession, path: Path, file_format: str = "parquet") -> Opa
     return table
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_minor_and_major_compaction(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
     table = filled(spark, tmp_path / "t", file_format)

@@ -74,6 +74,7 @@ def test_columns_may_have_any_name_and_rows_any_partition(spark: SparkSession, t
     assert table.check() == []
 
 
+@pytest.mark.slow
 def test_runs_are_merged_in_passing_and_nothing_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     table = create(spark, tmp_path / "table", key_store_fan_in=2)
     batches = [[(f"k{key}", turn, turn) for key in range(turn, turn + 40)] for turn in range(9)]

@@ -30,6 +30,7 @@ def shown(table: OpalTable, column: str, **view: Any) -> list[Any]:
     return [row[column] for row in table.read(**view).orderBy("id").collect()]
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_every_read_across_an_add_gives_null_for_the_files_of_before(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
     table = create(spark, tmp_path, file_format)
@@ -67,6 +68,7 @@ def test_every_read_across_an_add_gives_null_for_the_files_of_before(spark: Spar
     assert check_table(table.table) == []
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet", "frame"])
 def test_a_source_adds_ignores_or_lacks_columns(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     table = create(spark, tmp_path)
@@ -102,6 +104,7 @@ def test_a_source_adds_ignores_or_lacks_columns(spark: SparkSession, tmp_path: P
     assert check_table(table.table) == []
 
 
+@pytest.mark.slow
 def test_files_without_a_header_may_be_as_wide_as_before_the_add(spark: SparkSession, tmp_path: Path) -> None:
     table = create(spark, tmp_path)
     table.add_columns({"score": "double"})
@@ -112,6 +115,7 @@ def test_files_without_a_header_may_be_as_wide_as_before_the_add(spark: SparkSes
     assert shown(table, "score") == [None, 0.5]
 
 
+@pytest.mark.slow
 def test_a_stream_and_a_writer_go_on_across_an_add(spark: SparkSession, tmp_path: Path) -> None:
     opal_spark.register(spark)
     table = create(spark, tmp_path)

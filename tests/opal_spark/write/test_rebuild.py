@@ -60,7 +60,8 @@ def assert_sound(table: OpalTable, batches: list[list[Row]]) -> None:
 
 
 @pytest.mark.usefixtures("slots")
-@pytest.mark.parametrize("file_format", ["parquet", pytest.param("orc", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_a_table_that_lost_its_runs_is_sound_again(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
     table = harmed(spark, tmp_path / "table", file_format)
     assert {finding.invariant for finding in table.check()} >= {"I9"}
@@ -73,6 +74,7 @@ def test_a_table_that_lost_its_runs_is_sound_again(spark: SparkSession, tmp_path
     assert_sound(table, [FIRST, SECOND, THIRD, SECOND])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slots")
 def test_only_the_slots_that_are_left_are_done(spark: SparkSession, tmp_path: Path) -> None:
     table = harmed(spark, tmp_path / "table")
@@ -87,6 +89,7 @@ def test_only_the_slots_that_are_left_are_done(spark: SparkSession, tmp_path: Pa
     assert_sound(table, [FIRST, SECOND])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slots")
 def test_a_task_that_fails_leaves_what_the_others_did(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver dies with the stage; the records of finished slots stay."""

@@ -58,6 +58,7 @@ def ordering_of(table: OpalTable, *names: str) -> Ordering:
     return Ordering(base=base, bins=bins, columns=fields, files=files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_native_z_values_are_those_of_numpy_for_every_type(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
     """In a zone with gaps, with nulls, NaN, and texts whose first 32 characters are the same."""
@@ -155,6 +156,7 @@ def test_reads_open_few_files_and_say_the_same(spark: SparkSession, tmp_path: Pa
     assert table.check() == []
 
 
+@pytest.mark.slow
 def test_histories_read_as_the_model_says(spark: SparkSession, tmp_path: Path) -> None:
     table = create(spark, tmp_path / "t")
     for day in DAYS:
@@ -186,6 +188,7 @@ def test_an_upsert_commits_while_a_zorder_runs(spark: SparkSession, tmp_path: Pa
     assert table.check() == []
 
 
+@pytest.mark.slow
 def test_many_folders_are_one_job_and_hot_values_several_files(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.range(0, 20_000, 1, 2).selectExpr(
         "id",

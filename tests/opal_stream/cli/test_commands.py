@@ -149,6 +149,7 @@ def test_sigterm_flushes_and_ends(kafka: Kafka, table: Table, tmp_path: Path) ->
     assert b"read 8 messages in 2 commits" in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["closed", "silent", "killed"])
 def test_a_stream_that_is_watched_flushes_and_ends_without_its_watcher(kafka: Kafka, table: Table, tmp_path: Path, end: str) -> None:
     topic, metrics = new_topic(kafka), tmp_path / "m.prom"

@@ -244,7 +244,7 @@ def test_a_file_that_somebody_replaces_is_read_again_by_the_committer_that_found
     committer = Committer(table, CommitterOptions())
     for _ in range(3):
         committer._turn()
-    assert (ends(table), sum(path.name in record.message for record in caplog.records)) == ([1, 3], 1)
+    assert (ends(table), sum(path.name in record.getMessage() for record in caplog.records)) == ([1, 3], 1)
     path.write_bytes(data)
     committer._turn()
     assert (ends(table), gathered(table)) == ([3, 3], [])

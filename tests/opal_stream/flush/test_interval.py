@@ -81,6 +81,7 @@ def test_commits_are_cut_by_numbers_and_sizes_so_that_a_run_that_died_goes_on_wi
     assert len(ids(table)) == 150
 
 
+@pytest.mark.slow
 def test_a_commit_that_takes_long_is_no_silence_of_kafka(kafka: Kafka, table: Table) -> None:
     class Slow(ForwardingStore):
         inner = table.storage

@@ -153,6 +153,7 @@ def words(table: Table, kafka: Kafka, topic: str, partition: int, registry: Regi
     ]
 
 
+@pytest.mark.slow
 def test_two_processes_add_the_same_column_at_once_and_one_is_killed_in_the_middle(kafka: Kafka, table: Table, registry: Registry) -> None:
     topic = new_topic(kafka, 2)
     registry.register(1, FIRST), registry.register(4, WIDER)

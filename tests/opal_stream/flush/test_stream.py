@@ -172,6 +172,7 @@ def test_partitions_that_come_to_be_are_read_too(kafka: Kafka, table: Table) -> 
     assert not failures
 
 
+@pytest.mark.slow
 def test_a_stream_outlives_a_restart_of_the_broker(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1)])

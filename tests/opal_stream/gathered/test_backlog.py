@@ -83,7 +83,7 @@ def test_a_gate_looks_seldom_but_before_it_may_be_too_late(caplog: pytest.LogCap
         store.is_away = False
         inner.delete(paths[:1])
         assert not gate.is_shut(80)
-    said = [record.message.partition(":")[0] for record in caplog.records]
+    said = [record.getMessage().partition(":")[0] for record in caplog.records]
     assert said == ["nothing more is read", "nothing more is read", "reading goes on after 78 s"]
     free = Gate(store, "main", 0, "lake/orders")
     lists = store.lists

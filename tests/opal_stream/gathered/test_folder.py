@@ -168,6 +168,7 @@ ACTS = st.tuples(st.sampled_from(["flush", "flush", "commit", "die", "restart"])
 STEPS = st.lists(st.tuples(ACTS, st.one_of(st.none(), st.tuples(st.sampled_from(["list", "put", "delete"]), ACTS))), max_size=14)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
 def test_each_message_is_once_in_the_table_whatever_comes_between(steps: Any) -> None:

@@ -39,6 +39,7 @@ def ended(table: Table, kafka: Kafka, topic: str, *more: str) -> "subprocess.Com
     return subprocess.run(command(table, kafka, topic, *GATHERED, *more), capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_until_empty_all_is_committed_and_the_totals_are_those_of_the_commits(kafka: Kafka, table: Table, tmp_path: Path) -> None:
     topic, metrics = new_topic(kafka, 4), tmp_path / "m.prom"
     kafka.produce(topic, [order(1000)], partition=3)
@@ -92,6 +93,7 @@ def test_a_committer_that_is_killed_is_started_again_and_sigterm_drains_all(kafk
     assert check_table(table) == []
 
 
+@pytest.mark.slow
 def test_sigterm_commits_what_the_processes_flush_at_their_end(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 2)
     with supervised(table, kafka, topic, *GATHERED, "--flush-interval", "1h", "--json") as process:
@@ -105,6 +107,7 @@ def test_sigterm_commits_what_the_processes_flush_at_their_end(kafka: Kafka, tab
     assert gathered(table) == []
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_is_killed_leaves_no_committer_behind_and_another_commits_the_rest(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 2)
     with supervised(table, kafka, topic, *GATHERED) as process:
@@ -119,6 +122,7 @@ def test_a_supervisor_that_is_killed_leaves_no_committer_behind_and_another_comm
     assert table.snapshot_at().root.rows == count
 
 
+@pytest.mark.slow
 def test_it_may_run_elsewhere_and_two_do_no_harm(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 2)
     count = fill(kafka, topic, (30, 20))
@@ -153,6 +157,7 @@ def test_what_cannot_be_committed_is_said_at_the_end(kafka: Kafka, table: Table)
     assert not watched_of(topic)
 
 
+@pytest.mark.slow
 def test_a_committer_that_is_down_shows_in_the_metrics(kafka: Kafka, table: Table, tmp_path: Path) -> None:
     topic, page = new_topic(kafka, 2), tmp_path / "m.prom"
 

@@ -118,6 +118,7 @@ def test_until_empty_each_reads_about_as_much_and_all_is_read_once(kafka: Kafka,
     assert check_table(table) == []
 
 
+@pytest.mark.slow
 def test_processes_that_gather_stand_where_their_files_end_and_one_committer_makes_their_rows_visible(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 3)
     count = fill(kafka, topic, (20, 10, 5))
@@ -141,6 +142,7 @@ def test_processes_that_gather_stand_where_their_files_end_and_one_committer_mak
     assert "what they gather is committed by one" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_message_that_stops_one_stops_all_and_is_said(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 3)
     fill(kafka, topic, (20, 20, 0))
@@ -179,6 +181,7 @@ def test_a_child_that_is_killed_is_started_again_and_sigterm_flushes_all(kafka: 
     assert table.snapshot_at().root.rows == count
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_is_killed_leaves_nothing_behind_and_another_goes_on(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 4)
     with supervised(table, kafka, topic, "--processes", "2", "--flush-interval", "1h") as process:
@@ -196,6 +199,7 @@ def test_a_supervisor_that_is_killed_leaves_nothing_behind_and_another_goes_on(k
     assert table.snapshot_at().root.rows == count
 
 
+@pytest.mark.slow
 def test_new_partitions_are_read_and_only_who_gets_them_restarts(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 2)
     count = fill(kafka, topic, (30, 20))

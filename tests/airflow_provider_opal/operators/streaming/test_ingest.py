@@ -117,6 +117,7 @@ def test_several_processes_share_the_partitions(kafka: Broker, table: LakeTable)
         run(operator(topic, processes=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [None, 2])
 def test_one_more_process_may_commit_for_all_and_its_commits_are_told(kafka: Broker, table: LakeTable, processes: int | None) -> None:
     topic, asset = new_topic(kafka, 3), opal_asset("orders")

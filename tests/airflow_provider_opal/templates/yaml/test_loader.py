@@ -320,6 +320,7 @@ Path(sys.argv[2]).write_text(json.dumps(dict(sorted(found.items()))))
 """
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_same_dags_to_the_byte(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, all=ALL_SAID, good=GOOD)
     shutil.copy(ROOT / "dags" / "shop.opal.yaml", folder / "sub")

@@ -126,6 +126,7 @@ def check(spark: SparkSession, folder: Path, combination: tuple[str, str, str, s
     assert not table.check()
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("turn", range(3))
 def test_some_combinations_end_as_a_dict_does(spark: SparkSession, tmp_path: Path, turn: int) -> None:
     check(spark, tmp_path, random.Random(f"{SEED} {turn}").choice(COMBINATIONS), ingests=2)
@@ -174,6 +175,7 @@ def test_the_delta_of_a_file_is_its_suffix_and_the_last_of_its_rows_counts(bench
     assert sorted(row.name for row in bench.table.read(event_time=15).collect()) == ["c", "older"]
 
 
+@pytest.mark.slow
 def test_the_delta_of_a_position_tells_the_ingest_and_the_file(bench: Bench) -> None:
     bench.put("a.csv", "1,a\n2,b\n")
     bench.put("b.csv", "2,c\n")
@@ -187,6 +189,7 @@ def test_the_delta_of_a_position_tells_the_ingest_and_the_file(bench: Bench) -> 
     assert first.counts["rows"] == 3
 
 
+@pytest.mark.slow
 def test_deletes_need_no_order_where_they_are_whole_rows(bench: Bench) -> None:
     bench.put("a.csv", "1,a,10\n2,b,10\n")
     bench.put("del_a.csv", "1,a,20\n")
@@ -200,6 +203,7 @@ def test_columns_name_cells_in_their_order(bench: Bench) -> None:
     assert bench.rows() == [(1, "x", 10)]
 
 
+@pytest.mark.slow
 def test_folders_give_columns_to_files_in_order(spark: SparkSession, tmp_path: Path) -> None:
     bench = Bench(spark, tmp_path, "id bigint, name string, day string, at bigint")
     bench.put("day=mon/a_1.csv", "1,a\n")
@@ -209,6 +213,7 @@ def test_folders_give_columns_to_files_in_order(spark: SparkSession, tmp_path: P
     assert bench.rows() == [(1, "b", "tue", 2)]
 
 
+@pytest.mark.slow
 def test_bad_rows_are_put_aside_with_their_files(bench: Bench) -> None:
     bench.put("a_1.csv", "1,a\nx,b\n,c\n")
     bench.put("del_2.csv", "1\n5,6,7\n")
@@ -253,6 +258,7 @@ REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("files, source, message", REFUSED, ids=[message for *_, message in REFUSED])
 def test_what_does_not_fit_is_refused(bench: Bench, files: dict[str, str], source: dict[str, Any], message: str) -> None:
     for name, text in files.items():
@@ -263,6 +269,7 @@ def test_what_does_not_fit_is_refused(bench: Bench, files: dict[str, str], sourc
     assert bench.table.history() == before
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize(
     "kind, order, message",
     [
