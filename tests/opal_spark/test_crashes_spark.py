@@ -16,6 +16,7 @@ from tests.opal_spark.test_table import content, create, frame
 
 FIRST: list[Row] = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30)]
 SECOND: list[Row] = [("ax", 2, 11), ("bow", 3, None), ("cup", 0, 29), ("elk", 2, 50)]
+STRIDE = 13  # of the calls at which it fails
 
 
 class DriverStore(FailingStore):
@@ -44,29 +45,23 @@ def prepared(spark: SparkSession, path: Path, file_format: str) -> Storage:
     return open_storage(str(path))
 
 
+@pytest.mark.slow  # the core is walked at every call without Spark
 @pytest.mark.parametrize(
-    "file_format, metadata, mode, stride",
+    "file_format, metadata, mode",
     [
-        pytest.param("parquet", "batch", "after", 17, marks=pytest.mark.slow),
-        *[
-            pytest.param(form, metadata, mode, 13, marks=pytest.mark.slow)  # the core is walked at every call without Spark
-            for form, metadata, mode in (
-                ("parquet", "inline", "after"),
-                ("parquet", "batch", "before"),
-                ("orc", "batch", "after"),
-                ("parquet", "batch", "done_but_failed"),
-                ("parquet", "inline", "before"),
-                ("parquet", "inline", "done_but_failed"),
-            )
-        ],
+        ("parquet", "batch", "after"),
+        ("parquet", "inline", "after"),
+        ("parquet", "batch", "before"),
+        ("orc", "batch", "after"),
+        ("parquet", "batch", "done_but_failed"),
+        ("parquet", "inline", "before"),
+        ("parquet", "inline", "done_but_failed"),
     ],
 )
-def test_a_rerun_after_any_failure_of_the_driver(  # one argument a parameter
-    spark: SparkSession, tmp_path: Path, file_format: str, metadata: str, mode: Mode, stride: int
-) -> None:
+def test_a_rerun_after_any_failure_of_the_driver(spark: SparkSession, tmp_path: Path, file_format: str, metadata: str, mode: Mode) -> None:
     dry = DriverStore(prepared(spark, tmp_path / "dry", file_format))
     upsert(spark, dry, metadata)
-    for fail_at in range(1, len(dry.trace) + 1, stride):
+    for fail_at in range(1, len(dry.trace) + 1, STRIDE):
         storage = prepared(spark, tmp_path / str(fail_at), file_format)
         for target in (DriverStore(storage, fail_at, mode), storage, storage):
             try:
