@@ -7,7 +7,7 @@ space, and nothing else.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from opal_lake.data.segment import RunFile
 from opal_lake.key_store.cache.protocol import GREATEST_WORD
@@ -15,13 +15,15 @@ from opal_lake.key_store.cache.protocol import GREATEST_WORD
 TIER_FROM = 4096  # entries over all hashes: fewer are all the lowest tier
 NARROWEST = 1 / (1 << 16)  # of all hashes, the range of a slot: what covers less holds few keys with many versions
 HURRIED_ENTRIES = 1 << 20  # about as many a core merges and writes in half a second
+PATIENCE = 4
 _ALMOST = 0.05  # of a layer: the least and greatest hashes of a range leave a bit at its ends
 
 
 def plan_merge(runs: Iterable[RunFile], fan_in: int, hurried: bool = False) -> tuple[RunFile, ...]:
     """The runs that the next job should take into its own; mostly none.
 
-    A hurried job leaves merges of more than `HURRIED_ENTRIES` to others, until they have twice as many layers.
+    A hurried job leaves merges of more than `HURRIED_ENTRIES` to others (`is_left_over`), until there are `PATIENCE` times as many layers.
+    Then it takes the oldest ones, as many as make a merge: more would hold it up for longer.
     """
     tiers: dict[int, list[RunFile]] = defaultdict(list)
     for run in runs:
@@ -33,11 +35,29 @@ def plan_merge(runs: Iterable[RunFile], fan_in: int, hurried: bool = False) -> t
         below += tiers[tier]
         layers = sum(map(share_of, tiers[tier])) + carried
         is_left = hurried and sum(run.entries for run in below) > HURRIED_ENTRIES
-        if layers + _ALMOST < (2 if is_left else 1) * (fan_in - 1):
+        if layers + _ALMOST < (PATIENCE if is_left else 1) * (fan_in - 1):
             carried = 0
             continue
+        if is_left:
+            return tuple(_oldest(tiers[tier], fan_in - 1))
         chosen, carried = list(below), 1
     return tuple(chosen)
+
+
+def is_left_over(runs: Iterable[RunFile], fan_in: int) -> bool:
+    """Whether hurried jobs have left a merge: others leave no layer more than makes one."""
+    due = plan_merge(runs, fan_in)
+    return sum(map(share_of, due)) + _ALMOST >= fan_in and sum(run.entries for run in due) > HURRIED_ENTRIES
+
+
+def _oldest(runs: Sequence[RunFile], layers: int) -> Iterator[RunFile]:
+    """So many layers of them; runs come in the order of their commits."""
+    taken = 0.0
+    for run in runs:
+        if taken + _ALMOST >= layers:
+            return
+        taken += share_of(run)
+        yield run
 
 
 def tier_of(run: RunFile, fan_in: int) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from opal_lake import layout
 from opal_lake.data.segment import RunFile
-from opal_lake.key_store.entries import concat_entries, down_to, greatest_of_equal, no_entries, sorted_entries
+from opal_lake.key_store.entries import down_to, merged_entries, no_entries
 from opal_lake.key_store.merge import hash_range, plan_merge
 from opal_lake.log.commit import Actions
 from opal_lake.log.snapshot import Snapshot
@@ -44,8 +44,8 @@ def merge_slot(task: RunTask, slot: int, attempt: str) -> list[RunFile]:
     """The run of a range, or none where no run has an entry."""
     low, high = hash_range(slot, task.slots)
     near = [run for run in task.writer.runs if run.hash_low <= high and run.hash_high >= low]
-    parts = [part for run in near for part in task.writer.cache.slices(run, SLOT_ENTRIES, low, high)]
-    entries = down_to(task.floor, greatest_of_equal(sorted_entries(concat_entries([no_entries(task.ties), *parts]))))
+    runs = [[*task.writer.cache.slices(run, SLOT_ENTRIES, low, high)] for run in near]
+    entries = down_to(task.floor, merged_entries([[no_entries(task.ties)], *runs]))
     return [write_run(task.writer, entries, layout.job_file_name(task.writer.number, slot, attempt))] if len(entries) else []
 
 

@@ -13,7 +13,7 @@ from opal_lake.data.segment import LogFile, RunFile, log_from_json, log_to_json,
 from opal_lake.events.segment_log import Events, write_events
 from opal_lake.ids import SEQUENCE_BITS
 from opal_lake.key_store.cache.protocol import RunCache
-from opal_lake.key_store.entries import Entries, concat_entries, greatest_of_equal, sorted_entries
+from opal_lake.key_store.entries import Entries, merged_entries
 from opal_lake.key_store.merge import hash_range
 from opal_lake.key_store.run import encode_run
 from opal_lake.rule.metagen import Ruling, apply_rule
@@ -110,8 +110,8 @@ def process_slot(new: Entries, writer: SlotWriter, slot: Slot) -> SlotOutput:
 def _with_merged(entries: Entries, writer: SlotWriter, slot: Slot) -> Entries:
     low, high = hash_range(slot.number, slot.count)
     near = [run for run in writer.merged if run.hash_low <= high and run.hash_high >= low]
-    older = [part for run in near for part in writer.cache.slices(run, MERGE_ROWS, low, high)]
-    return greatest_of_equal(sorted_entries(concat_entries([entries, *older]))) if older else entries
+    older = [[*writer.cache.slices(run, MERGE_ROWS, low, high)] for run in near]
+    return merged_entries([[entries], *older]) if older else entries
 
 
 def write_log(writer: SlotWriter, events: Events, stem: str) -> tuple[LogOutput, ...]:

@@ -10,7 +10,7 @@ from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError, OpalError, count_text
 from opal_lake.job.job import JobResult
 from opal_lake.job.operations.upkeep import Retain
-from opal_lake.key_store.merge import plan_merge
+from opal_lake.key_store.merge import is_left_over, plan_merge
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import store_now_us
 from opal_lake.log.version_window import oldest_kept
@@ -114,9 +114,11 @@ def _many_logs(snapshot: Snapshot) -> list[str]:
 
 
 def _many_runs(snapshot: Snapshot) -> list[str]:
-    """More than merging in passing leaves: MetaGens were few, or large."""
-    runs = snapshot.runs.values()
-    if len(runs) <= MOST_RUNS or not plan_merge(runs, snapshot.spec.integer("key_store_fan_in")):
+    """More than merging in passing leaves: MetaGens were few, or large; or streams left a large merge."""
+    runs, fan_in = snapshot.runs.values(), snapshot.spec.integer("key_store_fan_in")
+    if is_left_over(runs, fan_in):
+        return [f"{count_text(len(runs), 'key-store run')}, of which streams leave large ones to a compaction"]
+    if len(runs) <= MOST_RUNS or not plan_merge(runs, fan_in):
         return []
     return [f"{count_text(len(runs), 'key-store run')}, at most {MOST_RUNS}"]
 

@@ -7,7 +7,17 @@ import pytest
 
 from opal_lake.data.segment import RunFile
 from opal_lake.key_store.cache.protocol import GREATEST_WORD
-from opal_lake.key_store.merge import HURRIED_ENTRIES, NARROWEST, TIER_FROM, hash_range, plan_merge, share_of, tier_of
+from opal_lake.key_store.merge import (
+    HURRIED_ENTRIES,
+    NARROWEST,
+    PATIENCE,
+    TIER_FROM,
+    hash_range,
+    is_left_over,
+    plan_merge,
+    share_of,
+    tier_of,
+)
 
 FAN_IN = 8
 
@@ -53,15 +63,22 @@ def test_a_run_of_few_keys_counts_as_a_layer_like_others() -> None:
     assert share_of(run_of("slot", TIER_FROM, 0, int(2 * NARROWEST * GREATEST_WORD))) == pytest.approx(2 * NARROWEST)
 
 
-def test_a_hurried_job_leaves_a_large_merge_to_others_until_there_are_twice_as_many_layers() -> None:
-    small = [run_of(f"s{number}", 50_000) for number in range(FAN_IN - 1)]
-    large = [run_of(f"l{number}", HURRIED_ENTRIES // 4) for number in range(2 * (FAN_IN - 1))]
+def test_a_hurried_job_leaves_a_large_merge_to_others_for_a_while_and_then_takes_the_oldest() -> None:
+    layers = FAN_IN - 1
+    small = [run_of(f"s{number}", 50_000) for number in range(layers)]
+    large = [run_of(f"l{number}", HURRIED_ENTRIES // 4) for number in range(PATIENCE * layers)]
     assert plan_merge(small, FAN_IN, hurried=True) == plan_merge(small, FAN_IN) == tuple(small)
-    for count in (FAN_IN - 1, 2 * (FAN_IN - 1) - 1):
+    for count in (layers, PATIENCE * layers - 1):
         assert plan_merge(large[:count], FAN_IN) == tuple(large[:count])
         assert plan_merge(large[:count], FAN_IN, hurried=True) == ()
         assert plan_merge(small + large[: count - 1], FAN_IN, hurried=True) == tuple(small)
-    assert plan_merge(large, FAN_IN, hurried=True) == tuple(large)
+    assert plan_merge(large, FAN_IN, hurried=True) == tuple(large[:layers])
+    assert [is_left_over(runs, FAN_IN) for runs in (small, large[:layers], large[:FAN_IN], [*large[:layers], small[0]])] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_ranges_cover_all_hashes_once() -> None:

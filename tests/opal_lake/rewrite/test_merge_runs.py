@@ -8,6 +8,7 @@ from opal_lake.rewrite.merge_runs import plan_runs
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
 from opal_lake.upkeep.compaction import CompactOptions, compact
+from opal_lake.upkeep.maintenance import compaction_due, policy_of
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from tests.opal_lake.shop import content, create, latest, rows
 
@@ -33,10 +34,22 @@ def test_a_compaction_merges_what_hurried_ingests_left(monkeypatch: pytest.Monke
     assert check_table(table) == []
 
 
-def test_without_a_compaction_hurried_ingests_merge_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compaction_hurried_ingests_merge_the_oldest_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge, "HURRIED_ENTRIES", 10)
-    counts = [len(filled([5] * batches, hurried=True).snapshot_at().runs) for batches in (6, 7)]
-    assert counts == [6, 1]
+    fewer, more = (filled([5] * batches, hurried=True) for batches in (12, 13))
+    assert [len(table.snapshot_at().runs) for table in (fewer, more)] == [12, 10]
+    assert content(more) == latest([[(f"k{number}", moment, moment) for number in range(5)] for moment in range(13)])
+    assert check_table(more) == []
+
+
+def test_maintenance_is_due_for_what_hurried_ingests_left_and_no_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(merge, "HURRIED_ENTRIES", 10)
+    for batches, why in ((3, ""), (4, "4 key-store runs, of which streams leave large ones to a compaction")):
+        snapshot = filled([5] * batches, hurried=True).snapshot_at()
+        due = compaction_due(snapshot, policy_of(snapshot.spec), 0)
+        assert (due.why if due else "") == why
 
 
 def test_a_large_run_is_not_written_again_for_a_few_small_ones() -> None:
