@@ -302,7 +302,8 @@ def test_spark_itself_limits_micro_batches_and_ends_with_what_was_there(spark: S
     table = new_table(tmp_path / "t")
     for key in (1, 2, 3, 4, 5):
         upsert(table, (key, key, "x"))
-    stream = on_spark(spark, tmp_path)(table, startingVersion=1, maxVersionsPerTrigger=2, **FEED)
+    new = on_spark(spark, tmp_path)
+    stream = new(table, startingVersion=1, maxVersionsPerTrigger=2, **FEED)
     assert isinstance(stream, SparkStream)
 
     def keep(rows: DataFrame, batch: int) -> None:
@@ -314,7 +315,7 @@ def test_spark_itself_limits_micro_batches_and_ends_with_what_was_there(spark: S
     assert stream.ids() == [[1, 2], [3, 4], [5]]
     assert query.lastProgress is not None
     assert json.loads(query.lastProgress["sources"][0]["latestOffset"])["version"] > 5
-    once = on_spark(spark, tmp_path)(table, startingVersion=1, maxVersionsPerTrigger=2, **FEED)
+    once = new(table, startingVersion=1, maxVersionsPerTrigger=2, **FEED)
     assert isinstance(once, SparkStream)
     assert once.writer().trigger(once=True).start().awaitTermination(300)
     assert once.changes() == expected(table, 1), "Trigger.Once reads all there is"
