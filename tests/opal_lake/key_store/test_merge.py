@@ -73,12 +73,15 @@ def test_a_hurried_job_leaves_a_large_merge_to_others_for_a_while_and_then_takes
         assert plan_merge(large[:count], FAN_IN, hurried=True) == ()
         assert plan_merge(small + large[: count - 1], FAN_IN, hurried=True) == tuple(small)
     assert plan_merge(large, FAN_IN, hurried=True) == tuple(large[:layers])
-    assert [is_left_over(runs, FAN_IN) for runs in (small, large[:layers], large[:FAN_IN], [*large[:layers], small[0]])] == [
-        False,
-        False,
-        True,
-        True,
-    ]
+
+
+def test_a_merge_is_left_over_once_a_job_has_passed_it_by() -> None:
+    small, large = run_of("small", 50_000), [run_of(f"l{number}", HURRIED_ENTRIES // 4) for number in range(FAN_IN)]
+    due = large[: FAN_IN - 1]
+    for runs in ([], [small] * FAN_IN, due, [small, *due]):
+        assert not is_left_over(runs, FAN_IN)
+    for runs in (large, [*due, small]):
+        assert is_left_over(runs, FAN_IN)
 
 
 def test_ranges_cover_all_hashes_once() -> None:

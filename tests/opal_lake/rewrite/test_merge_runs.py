@@ -42,9 +42,7 @@ def test_without_a_compaction_hurried_ingests_merge_the_oldest_later(monkeypatch
     assert check_table(more) == []
 
 
-def test_maintenance_is_due_for_what_hurried_ingests_left_and_no_sooner(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_maintenance_is_due_for_what_hurried_ingests_left_and_no_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge, "HURRIED_ENTRIES", 10)
     for batches, why in ((3, ""), (4, "4 key-store runs, of which streams leave large ones to a compaction")):
         snapshot = filled([5] * batches, hurried=True).snapshot_at()

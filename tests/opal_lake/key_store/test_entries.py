@@ -1,0 +1,43 @@
+"""The order of entries, and what is left of merged runs, against Python's own sorting: versions that come in order, and any others."""
+
+import numpy as np
+import pytest
+
+from opal_lake.key_store.entries import Entries, concat_entries, merged_entries, sort_order, sorted_entries
+
+
+def entries_of(dice: np.random.Generator, count: int, words: int, first: int = 0) -> Entries:
+    """Of few keys whose hashes often agree in their first word, with deltas from `first` on that often repeat."""
+    return Entries(
+        high=dice.integers(0, words, count).astype(np.uint64),
+        low=dice.integers(0, 2, count).astype(np.uint64),
+        delta=dice.integers(first, first + 4, count),
+        ties=(dice.integers(0, 2, count), dice.integers(0, 2, count)),
+        segment=dice.integers(0, 3, count),
+        offset=np.arange(count, dtype=np.int32),
+        deleted=dice.random(count) < 0.3,
+    )
+
+
+def as_rows(entries: Entries) -> list[tuple[int, ...]]:
+    return list(zip(*(column.tolist() for column in entries.order_columns), strict=True))
+
+
+@pytest.mark.parametrize("words", [1, 3, 1000])
+@pytest.mark.parametrize("seed", range(20))
+def test_entries_are_ordered_by_all_columns_whatever_order_they_come_in(seed: int, words: int) -> None:
+    entries = entries_of(np.random.default_rng(seed), 60, words)
+    assert as_rows(entries.take(sort_order(entries))) == sorted(as_rows(entries))
+    ordered = sorted_entries(entries)
+    assert sort_order(ordered).tolist() == list(range(len(ordered)))
+
+
+@pytest.mark.parametrize("step", [0, 2, 10], ids=["at once", "overlapping", "one after the other"])
+@pytest.mark.parametrize("seed", range(20))
+def test_of_merged_runs_the_greatest_of_equal_entries_is_left(seed: int, step: int) -> None:
+    dice = np.random.default_rng(seed)
+    runs = [sorted_entries(entries_of(dice, 30, 5, first=step * number)) for number in range(4)]
+    dice.shuffle(runs)
+    greatest = {row[:3]: row for row in sorted(as_rows(concat_entries(runs)))}
+    parts = [[run.take(slice(0, 11)), run.take(slice(11, 30))] for run in runs]
+    assert as_rows(merged_entries(parts)) == sorted(greatest.values())
