@@ -18,7 +18,7 @@ supervisor, which watches them in the same way; it has time to end them first. S
 
 from airflow_provider_opal.streaming.job import StreamJob
 from opal_stream.supervise.process import RESTARTS, Outcome, Say, WatchedProcess
-from opal_stream.waits import GIVE_UP_S, SPARK_DRAIN_S, drain_s, supervisor_drain_s
+from opal_stream.waits import SPARK_DRAIN_S, drain_s, supervisor_drain_s
 
 __all__ = ["RESTARTS", "Outcome", "StreamProcess"]
 
@@ -40,4 +40,4 @@ def drain_of(job: StreamJob) -> float:
     """How long it may take to end, in seconds."""
     if job.options.get("spark"):
         return SPARK_DRAIN_S
-    return supervisor_drain_s(GIVE_UP_S) if job.options.get("processes") else drain_s(GIVE_UP_S)
+    return supervisor_drain_s() if job.options.get("processes") else drain_s()
