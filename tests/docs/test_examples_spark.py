@@ -140,7 +140,7 @@ SCRIPTS: dict[str, Callable[[SparkSession, Path], None]] = {
     "docs/maintenance.md": maintenance,
     "docs/mutate.md": mutate,
 }
-QUICK = ("README.md", "docs/tutorial.md")  # these alone hold for everybody
+QUICK = ("README.md", "docs/tutorial.md")  # what a newcomer runs first; the others are slow
 CONSOLES = ("docs/maintenance.md", "docs/mutate.md", "docs/table-api.md", "docs/tutorial.md")
 
 
