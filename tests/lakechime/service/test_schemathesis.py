@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+import schemathesis
 
-from tests.fixtures_lakechime import fuzz, serving
+from tests.fixtures_lakechime import fuzz, is_broken, serving
 
 
 @pytest.mark.parametrize("examples", [5, pytest.param(200, marks=pytest.mark.slow)])
@@ -12,3 +13,17 @@ def test_answers_fit_the_document(tmp_path: Path, examples: int) -> None:
     with serving(f"sqlite:///{tmp_path}/lakechime.db") as served:
         asked = fuzz(served.url, served.tokens["admin"], examples)
     assert {"POST /v1/events", "POST /v1/events/query", "PUT /v1/watermark", "DELETE /v1/tokens/{name}"} <= {*asked}
+
+
+WHOLE = ({"consumer": "a"}, {"consumer": ["a"]}, {"consumer": {"a": 1}}, {"consumer": "a", "stray": None}, {"consumer": "a", "key": {}})
+BROKEN = (None, {"consumer": ""}, {"consumer": []}, {"consumer": ["a", "b"]}, {"consumer": "a\x00"}, {"consumer": "a", "stray": "1"})
+
+
+def test_whether_a_case_is_broken_follows_from_what_arrives(tmp_path: Path) -> None:
+    with serving(f"sqlite:///{tmp_path}/lakechime.db") as served:
+        headers = {"Authorization": f"Bearer {served.tokens['admin']}"}
+        operation = schemathesis.openapi.from_url(f"{served.url}/openapi.json", headers=headers)["/v1/watermark"]["GET"]
+        for query in (*WHOLE, *BROKEN):
+            case = operation.Case(query=query)
+            assert is_broken(case) == (query in BROKEN), query
+            assert case.call(headers=headers).status_code == (422 if query in BROKEN else 200), query
