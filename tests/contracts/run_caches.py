@@ -88,7 +88,9 @@ def put_run(storage: Storage, entries: Entries) -> RunFile:
     path = f"_opal/key_store/{uuid.uuid4().hex}.run"
     assert storage.put_if_absent(path, data)
     bounds = (int(entries.high[0]), int(entries.high[-1])) if len(entries) else (0, GREATEST_WORD)
-    return RunFile(path=path, size=len(data), crc32=zlib.crc32(data), entries=len(entries), hash_low=bounds[0], hash_high=bounds[1])
+    latest = int(entries.delta.max()) if len(entries) else None
+    size, crc32 = len(data), zlib.crc32(data)
+    return RunFile(path=path, size=size, crc32=crc32, entries=len(entries), hash_low=bounds[0], hash_high=bounds[1], greatest_delta=latest)
 
 
 def replace_object(storage: Storage, path: str, data: bytes) -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from opal_lake.key_store import run as run_module
 from opal_lake.key_store.cache import near_runs
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns, near_form
 from opal_lake.key_store.cache.protocol import GREATEST_WORD
-from opal_lake.key_store.entries import Entries, greatest_of_equal, sorted_entries
+from opal_lake.key_store.entries import Entries, concat_entries, greatest_of_equal, no_entries, sorted_entries
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.s3 import S3Storage
 from tests.contracts.run_caches import (
@@ -132,13 +133,49 @@ def test_new_rows_need_no_order_but_that_of_the_first_word(local: Storage, backe
 def test_several_runs_are_asked_each_for_its_own_range(local: Storage, backend: str, tmp_path: Path) -> None:
     stored = greatest_of_equal(drawn(3, 3_000, 900))
     thirds = [stored.take(slice(start, start + 1_000)) for start in range(0, 3_000, 1_000)]
-    runs = [put_run(local, part) for part in thirds]
+    runs = [replace(put_run(local, part), greatest_delta=None) for part in thirds]
     cache = cache_of(local, backend, tmp_path / "near")
     new = probes_of(stored, 4, 800)
     answers = [rows_of(entries) for entries in cache.neighbours(runs, new)]
     assert answers == [brute_force(part, new) for part in thirds]
     outside = new.take(slice(0, 0))
     assert cache.neighbours(runs, outside) == []
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), ties=st.integers(0, 1))
+def test_what_is_nearest_in_all_runs_is_found(
+    backend: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, ties: int
+) -> None:
+    """However keys and deltas are spread over runs, of which some do not tell their greatest delta."""
+    folder, storage = tmp_path_factory.mktemp("near"), open_storage(f"memory://{uuid.uuid4().hex}")
+    parts = [part for _ in range(4) if len(part := stored_entries(data.draw(some_rows(ties, 30)), ties))]
+    new = sorted_entries(entries_of(data.draw(some_rows(ties, 30)), ties))
+    told = [put_run(storage, part) for part in parts]
+    runs = [run if data.draw(st.integers(0, 3)) else replace(run, greatest_delta=None) for run in told]
+    near, far = cache_of(storage, backend, folder), cache_of(storage, backend, folder, 0)
+    for run, part in zip(runs, parts, strict=True):
+        near.keep(run, part)
+    wanted = brute_force(sorted_entries(concat_entries([no_entries(ties), *parts])), new)
+    known = {row for part in parts for row in brute_force(part, new)}
+    for cache in (near, far):
+        found = {row for entries in cache.neighbours(runs, new) for row in rows_of(entries)}
+        assert {*wanted} <= found <= known
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("order", ["the oldest run first", "the newest run first"])
+def test_a_run_is_not_asked_for_keys_with_a_later_version(local: Storage, backend: str, order: str, tmp_path: Path) -> None:
+    """Ten runs, each with the next version of all keys: only the last one holds neighbours of what comes after; late ones need theirs."""
+    keys = [(number << 40, number) for number in range(3_000)]
+    parts = [stored_entries([(*key, delta, 0, delta, False) for key in keys], 0) for delta in range(10)]
+    runs = [put_run(local, part) for part in parts]
+    for delta, asked in ((9, {9}), (6, {9, 8, 7, 6})):
+        cache = cache_of(local, backend, tmp_path / f"near-{delta}")
+        new = entries_of([(*key, delta, 1, 0, False) for key in keys], 0)
+        found = cache.neighbours(runs if order == "the oldest run first" else runs[::-1], new)
+        assert {runs.index(run) for run in (*cache.opened, *cache.indexes)} == asked
+        assert {row for entries in found for row in rows_of(entries)} >= {row for part in parts[delta : delta + 2] for row in rows_of(part)}
 
 
 # Near and far

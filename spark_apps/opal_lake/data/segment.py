@@ -102,7 +102,10 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """A sorted run of the key store; the bounds are the high words of its least and greatest key hash."""
+    """A sorted run of the key store; the bounds are the high words of its least and greatest key hash.
+
+    Of runs that were written before they told it, `greatest_delta` is unknown.
+    """
 
     path: str
     size: int
@@ -110,6 +113,7 @@ class RunFile:
     entries: int
     hash_low: int
     hash_high: int
+    greatest_delta: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +165,7 @@ def run_to_json(run: RunFile) -> dict[str, Any]:
         "crc32": run.crc32,
         "entries": run.entries,
         "hashes": [run.hash_low, run.hash_high],
+        **({} if run.greatest_delta is None else {"greatest_delta": run.greatest_delta}),
     }
 
 
@@ -174,4 +179,5 @@ def run_from_json(data: Mapping[str, Any]) -> RunFile:
         entries=data["entries"],
         hash_low=hash_word(data["hashes"][0]),
         hash_high=hash_word(data["hashes"][1]),
+        greatest_delta=word(data["greatest_delta"]) if "greatest_delta" in data else None,
     )

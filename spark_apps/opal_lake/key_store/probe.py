@@ -1,5 +1,6 @@
 """Finding the neighbours of new entries among stored ones. Pure: sorted arrays in, which may be mapped files, arrays out."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -13,20 +14,27 @@ PIECE = 4096  # words
 MERGED_TIMES = 4  # as many stored words as new ones: of more it is quicker to look them up
 
 
-def neighbours(stored: Entries, new: Entries) -> Entries:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """Stored entries next to new ones. `later` are the places of the new ones that have one before them, `since` the deltas of those."""
+
+    entries: Entries
+    later: Places
+    since: npt.NDArray[np.int64]
+
+
+def neighbours(stored: Entries, new: Entries) -> Neighbours:
     """The predecessor and the successor of each new entry among the stored ones of the same key. `stored` is sorted; `new` best is too."""
-    if not len(stored) or not len(new):
-        return no_entries(len(stored.ties) // 2)
-    near, low = _shared(stored.high, new.high)
+    near, low = _shared(stored.high, new.high) if len(stored) and len(new) else (np.empty(0, np.intp),) * 2
     if not len(near):
-        return no_entries(len(stored.ties) // 2)
+        return Neighbours(entries=no_entries(len(stored.ties) // 2), later=near, since=np.empty(0, np.int64))
     probes = new.take(near)
     high = _past_equals(stored.high, low)
     at = _insertion_points(stored, probes, low, high)
-    before = _of_same_key(stored, probes, at - 1, at - 1 >= low)
-    after = _of_same_key(stored, probes, at, at < high)
+    has_before = _of_same_key(stored, probes, at - 1, at - 1 >= low)
+    before, after = at[has_before] - 1, at[_of_same_key(stored, probes, at, at < high)]
     both = np.sort(np.concatenate([before, after]), kind="stable")
-    return stored.take(both[np.diff(both, prepend=-1) != 0])
+    return Neighbours(entries=stored.take(both[np.diff(both, prepend=-1) != 0]), later=near[has_before], since=stored.delta[before])
 
 
 def _shared(stored: Words, new: Words) -> tuple[Places, Places]:
@@ -89,7 +97,7 @@ def _insertion_points(stored: Entries, probes: Entries, low: Places, high: Place
 
 
 def _of_same_key(stored: Entries, probes: Entries, at: Places, inside: npt.NDArray[np.bool_]) -> Places:
+    """Which probes have an entry of their key there."""
     chosen = np.flatnonzero(inside)
-    same = stored.low[at[chosen]] == probes.low[chosen]
-    rows_of_key: Places = at[chosen[same]]
-    return rows_of_key
+    same: Places = chosen[stored.low[at[chosen]] == probes.low[chosen]]
+    return same

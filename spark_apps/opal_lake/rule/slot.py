@@ -136,6 +136,7 @@ def write_run(writer: SlotWriter, entries: Entries, stem: str) -> RunFile:
         entries=len(entries),
         hash_low=int(entries.high[0]),
         hash_high=int(entries.high[-1]),
+        greatest_delta=int(entries.delta.max()),
     )
     writer.cache.keep(run, entries)
     return run

@@ -22,7 +22,7 @@ class MemoryRuns:
     opened: dict[str, Entries] = field(default_factory=dict)
 
     def neighbours(self, runs: Sequence[RunFile], new: Entries) -> list[Entries]:
-        return [neighbours(self._open(run), new) for run in runs]
+        return [neighbours(self._open(run), new).entries for run in runs]
 
     def slices(self, run: RunFile, rows: int, low: int = 0, high: int = GREATEST_WORD) -> Iterator[Entries]:
         entries = self._open(run)

@@ -69,7 +69,8 @@ class Forger:
             run = actions.add_runs[0]
             entries = change(decode_run(self.files[run.path], run.path))
             data = self.files[run.path] = encode_run(entries)
-            fields = {"entries": len(entries), "hash_low": int(entries.high[0]), "hash_high": int(entries.high[-1])} | claims
+            ends = {"hash_low": int(entries.high[0]), "hash_high": int(entries.high[-1]), "greatest_delta": int(entries.delta.max())}
+            fields = {"entries": len(entries)} | ends | claims
             return replace(actions, add_runs=(replace(run, size=len(data), crc32=zlib.crc32(data), **fields),))
 
         return decode_commit(self.files[self.actions(version, rewrite)], "").actions.add_runs[0].path
@@ -227,6 +228,7 @@ FORGERIES: dict[str, tuple[str, Callable[[Forger], str]]] = {
     "an unsorted run": ("I19", lambda forger: forger.run(4, lambda there: there.take(np.arange(len(there))[::-1]))),
     "an entry twice": ("I19", lambda forger: forger.run(4, lambda there: sorted_entries(concat_entries([there, there])))),
     "a run that lies about its hashes": ("I19", lambda forger: forger.run(4, lambda there: there, hash_low=0)),
+    "a run that lies about its deltas": ("I19", lambda forger: forger.run(4, lambda there: there, greatest_delta=-5)),
     "an entry with another delta": ("I20", lambda forger: forger.run(4, lambda there: replace(there, delta=there.delta + 1))),
     "an entry that is no delete": ("I20", lambda forger: forger.run(4, lambda there: replace(there, deleted=there.deleted & False))),
     "an entry of no row": ("I20", lambda forger: forger.run(4, lambda there: replace(there, offset=there.offset + 50))),

@@ -50,6 +50,6 @@ def test_of_many_entries_the_neighbours_are_those_of_each(stored_count: int, new
     stored = sorted_entries(entries(random, stored_count, drawn, 1))
     new = entries(random, new_count, drawn, 2)
     new = sorted_entries(new) if order == "sorted" else new
-    found = neighbours(stored, new)
+    found = neighbours(stored, new).entries
     rows = list(zip(*(column.tolist() for column in found.order_columns), strict=True))
     assert rows == sorted(one_by_one(stored, new))

@@ -27,6 +27,7 @@ class RunCheck:
     _fences: bool = True
     _not_denied: bool = True
     _bounds: list[int] = field(default_factory=list)
+    _deltas: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.index = open_index(self.read, self.run.path)
@@ -53,6 +54,7 @@ class RunCheck:
         self._fences &= bool(self.index.fences[block] == entries.high[0])
         self._not_denied &= not held or bool(may_hold(held, entries.high, entries.low).all())
         self._bounds += [int(entries.high[0]), int(entries.high[-1])]
+        self._deltas += [int(entries.delta.max())]
 
     def finish(self, ties: int, findings: Findings) -> bool:
         """Whether its entries may be compared with rows."""
@@ -77,6 +79,8 @@ class RunCheck:
         bounds = self._bounds[0], self._bounds[-1]
         message = f"its hashes lie in {bounds}, its commit says {run.hash_low, run.hash_high}; restore the log from a backup"
         findings.expect(bounds == (run.hash_low, run.hash_high), "I19", run.path, message)
+        message = f"its greatest delta is {max(self._deltas)}, its commit says {run.greatest_delta}; {MEND}"
+        findings.expect(run.greatest_delta in (None, max(self._deltas)), "I19", run.path, message)
 
     def _check_order(self, findings: Findings) -> None:
         findings.expect(self._in_order, "I19", self.run.path, f"its entries are not in order; {MEND}")

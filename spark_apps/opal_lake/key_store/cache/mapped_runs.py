@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opal_lake.key_store.entries import Entries, no_entries
-from opal_lake.key_store.probe import neighbours
+from opal_lake.key_store.probe import Neighbours, neighbours
 
 _ALIGN = 64
 _END = b"OPALNEAR"
@@ -25,7 +25,7 @@ class MappedRun:
 
     entries: Entries
 
-    def neighbours(self, new: Entries) -> Entries:
+    def neighbours(self, new: Entries) -> Neighbours:
         return neighbours(self.entries, new)
 
     def slices(self, rows: int, low: int, high: int) -> Iterator[Entries]:

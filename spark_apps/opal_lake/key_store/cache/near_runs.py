@@ -19,7 +19,7 @@ from opal_lake.key_store.cache.folder import CacheFolder
 from opal_lake.key_store.cache.mapped_runs import MappedRun, MappedRuns
 from opal_lake.key_store.cache.protocol import GREATEST_WORD, NearForm, NearRun
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries
-from opal_lake.key_store.probe import neighbours
+from opal_lake.key_store.probe import Neighbours, neighbours
 from opal_lake.key_store.run import MEND, Reader, RunIndex, blocks_to_probe, open_index, read_blocks
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import missing_error
@@ -72,27 +72,37 @@ class NearRuns:
     indexes: OrderedDict[RunFile, RunIndex] = field(default_factory=OrderedDict)
 
     def neighbours(self, runs: Sequence[RunFile], new: Entries) -> list[Entries]:
+        """Runs of late deltas first: where an entry before a new one is later than all that is left, nothing there is nearer.
+
+        Where versions mostly come in order, as in a stream, the old runs, which are large, are hardly asked.
+        """
         by_run = []
-        for run in runs:
-            probes = _between(new, run.hash_low, run.hash_high)
-            if len(probes):
-                by_run.append(self._neighbours(run, probes))
+        since = np.full(len(new), np.iinfo(np.int64).min)  # the delta of the nearest entry before each
+        for run in sorted(runs, key=_greatest_delta, reverse=True):
+            if (is_settled := since > _greatest_delta(run)).any():
+                new, since = new.take(~is_settled), since[~is_settled]
+            within = _between(new, run.hash_low, run.hash_high)
+            if within.start < within.stop:
+                found = self._neighbours(run, new.take(within))
+                nearest = since[within]
+                nearest[found.later] = np.maximum(nearest[found.later], found.since)
+                by_run.append(found.entries)
         return by_run
 
-    def _neighbours(self, run: RunFile, probes: Entries) -> Entries:
-        entries = self._near_neighbours(self._near(run), run, probes)
-        if entries is not None:
-            return entries
+    def _neighbours(self, run: RunFile, probes: Entries) -> Neighbours:
+        found = self._near_neighbours(self._near(run), run, probes)
+        if found is not None:
+            return found
         read = self._reader(run)
         index = self._index(run, read)
         blocks = blocks_to_probe(index, read, probes)
         if len(blocks) > FEW_BLOCKS * len(index.directory):
-            entries = self._near_neighbours(self._bring(run, index, read), run, probes)
-        if entries is None:
-            entries = neighbours(concat_entries([no_entries(index.ties), *read_blocks(index, read, blocks)]), probes)
-        return entries
+            found = self._near_neighbours(self._bring(run, index, read), run, probes)
+        if found is None:
+            found = neighbours(concat_entries([no_entries(index.ties), *read_blocks(index, read, blocks)]), probes)
+        return found
 
-    def _near_neighbours(self, near: NearRun | None, run: RunFile, probes: Entries) -> Entries | None:
+    def _near_neighbours(self, near: NearRun | None, run: RunFile, probes: Entries) -> Neighbours | None:
         if near is not None:
             with suppress(OSError):  # damaged on this machine since it was opened
                 return near.neighbours(probes)
@@ -112,7 +122,7 @@ class NearRuns:
         read = self._reader(run)
         index = self._index(run, read)
         for block in read_blocks(index, read, index.blocks_between(low, high)):
-            between = _between(block, low, high)
+            between = block.take(_between(block, low, high))
             for start in range(min(done, len(between)), len(between), rows):
                 yield between.take(slice(start, start + rows))
             done -= min(done, len(between))
@@ -208,10 +218,14 @@ def _index_of(run: RunFile, read: Reader, path: str) -> RunIndex:
     return index
 
 
-def _between(entries: Entries, low: int, high: int) -> Entries:
+def _greatest_delta(run: RunFile) -> int:
+    return np.iinfo(np.int64).max if run.greatest_delta is None else run.greatest_delta
+
+
+def _between(entries: Entries, low: int, high: int) -> slice:
     """Of entries sorted by the first hash word, those from `low` to `high`. As words: numpy compares plain integers as floats."""
     first, last = entries.high.searchsorted(np.uint64(low), "left"), entries.high.searchsorted(np.uint64(high), "right")
-    return entries.take(slice(int(first), int(last)))
+    return slice(int(first), int(last))
 
 
 _caches: OrderedDict[tuple[Storage, CacheSettings], NearRuns] = OrderedDict()

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from opal_lake.data.segment import RunFile
 from opal_lake.key_store.entries import Entries
+from opal_lake.key_store.probe import Neighbours
 
 GREATEST_WORD = (1 << 64) - 1
 
@@ -14,7 +15,7 @@ class RunCache(Protocol):
     """Runs by content: a run never changes, so that what is near is right for ever."""
 
     def neighbours(self, runs: Sequence[RunFile], new: Entries) -> list[Entries]:
-        """Of each new entry at least the nearest stored ones before and after it of its key, in every run.
+        """Of each new entry at least the nearest stored ones before and after it of its key.
 
         `new` is sorted by the first hash word. Raises FormatError naming the run when its bytes are not what was written.
         """
@@ -32,7 +33,7 @@ class RunCache(Protocol):
 class NearRun(Protocol):
     """A run in the form of a cache, on this worker's disk."""
 
-    def neighbours(self, new: Entries) -> Entries:
+    def neighbours(self, new: Entries) -> Neighbours:
         """The nearest entries of each new one's key, perhaps more of that key."""
         ...
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.key_store.entries import Entries, no_entries, sort_order
-from opal_lake.key_store.probe import neighbours
+from opal_lake.key_store.probe import Neighbours, neighbours
 
 try:
     from rocksdict import (
@@ -62,7 +62,7 @@ class RocksRun:
     database: Rdict
     ties: int
 
-    def neighbours(self, new: Entries) -> Entries:
+    def neighbours(self, new: Entries) -> Neighbours:
         keys = _keys_of(new)
         with _as_os_error("a read failed"):
             get: Any = self.database.get
