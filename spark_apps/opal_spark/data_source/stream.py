@@ -60,7 +60,8 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def latestOffset(self, start: Offset | None = None, limit: object = None) -> Offset:  # noqa: N802  # Spark's name
         """At most `maxVersionsPerTrigger` versions further; the same one, if no version since has changed what a read returns."""
-        last, head = start or self.last, self.target or self.log.head()
+        self.last = last = start or self.last  # Spark 4.2 gives it; after a restart it is all that tells which columns were read
+        head = self.target or self.log.head()
         most = None if is_unlimited(limit) else self.options.most_versions
         self.last = self._first(head, most) if last is None or last == NOT_BEGUN else self._next(last, head, most)
         return self.last

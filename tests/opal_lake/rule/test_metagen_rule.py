@@ -79,7 +79,7 @@ def test_batches_one_after_the_other_give_every_until(block: int, piece: int, mo
             batch = random_rows(rng, len(rows), 12)
             rows += batch
             new = entries_of(rng.sample(batch, len(batch)))
-            ruling = apply_rule(new, [neighbours(run, new) for run in runs])
+            ruling = apply_rule(new, [neighbours(run, new).entries for run in runs])
             merge(actual, ruling.events, untils(rows))
             assert actual == untils(rows), f"seed {seed}"
             if len(ruling.entries):
@@ -107,11 +107,11 @@ def test_jobs_side_by_side_find_the_rest_between_them(piece: int, monkeypatch: p
         runs = []
         for rows in (mine, theirs):
             new = entries_of(rows)
-            ruling = apply_rule(new, [neighbours(run, new) for run in store])
+            ruling = apply_rule(new, [neighbours(run, new).entries for run in store])
             merge(actual, ruling.events, expected)
             runs.append(run_of(ruling.entries) if len(ruling.entries) else None)
         if runs[0] and runs[1]:
-            merge(actual, rule_between(runs[1], [neighbours(runs[0], runs[1])]), expected)
+            merge(actual, rule_between(runs[1], [neighbours(runs[0], runs[1]).entries]), expected)
         assert actual == expected, f"seed {seed}"
 
 
