@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opal_lake.data.segment import RunFile
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.key_store import run as run_module
 from opal_lake.key_store.cache import near_runs
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns, near_form
@@ -147,15 +147,17 @@ def test_several_runs_are_asked_each_for_its_own_range(local: Storage, backend: 
 def test_what_is_nearest_in_all_runs_is_found(
     backend: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, ties: int
 ) -> None:
-    """However keys and deltas are spread over runs, of which some do not tell their greatest delta."""
+    """However keys and deltas are spread over runs, of some of which the greatest delta is not recorded."""
     folder, storage = tmp_path_factory.mktemp("near"), open_storage(f"memory://{uuid.uuid4().hex}")
     parts = [part for _ in range(4) if len(part := stored_entries(data.draw(some_rows(ties, 30)), ties))]
     new = sorted_entries(entries_of(data.draw(some_rows(ties, 30)), ties))
     told = [put_run(storage, part) for part in parts]
     runs = [run if data.draw(st.integers(0, 3)) else replace(run, greatest_delta=None) for run in told]
     near, far = cache_of(storage, backend, folder), cache_of(storage, backend, folder, 0)
-    for run, part in zip(runs, parts, strict=True):
-        near.keep(run, part)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near_runs, "TINY_ENTRIES", 0)
+        for run, part in zip(runs, parts, strict=True):
+            near.keep(run, part)
     wanted = brute_force(sorted_entries(concat_entries([no_entries(ties), *parts])), new)
     known = {row for part in parts for row in brute_force(part, new)}
     for cache in (near, far):
@@ -164,17 +166,33 @@ def test_what_is_nearest_in_all_runs_is_found(
     shutil.rmtree(folder)
 
 
+@pytest.mark.parametrize("oldest_first", [True, False])
+def test_of_equal_deltas_in_two_runs_both_are_found(local: Storage, backend: str, oldest_first: bool, tmp_path: Path) -> None:
+    """The greater row of them is the one that a new row ends."""
+    parts = [stored_entries([(7, 7, 10, segment, 0, False)], 0) for segment in (1, 2)]
+    runs = [put_run(local, part) for part in (parts if oldest_first else parts[::-1])]
+    found = cache_of(local, backend, tmp_path).neighbours(runs, entries_of([(7, 7, 11, 3, 0, False)], 0))
+    assert {row for entries in found for row in rows_of(entries)} == {row for part in parts for row in rows_of(part)}
+
+
+def test_a_greatest_delta_that_is_too_small_is_no_answer(local: Storage, backend: str, tmp_path: Path) -> None:
+    stored = stored_entries([(7, 7, 10, 1, 0, False)], 0)
+    run = replace(put_run(local, stored), greatest_delta=9)
+    with pytest.raises(FormatError, match="holds a delta of 10, the table says at most 9; "):
+        cache_of(local, backend, tmp_path).neighbours([run], entries_of([(7, 7, 11, 3, 0, False)], 0))
+
+
 @pytest.mark.parametrize("order", ["the oldest run first", "the newest run first"])
-def test_a_run_is_not_asked_for_keys_with_a_later_version(local: Storage, backend: str, order: str, tmp_path: Path) -> None:
-    """Ten runs, each with the next version of all keys: only the last one holds neighbours of what comes after; late ones need theirs."""
+def test_a_run_is_not_probed_for_keys_with_a_later_version(local: Storage, backend: str, order: str, tmp_path: Path) -> None:
+    """Ten runs, each with the next version of all keys: only the last one holds neighbours of what comes after, of a late one four do."""
     keys = [(number << 40, number) for number in range(3_000)]
     parts = [stored_entries([(*key, delta, 0, delta, False) for key in keys], 0) for delta in range(10)]
     runs = [put_run(local, part) for part in parts]
-    for delta, asked in ((9, {9}), (6, {9, 8, 7, 6})):
+    for delta, probed in ((9, {9}), (6, {9, 8, 7, 6})):
         cache = cache_of(local, backend, tmp_path / f"near-{delta}")
         new = entries_of([(*key, delta, 1, 0, False) for key in keys], 0)
         found = cache.neighbours(runs if order == "the oldest run first" else runs[::-1], new)
-        assert {runs.index(run) for run in (*cache.opened, *cache.indexes)} == asked
+        assert {runs.index(run) for run in (*cache.opened, *cache.indexes)} == probed
         assert {row for entries in found for row in rows_of(entries)} >= {row for part in parts[delta : delta + 2] for row in rows_of(part)}
 
 

@@ -100,7 +100,6 @@ def test_deleting_what_is_not_there_is_no_error(store: Storage) -> None:
     assert paths_of(store) == ["f/b"]
 
 
-@pytest.mark.slow_but_one
 def test_more_objects_than_one_page_or_batch_are_listed_and_deleted(store: Storage) -> None:
     paths = [f"log/{n:020d}.json" for n in range(1203)]
     with ThreadPoolExecutor(8) as pool:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from opal_lake.engine.in_process import InProcess
 from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError
 from opal_lake.inspect.check import check_table
+from opal_lake.key_store.run import decode_run
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
 from tests.opal_lake.shop import Row, content, create, latest, rows
@@ -66,6 +67,24 @@ def test_an_upsert_by_key_hash_has_a_task_a_range() -> None:
     runs = sorted((run.hash_low, run.hash_high) for run in state.runs.values())
     assert [low >> 62 for low, _ in runs] == [high >> 62 for _, high in runs] == [0, 1, 2, 3]
     assert content(table) == sorted(values)
+
+
+@pytest.mark.parametrize("verb", ["inline", "metagen", "rebuild_key_store", "compact"])
+def test_whatever_writes_a_run_records_its_greatest_delta(verb: str) -> None:
+    table = replace(create(MemoryStorage(), key_store_fan_in=2), executor=InProcess(tasks=2))
+    for delta in (5, 9, 3):
+        batch = rows([(f"k{number}", delta + number, number) for number in range(20)])
+        table.ingest(*batch, metadata="inline" if verb == "inline" else "batch")
+        table.metagen()
+    if verb == "rebuild_key_store":
+        table.rebuild_key_store()
+    elif verb == "compact":
+        table.compact(mode="major", look_back=0)
+    runs = table.snapshot_at().runs.values()
+    assert runs
+    for run in runs:
+        entries = decode_run(table.log.storage.get(run.path), run.path)
+        assert run.greatest_delta == entries.delta.max()
 
 
 def test_rows_without_a_key_are_refused_whatever_the_tasks() -> None:

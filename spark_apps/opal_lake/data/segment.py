@@ -104,7 +104,7 @@ class LogFile:
 class RunFile:
     """A sorted run of the key store; the bounds are the high words of its least and greatest key hash.
 
-    Of runs that were written before they told it, `greatest_delta` is unknown.
+    Runs of older writers, and checkpoints that these stored, have no `greatest_delta`: it says nothing of whether two are the same.
     """
 
     path: str
@@ -113,7 +113,7 @@ class RunFile:
     entries: int
     hash_low: int
     hash_high: int
-    greatest_delta: int | None = None
+    greatest_delta: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from opal_lake.data.segment import RunFile
 from opal_lake.key_store.cache.protocol import GREATEST_WORD
+from opal_lake.layout import job_number
 
 TIER_FROM = 4096  # entries over all hashes: fewer are all the lowest tier
 NARROWEST = 1 / (1 << 16)  # of all hashes, the range of a slot: what covers less holds few keys with many versions
 HURRIED_ENTRIES = 1 << 20  # about as many a core merges and writes in half a second
-PATIENCE = 4  # how many times the layers of a merge a hurried job meets at most
+PATIENCE = 4  # times the layers of a merge: as many a hurried job lets a tier have before it merges some itself
 _ALMOST = 0.05  # of a layer: the least and greatest hashes of a range leave a bit at its ends
 
 
@@ -45,8 +46,10 @@ def plan_merge(runs: Iterable[RunFile], fan_in: int, hurried: bool = False) -> t
 
 
 def is_left_over(runs: Iterable[RunFile], fan_in: int) -> bool:
-    """Whether hurried jobs have left a merge: it was due before the newest run came, and any other job would have done it."""
-    return sum(run.entries for run in plan_merge(list(runs)[:-1], fan_in)) > HURRIED_ENTRIES
+    """Whether hurried jobs have left a merge: it was due before the newest job wrote its runs, and any other would have done it."""
+    found = [(job_number(run.path), run) for run in runs]
+    earlier = [run for number, run in found if number != found[-1][0]]
+    return sum(run.entries for run in plan_merge(earlier, fan_in)) > HURRIED_ENTRIES
 
 
 def _oldest(runs: Sequence[RunFile], layers: int) -> Iterator[RunFile]:

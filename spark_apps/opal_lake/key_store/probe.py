@@ -16,25 +16,29 @@ MERGED_TIMES = 4  # as many stored words as new ones: of more it is quicker to l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """Stored entries next to new ones. `later` are the places of the new ones that have one before them, `since` the deltas of those."""
+    """Stored entries next to new ones; `followers` are the places of the new ones that have one of their key before them."""
 
     entries: Entries
-    later: Places
-    since: npt.NDArray[np.int64]
+    followers: Places
+    predecessor_deltas: npt.NDArray[np.int64]
 
 
 def neighbours(stored: Entries, new: Entries) -> Neighbours:
     """The predecessor and the successor of each new entry among the stored ones of the same key. `stored` is sorted; `new` best is too."""
-    near, low = _shared(stored.high, new.high) if len(stored) and len(new) else (np.empty(0, np.intp),) * 2
+    none = Neighbours(entries=no_entries(len(stored.ties) // 2), followers=np.empty(0, np.intp), predecessor_deltas=np.empty(0, np.int64))
+    if not len(stored) or not len(new):
+        return none
+    near, low = _shared(stored.high, new.high)
     if not len(near):
-        return Neighbours(entries=no_entries(len(stored.ties) // 2), later=near, since=np.empty(0, np.int64))
+        return none
     probes = new.take(near)
     high = _past_equals(stored.high, low)
     at = _insertion_points(stored, probes, low, high)
     has_before = _of_same_key(stored, probes, at - 1, at - 1 >= low)
     before, after = at[has_before] - 1, at[_of_same_key(stored, probes, at, at < high)]
     both = np.sort(np.concatenate([before, after]), kind="stable")
-    return Neighbours(entries=stored.take(both[np.diff(both, prepend=-1) != 0]), later=near[has_before], since=stored.delta[before])
+    entries = stored.take(both[np.diff(both, prepend=-1) != 0])
+    return Neighbours(entries=entries, followers=near[has_before], predecessor_deltas=stored.delta[before])
 
 
 def _shared(stored: Words, new: Words) -> tuple[Places, Places]:

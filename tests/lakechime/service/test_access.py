@@ -87,7 +87,6 @@ def test_every_route_asks_for_the_right_that_it_needs() -> None:
     assert {*RIGHTS} <= {(method, route.path) for method, route in routes()}
 
 
-@pytest.mark.slow
 def test_nobody_gets_in_without_a_token_and_nobody_further_than_the_role(served: Served) -> None:
     for method, route in routes():
         if route.path in OPEN:

@@ -15,15 +15,35 @@ def test_answers_fit_the_document(tmp_path: Path, examples: int) -> None:
     assert {"POST /v1/events", "POST /v1/events/query", "PUT /v1/watermark", "DELETE /v1/tokens/{name}"} <= {*asked}
 
 
-WHOLE = ({"consumer": "a"}, {"consumer": ["a"]}, {"consumer": {"a": 1}}, {"consumer": "a", "stray": None}, {"consumer": "a", "key": {}})
-BROKEN = (None, {"consumer": ""}, {"consumer": []}, {"consumer": ["a", "b"]}, {"consumer": "a\x00"}, {"consumer": "a", "stray": "1"})
+WHOLE = {
+    "/v1/watermark": (
+        {"consumer": "a"},
+        {"consumer": ["a"]},
+        {"consumer": {"a": 1}},
+        {"consumer": "a", "x": None},
+        {"consumer": "a", "key": {}},
+    ),
+    "/v1/events/tail": (None, {"limit": "5"}, {"limit": "5.0"}, {"limit": [5]}, {"after": "0", "limit": None}),
+}
+BROKEN = {
+    "/v1/watermark": (
+        None,
+        {"consumer": ""},
+        {"consumer": []},
+        {"consumer": ["a", "b"]},
+        {"consumer": "a\x00"},
+        {"consumer": "a", "x": "1"},
+    ),
+    "/v1/events/tail": ({"limit": "x"}, {"limit": "5.5"}, {"limit": "0"}, {"limit": ""}, {"after": "-1"}),
+}
 
 
 def test_whether_a_case_is_broken_follows_from_what_arrives(tmp_path: Path) -> None:
     with serving(f"sqlite:///{tmp_path}/lakechime.db") as served:
         headers = {"Authorization": f"Bearer {served.tokens['admin']}"}
-        operation = schemathesis.openapi.from_url(f"{served.url}/openapi.json", headers=headers)["/v1/watermark"]["GET"]
-        for query in (*WHOLE, *BROKEN):
-            case = operation.Case(query=query)
-            assert is_broken(case) == (query in BROKEN), query
-            assert case.call(headers=headers).status_code == (422 if query in BROKEN else 200), query
+        document = schemathesis.openapi.from_url(f"{served.url}/openapi.json", headers=headers)
+        for queries, broken in ((WHOLE, False), (BROKEN, True)):
+            for path, query in ((path, query) for path, some in queries.items() for query in some):
+                case = document[path]["GET"].Case(query=query)
+                assert is_broken(case) == broken, (path, query)
+                assert case.call(headers=headers).status_code == (422 if broken else 200), (path, query)

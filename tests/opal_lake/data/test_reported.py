@@ -1,5 +1,6 @@
 """Reports of tasks are checked before a commit names them: nothing is committed that readers would refuse."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opal_lake.data.segment import DataFile, LogFile, RunFile
+from opal_lake.data.segment import DataFile, LogFile, RunFile, run_from_json, run_to_json
 from opal_lake.engine.in_process import InProcess
 from opal_lake.errors import ReportError
 from opal_lake.ids import segment_id
@@ -29,6 +30,13 @@ DATA = DataFile(
 )
 LOG = LogFile(path=f"_opal/segment_logs/{STEM}.parquet", size=90, crc32=1, events=2, groups=(0,), least_until=-5, greatest_until=5)
 RUN = RunFile(path=f"_opal/key_store/{STEM}.run", size=90, crc32=1, entries=2, hash_low=0, hash_high=9)
+
+
+@pytest.mark.parametrize("greatest", [-(1 << 63), 0, (1 << 63) - 1, None])
+def test_a_run_is_recorded_with_its_greatest_delta(greatest: int | None) -> None:
+    run = replace(RUN, greatest_delta=greatest)
+    again = run_from_json(json.loads(json.dumps(run_to_json(run))))
+    assert (again, again.greatest_delta) == (run, greatest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from opal_lake.key_store.merge import (
     share_of,
     tier_of,
 )
+from opal_lake.layout import job_file_name, run_path
 
 FAN_IN = 8
 
@@ -76,12 +77,25 @@ def test_a_hurried_job_leaves_a_large_merge_to_others_for_a_while_and_then_takes
 
 
 def test_a_merge_is_left_over_once_a_job_has_passed_it_by() -> None:
-    small, large = run_of("small", 50_000), [run_of(f"l{number}", HURRIED_ENTRIES // 4) for number in range(FAN_IN)]
+    small, *large = [
+        run_of(run_path(job_file_name(number, 0, "a")), HURRIED_ENTRIES // 4 if number else 50_000) for number in range(FAN_IN + 1)
+    ]
     due = large[: FAN_IN - 1]
     for runs in ([], [small] * FAN_IN, due, [small, *due]):
         assert not is_left_over(runs, FAN_IN)
     for runs in (large, [*due, small]):
         assert is_left_over(runs, FAN_IN)
+
+
+@pytest.mark.parametrize("slots", [1, 32])
+def test_of_the_newest_job_no_run_counts_as_left_over(slots: int) -> None:
+    jobs = [
+        [run_of(run_path(job_file_name(number, slot, "a")), HURRIED_ENTRIES // slots, *hash_range(slot, slots)) for slot in range(slots)]
+        for number in range(FAN_IN)
+    ]
+    runs = [run for job in jobs for run in job]
+    assert not is_left_over(runs[:-slots], FAN_IN)
+    assert is_left_over(runs, FAN_IN)
 
 
 def test_ranges_cover_all_hashes_once() -> None:

@@ -417,12 +417,20 @@ def test_a_stream_goes_on_when_a_column_is_renamed(tmp_path: Path, new_stream: N
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "Rom"))
     stream = new_stream(table, columns("city", "_change_type"), startingVersion=1, **FEED).run()
-    spec = table.snapshot_at().spec
-    fields = tuple(replace(one, name="town") if one.name == "city" else one for one in spec.schema.fields)
-    commit_as_it_is(table, actions=Actions(spec=replace(spec, schema=replace(spec.schema, fields=fields), deletes=None)))
-    renamed = pa.table({"id": [2], "at": [2], "town": ["Bonn"]})
-    table.ingest(renamed, metadata="inline")
+    rename(table, "city", "town")
+    table.ingest(pa.table({"id": [2], "at": [2], "town": ["Bonn"]}), metadata="inline")
     assert [row["city"] for row in stream.run().rows()] == ["Rom", "Bonn"]
+    rename(table, "town", "place")
+    assert [row["city"] for row in stream.run().rows()] == ["Rom", "Bonn"]
+    rename(table, "place", "site")
+    table.ingest(pa.table({"id": [3], "at": [3], "site": ["Oslo"]}), metadata="inline")
+    assert [row["city"] for row in stream.run().rows()] == ["Rom", "Bonn", "Oslo"]
+
+
+def rename(table: Table, old: str, new: str) -> None:
+    spec = table.snapshot_at().spec
+    fields = tuple(replace(one, name=new) if one.name == old else one for one in spec.schema.fields)
+    commit_as_it_is(table, actions=Actions(spec=replace(spec, schema=replace(spec.schema, fields=fields), deletes=None)))
 
 
 def test_versions_that_have_expired_are_missed(tmp_path: Path, new_stream: NewStream) -> None:

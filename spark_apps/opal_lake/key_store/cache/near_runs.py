@@ -72,20 +72,23 @@ class NearRuns:
     indexes: OrderedDict[RunFile, RunIndex] = field(default_factory=OrderedDict)
 
     def neighbours(self, runs: Sequence[RunFile], new: Entries) -> list[Entries]:
-        """Runs of late deltas first: where an entry before a new one is later than all that is left, nothing there is nearer.
+        """Runs of late deltas first: where an entry before a new one is later than all of a run, nothing there is nearer.
 
-        Where versions mostly come in order, as in a stream, the old runs, which are large, are hardly asked.
+        So a key that late runs hold is not looked for in the old ones, which are large.
         """
         by_run = []
-        since = np.full(len(new), np.iinfo(np.int64).min)  # the delta of the nearest entry before each
+        nearest_before = np.full(len(new), np.iinfo(np.int64).min)  # its delta
         for run in sorted(runs, key=_greatest_delta, reverse=True):
-            if (is_settled := since > _greatest_delta(run)).any():
-                new, since = new.take(~is_settled), since[~is_settled]
+            if (is_settled := nearest_before > _greatest_delta(run)).any():
+                new, nearest_before = new.take(~is_settled), nearest_before[~is_settled]
             within = _between(new, run.hash_low, run.hash_high)
             if within.start < within.stop:
                 found = self._neighbours(run, new.take(within))
-                nearest = since[within]
-                nearest[found.later] = np.maximum(nearest[found.later], found.since)
+                if (found.predecessor_deltas > _greatest_delta(run)).any():
+                    message = f"holds a delta of {found.predecessor_deltas.max()}, the table says at most {run.greatest_delta}"
+                    raise FormatError(f"{self.storage.uri}/{run.path} {message}; {MEND}")
+                before = nearest_before[within]
+                before[found.followers] = np.maximum(before[found.followers], found.predecessor_deltas)
                 by_run.append(found.entries)
         return by_run
 

@@ -34,7 +34,7 @@ class NearRun(Protocol):
     """A run in the form of a cache, on this worker's disk."""
 
     def neighbours(self, new: Entries) -> Neighbours:
-        """The nearest entries of each new one's key, perhaps more of that key."""
+        """The nearest entries of each new one's key, perhaps more of that key; the followers and their predecessors exactly."""
         ...
 
     def slices(self, rows: int, low: int, high: int) -> Iterator[Entries]: ...
