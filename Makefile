@@ -122,7 +122,8 @@ test-next-spark: venv  ## streams, format("opal") and the feed on another Spark:
 	@$(MAKE) --no-print-directory VENV=$(NEXT) next-spark-tests
 
 next-spark-tests:
-	@$(ENVIRONMENT) "$(PY)" -c 'import pyspark; print("Spark", pyspark.__version__)' && \
+	@$(TESTING) export SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS:-} -Dspark.buffer.pageSize=8m" && \
+		"$(PY)" -c 'import pyspark; print("Spark", pyspark.__version__)' && \
 		$(PYTEST) tests/opal_spark/data_source tests/opal_spark/read $(ARGS)
 
 quick-tests:
