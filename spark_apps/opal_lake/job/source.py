@@ -99,7 +99,7 @@ class Files:
         formats = {path: format_of(path) for path in self.paths}
         if unclear := [path for path, name in formats.items() if name not in FILE_FORMATS]:
             raise InvalidInputError(
-                f"files: {unclear[0]!r} has an extension that names no format; add format=, one of {_listed(FILE_FORMATS)}"
+                f"files: {unclear[0]!r} has no extension that names a format; add format= (--format), one of {_listed(FILE_FORMATS)}"
             )
         if len(set(formats.values())) > 1:
             raise InvalidInputError(f"files: the endings of {_listed(self.paths)} belong to several formats; ingest each format on its own")

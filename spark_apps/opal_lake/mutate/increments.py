@@ -1,8 +1,10 @@
 """The files that are merged: which they are, in which order they come, and what their names say."""
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -12,6 +14,7 @@ from opal_lake.job.s3a import is_s3
 from opal_lake.job.source import BY_SUFFIX, has_secret
 from opal_lake.storage import open_storage
 from opal_lake.storage.paths import is_path
+from opal_lake.storage.uris import local_root
 
 _PATTERN = re.compile(r"[*?\[\]{}]")
 _SUFFIX = re.compile(r"_(\d{1,18})(?:\.[A-Za-z][A-Za-z0-9]*)*$")
@@ -66,8 +69,10 @@ class Increment:
 def list_increments(paths: Sequence[str], options: Mapping[str, str], was_merged: Callable[[str], bool]) -> list[Increment]:
     """The files behind paths, folders and patterns, each once, in the order of the paths and then of their names.
 
-    A path without a pattern must be there, or have been merged before: else it is a mistake.
+    A path without a pattern must be there, or have been merged before: else it is a mistake. So is what no listing has, a link for one.
     """
+    for path in paths:
+        _refuse_unlisted(path)
     listed = {path: list(_behind(path, options)) for path in paths}
     for path, found in listed.items():
         if not found and not _PATTERN.search(path) and not was_merged(path):
@@ -126,6 +131,25 @@ def _behind(path: str, options: Mapping[str, str]) -> Iterator[Increment]:
                 modified_us=stored.modified_us,
                 folders=folder_values(f"{storage.uri}/{stored.path}"),
             )
+
+
+def _refuse_unlisted(path: str) -> None:
+    """Local files that are meant as well, but would be passed over."""
+    base, rest = _split(path)
+    if is_s3(base):
+        return
+    root, pattern = Path(local_root(base)), re.compile(_regex(rest), re.DOTALL)
+    first = root if _PATTERN.search(rest) else root / rest
+    names = [(first.parent, [first.name])] if first != root else []
+    names += [(Path(folder), sorted([*folders, *files])) for folder, folders, files in os.walk(first)]
+    for file in (folder / name for folder, some in names for name in some):
+        found = file.relative_to(root).as_posix()
+        if not pattern.fullmatch(found) or is_hidden(_below(found, rest)):
+            continue
+        if file.is_symlink():
+            raise InvalidInputError(f"{file} is a symbolic link, which is not followed: give the path behind it. Nothing was changed")
+        if not is_path(found):
+            raise InvalidInputError(f"{str(file)!r} has a control character in its name: rename it. Nothing was changed")
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -32,6 +32,7 @@ _CALLER = (
 )
 _JAVA_CAUSE = re.compile(r"\A(?=An error occurred while calling)[\s\S]*^(?:Caused by)?: ?([\w.$]+: .*)$", re.MULTILINE)
 _GONE = re.compile(r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (\S+?)\.? +File does not exist")
+_CHECKSUM = re.compile(r"ChecksumException: Checksum error: (\S+) at ")
 _OTHER_PYTHON = re.compile(
     r"No module named '(?:opal_lake|opal_spark|pyarrow|pyroaring|numpy)\b[^']*'|PYTHON_VERSION_MISMATCH|PACKAGE_NOT_INSTALLED\] PyArrow"
     r'|Cannot run program "[^"]*python[^"]*"'
@@ -63,11 +64,8 @@ def as_opal_error(error: Exception) -> Exception:
         return error
     if (raised := _raised_by_a_task(str(error))) is not None:
         return raised
-    if (gone := _GONE.search(str(error))) is not None:
-        return StorageError(
-            f"{gone[1]} was deleted while Spark read it. If it is an Opal table's, retention let the version expire: "
-            "run it again, and give the table a longer window; `opal check` reports whether the table still needs the file"
-        )
+    if (problem := _file_problem(str(error))) is not None:
+        return problem
     if (problem := python_problem(error)) is not None:
         return problem
     if (pattern := _BAD_PATTERN.search(str(error))) is not None:
@@ -86,6 +84,22 @@ def as_opal_error(error: Exception) -> Exception:
     if isinstance(error, PySparkException) or type(error).__module__.startswith(("py4j.", "grpc.")):
         return StorageError(f"Spark failed: {first_words(error)}; look into Spark's log, then try again")
     return error
+
+
+def _file_problem(text: str) -> OpalError | None:
+    """The error for a file that is not there any more, or not as it was written."""
+    if (gone := _GONE.search(text)) is not None:
+        return StorageError(
+            f"{gone[1]} was deleted while Spark read it. If it is an Opal table's, retention let the version expire: "
+            "run it again, and give the table a longer window; `opal check` reports whether the table still needs the file"
+        )
+    if (changed := _CHECKSUM.search(text)) is not None:
+        folder, _, name = changed[1].rpartition("/")
+        return InvalidInputError(
+            f"{changed[1]} is not what its checksum says: it was changed after Spark wrote it, or is damaged. "
+            f"If the change was on purpose, delete {folder}/.{name}.crc, then run it again"
+        )
+    return None
 
 
 def python_problem(error: Exception) -> InvalidInputError | None:

@@ -43,6 +43,31 @@ def test_a_pattern_may_find_nothing_and_a_path_that_is_not_there_is_a_mistake(in
         listed("s3://key:secret@bucket/incr")
 
 
+@pytest.mark.parametrize("given", ["incr", "incr/*", "incr/d_1.csv"])
+def test_a_link_is_not_passed_over_in_silence(incr: Path, given: str) -> None:
+    (incr / "d_1.csv").symlink_to(incr / "b_3.csv")
+    with pytest.raises(InvalidInputError, match=r"d_1\.csv is a symbolic link, which is not followed: give the path behind it"):
+        listed(incr.parent / given)
+    assert names(listed(incr / "[a-c]*.csv")) == ["a_20.csv", "b_3.csv"]
+
+
+def test_a_folder_may_be_reached_through_a_link_but_not_be_one(incr: Path) -> None:
+    (incr.parent / "link").symlink_to(incr)
+    assert names(listed(incr.parent / "link" / "*.csv")) == ["a_20.csv", "b_3.csv"]
+    for given in ("link", "link/"):
+        with pytest.raises(InvalidInputError, match="link is a symbolic link"):
+            listed(f"{incr.parent}/{given}")
+
+
+def test_a_name_with_a_line_break_is_not_passed_over_in_silence(incr: Path) -> None:
+    (incr / "e\n5.csv").write_text("x")
+    with pytest.raises(InvalidInputError, match="has a control character in its name: rename it"):
+        listed(incr)
+    (incr / "_e\n5.csv").write_text("x")
+    (incr / "e\n5.csv").unlink()
+    assert len(listed(incr)) == 3
+
+
 def test_a_path_that_was_merged_before_is_no_mistake(incr: Path) -> None:
     assert list_increments([str(incr / "z.csv")], {}, lambda path: path == str(incr / "z.csv")) == []
 

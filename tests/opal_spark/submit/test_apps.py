@@ -204,6 +204,17 @@ def test_a_failure_of_spark_itself_is_retriable(spark: SparkSession) -> None:
     assert isinstance(as_opal_error(caught.value), StorageError)
 
 
+def test_a_file_that_was_changed_by_hand_is_named_with_its_checksum_file(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(1).coalesce(1).write.csv(str(tmp_path / "m"))
+    (file,) = (tmp_path / "m").glob("part-*.csv")
+    file.write_text("1\n2\n")
+    with pytest.raises(Exception, match="Checksum") as caught:
+        spark.read.csv(str(tmp_path / "m")).collect()
+    understood = as_opal_error(caught.value)
+    assert isinstance(understood, InvalidInputError)
+    assert str(understood).endswith(f"delete file:{tmp_path}/m/.{file.name}.crc, then run it again")
+
+
 def test_of_a_nameless_java_error_the_cause_is_shown() -> None:
     message = "An error occurred while calling o319.load.\n: org.apache.spark.SparkException: Job aborted.\n\tat a.b(C.java:3)\n"
     assert first_words(Exception(message)) == "org.apache.spark.SparkException: Job aborted."
