@@ -140,9 +140,7 @@ def _refuse_unlisted(path: str) -> None:
         return
     root, pattern = Path(local_root(base)), re.compile(_regex(rest), re.DOTALL)
     first = root if _PATTERN.search(rest) else root / rest
-    names = [(first.parent, [first.name])] if first != root else []
-    names += [(Path(folder), sorted([*folders, *files])) for folder, folders, files in os.walk(first)]
-    for file in (folder / name for folder, some in names for name in some):
+    for file in [*([first] if first != root else []), *_below_folder(first, _PATTERN.split(rest)[0] if first == root else "")]:
         found = file.relative_to(root).as_posix()
         if not pattern.fullmatch(found) or is_hidden(_below(found, rest)):
             continue
@@ -150,6 +148,14 @@ def _refuse_unlisted(path: str) -> None:
             raise InvalidInputError(f"{file} is a symbolic link, which is not followed: give the path behind it. Nothing was changed")
         if not is_path(found):
             raise InvalidInputError(f"{str(file)!r} has a control character in its name: rename it. Nothing was changed")
+
+
+def _below_folder(folder: Path, beginning: str) -> Iterator[Path]:
+    """What is in a folder, at any depth, of the names in it that begin so: beside them may lie all of a disk."""
+    for place, folders, files in os.walk(folder):
+        if Path(place) == folder:
+            folders[:] = [name for name in folders if name.startswith(beginning)]
+        yield from (Path(place) / name for name in sorted([*folders, *files]))
 
 
 def _split(path: str) -> tuple[str, str]:

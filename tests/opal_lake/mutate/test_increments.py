@@ -1,5 +1,6 @@
 """Which files are increments, and what their names say."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,15 @@ def test_a_folder_may_be_reached_through_a_link_but_not_be_one(incr: Path) -> No
     for given in ("link", "link/"):
         with pytest.raises(InvalidInputError, match="link is a symbolic link"):
             listed(f"{incr.parent}/{given}")
+
+
+def test_folders_that_a_pattern_cannot_mean_are_not_looked_through(incr: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (incr.parent / "other" / "deep").mkdir(parents=True)
+    scandir, seen = os.scandir, list[str]()
+    monkeypatch.setattr(os, "scandir", lambda folder: (seen.append(Path(folder).name), scandir(folder))[1])
+    assert names(listed(incr.parent / "inc*")) == ["a_20.csv", "b_3.csv", "c_100.csv.gz"]
+    assert "incr" in seen
+    assert not {"other", "deep"} & {*seen}
 
 
 def test_a_name_with_a_line_break_is_not_passed_over_in_silence(incr: Path) -> None:
