@@ -222,3 +222,12 @@ def test_deletes_of_ids_alone_may_empty_the_master(spark: SparkSession, tmp_path
     put(tmp_path / "incr" / "del_c.json", '{"id": "1", "at": null}\n')
     with pytest.raises(InvalidInputError, match="field 'at', the order, is missing"):
         run(spark, tmp_path, **arguments)
+
+
+def test_a_master_is_taken_as_it_is_with_ids_twice_and_without_an_order(spark: SparkSession, tmp_path: Path) -> None:
+    """What wins replaces all rows of its id, what loses none; a row without an order is the earliest."""
+    put(tmp_path / "master" / "m.csv", "id,at,v\n1,9,a\n1,10,b\n2,9,c\n2,10,d\n3,,e\n4,1,f\n4,1,f\n")
+    put(tmp_path / "incr" / "i.csv", "id,at,v\n1,20,won\n2,5,late\n3,-7,won\n")
+    run(spark, tmp_path, ids=["id"], order="at")
+    left = [["2", "10", "d"], ["2", "9", "c"], ["4", "1", "f"], ["4", "1", "f"]]
+    assert cells(tmp_path, header=True) == sorted([["1", "20", "won"], ["3", "-7", "won"], *left])
