@@ -162,8 +162,7 @@ def _split(path: str) -> tuple[str, str]:
     """The folder that is listed, and what of it: what begins with the first pattern, or the last name."""
     head = _PATTERN.split(path)[0]
     slash = head.rfind("/") if len(head) < len(path) else path.rstrip("/").rfind("/")
-    base = path[:slash] if slash > 0 else "/" if slash == 0 else "."
-    return base, path.rstrip("/")[slash + 1 :]
+    return path[: slash + 1] or ".", path.rstrip("/")[slash + 1 :]
 
 
 def _below(path: str, rest: str) -> str:

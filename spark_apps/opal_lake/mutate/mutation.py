@@ -123,10 +123,21 @@ def _file_errors(place: Place) -> Iterator[None]:
         ) from error
 
 
-def bytes_of(uri: str, job: Mutate, options: Mapping[str, str]) -> int:
-    """Of the master and of the increments that are there now."""
+def bytes_of(uri: str, job: Mutate, options: Mapping[str, str], token: str | None = None) -> int:
+    """Of the master and of the increments that are there now, before a run begins. InvalidInputError says what it would refuse anyway;
+    what a stopped run took and the next one puts back is not missed, and with a token whose result is known nothing is read.
+    """
     place = open_place(uri, options)
-    return sum(file.size for file in place.master_files()) + sum(increment.size for increment in _listed(place, job, options))
+    if journal.read_result(place.side, journal.dry(token) if job.dry_run else token) is not None:
+        return 0
+    _refuse_tables(place, options)
+    try:
+        listed = _listed(place, job, options)
+    except InvalidInputError:
+        if all(journal.is_done(place.side, run) for run in journal.runs(place.side)[:1]):
+            raise
+        listed = []
+    return sum(file.size for file in place.master_files()) + sum(increment.size for increment in listed)
 
 
 def find_result(uri: str, token: str, *, dry_run: bool, options: Mapping[str, str] | None = None) -> JobResult | None:

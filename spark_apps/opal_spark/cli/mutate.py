@@ -10,6 +10,7 @@ from opal_lake.cli.command import WORK, Verb, Verbs, add_command, pairs, store_o
 from opal_lake.cli.flags import add_flags, add_token, operation_of
 from opal_lake.errors import InvalidInputError, OpalError
 from opal_lake.job.operations.folder import Mutate
+from opal_lake.job.s3a import is_s3
 from opal_lake.mutate.properties import arguments_of, parse_properties
 
 RunOne = Callable[[argparse.Namespace, Mutate], None]
@@ -76,11 +77,17 @@ def _run(args: argparse.Namespace, run_one: RunOne) -> None:
 
 
 def _is_small(args: argparse.Namespace, job: Mutate) -> bool:
-    """Whether Spark will start for longer than it works. What is wrong with the files, the run itself says."""
+    """Whether Spark will start for longer than it works. What is wrong with local increments stops here already. S3, for which Spark may
+    have settings of its own, and what cannot be read are left to the run itself.
+    """
     from opal_lake.mutate.mutation import bytes_of  # brings Arrow, which help does without
 
     try:
-        return bytes_of(args.table, job, store_options(args)) < _SMALL_BYTES
+        return bytes_of(args.table, job, store_options(args), args.token) < _SMALL_BYTES
+    except InvalidInputError:
+        if not any(is_s3(path) for path in (args.table, *args.paths)):
+            raise
+        return False
     except OpalError:
         return False
 

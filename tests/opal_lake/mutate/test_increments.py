@@ -33,6 +33,7 @@ def test_a_folder_a_pattern_and_a_file_name_increments(incr: Path) -> None:
     assert names(listed(incr / "*.csv")) == ["a_20.csv", "b_3.csv"]
     assert names(listed(incr / "[b-c]_*")) == ["b_3.csv"]
     assert names(listed(incr / "{b,a}_*")) == ["a_20.csv", "b_3.csv"]
+    assert names(listed(f"file://{incr}/b_3.csv", f"file:{incr}/a*")) == ["b_3.csv", "a_20.csv"]
     assert names(listed(incr / "b_3.csv", incr)) == ["b_3.csv", "a_20.csv", "c_100.csv.gz"]
 
 
@@ -40,6 +41,9 @@ def test_a_pattern_may_find_nothing_and_a_path_that_is_not_there_is_a_mistake(in
     assert listed(incr / "*.json") == []
     with pytest.raises(InvalidInputError, match="no increment"):
         listed(incr / "z.csv")
+    for path in ("file:///no such file", "file:/no such file", "/no such file"):
+        with pytest.raises(InvalidInputError, match="there is no increment"):
+            listed(path)
     with pytest.raises(InvalidInputError, match="credentials"):
         listed("s3://key:secret@bucket/incr")
 

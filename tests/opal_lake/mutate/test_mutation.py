@@ -12,7 +12,8 @@ import pytest
 
 from opal_lake.errors import ConflictError, InvalidInputError, StorageError
 from opal_lake.mutate import local_place
-from opal_lake.mutate.journal import Outcome, decide
+from opal_lake.mutate.increments import list_increments
+from opal_lake.mutate.journal import Claim, Outcome, decide, write_claim
 from opal_lake.mutate.mutation import Merged, Work, bytes_of, open_place, recover, run_mutation
 from opal_lake.storage import open_storage
 from tests.opal_lake.mutate.plain_merge import NEW, OLD, PlainMerge, content, fill, job, text_of
@@ -29,6 +30,30 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
 def test_the_bytes_of_a_run_are_those_of_master_and_increments(shop: Shop) -> None:
     shop.arrive({"1.csv": "a,9\n", "2.csv": "b,10\n"})
     assert bytes_of(shop.place.uri, job(f"{shop.uri}/incr"), shop.options) == len(text_of(OLD)) + 9
+
+
+def test_what_a_run_would_refuse_its_size_refuses_before(shop: Shop) -> None:
+    """But not what the run would not look at: a known token's increments, and those that a stopped run took."""
+    place, asked = shop.place.uri, job(f"{shop.uri}/incr/1.csv")
+    for asked_for, message in ((asked, "there is no increment"), (job(f"{shop.uri}/master"), "lies in the master")):
+        with pytest.raises(InvalidInputError, match=message):
+            bytes_of(place, asked_for, shop.options)
+    shop.arrive({"1.csv": "a,9\n"})
+    taken = Claim(
+        run=1, token=None, increments=tuple(list_increments(asked.increments, shop.options, lambda _: False)), backups=1, copied=True
+    )
+    write_claim(shop.place.side, taken)
+    shop.source("incr").delete(["1.csv"])
+    assert bytes_of(place, asked, shop.options) == len(text_of(OLD))
+    shop.arrive({"1.csv": "a,9\n"})
+    assert shop.run(token="t").version == 2
+    missing = job(f"{shop.uri}/incr/2.csv")
+    assert bytes_of(place, missing, shop.options, "t") == 0
+    with pytest.raises(InvalidInputError, match="there is no increment"):
+        bytes_of(place, missing, shop.options, "u")
+    shop.put("table/_delta_log", "0.json", "{}")
+    with pytest.raises(InvalidInputError, match="is a Delta table"):
+        bytes_of(f"{shop.uri}/table", missing, shop.options)
 
 
 def test_increments_are_merged_and_done(shop: Shop) -> None:

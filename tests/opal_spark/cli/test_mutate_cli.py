@@ -7,6 +7,7 @@ import pytest
 
 from opal_lake.cli import main
 from opal_lake.cli.command import OpalParser
+from opal_lake.errors import InvalidInputError
 from opal_lake.job.exit_codes import INPUT, OK
 from opal_lake.job.operations.folder import Mutate
 from opal_spark.cli.mutate import add_mutate
@@ -65,5 +66,15 @@ def test_what_is_wrong_is_said_with_the_next_step(tmp_path: Path, capsys: pytest
     assert "give the fields of a record's id: --id FIELD" in capsys.readouterr().err
     assert main(["mutate", str(tmp_path / "master"), str(tmp_path / "incr"), "--id", "nr"]) == INPUT
     assert "names the field 'nr', which records do not have; known are id, v" in capsys.readouterr().err
-    assert main(["mutate", str(tmp_path / "master"), str(tmp_path / "none"), "--id", "id"]) == INPUT
+
+
+def test_wrong_increments_are_said_before_spark_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words, started = ["mutate", str(tmp_path / "master"), str(tmp_path / "none.csv"), "--id", "id"], list[Mutate]()
+    parser = OpalParser(prog="opal")
+    add_mutate(parser.add_subparsers(dest="command"), lambda _, job: started.append(job))
+    args = parser.parse(words)
+    with pytest.raises(InvalidInputError, match="there is no increment"):
+        args.run(args)
+    assert not started
+    assert main(words) == INPUT
     assert "there is no increment" in capsys.readouterr().err
