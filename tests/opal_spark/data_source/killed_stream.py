@@ -24,7 +24,8 @@ def main(source: str, target: str, checkpoint: str, *, finish: bool) -> None:
         print("batch", batch, flush=True)
         sink(rows.select("id", "at", "city", F.col("_change_type").alias("kind"), F.col("_commit_version").alias("version")), batch)
 
-    reader = spark.readStream.format("opal").options(readChangeFeed="true", startingVersion="0", maxVersionsPerTrigger="4")
+    limit = "40" if finish else "4"  # what came while it was killed many times is much
+    reader = spark.readStream.format("opal").options(readChangeFeed="true", startingVersion="0", maxVersionsPerTrigger=limit)
     writer = reader.load(source).writeStream.option("checkpointLocation", checkpoint).foreachBatch(copy)
     if finish:
         opal_spark.run_available(writer)
