@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SEED = os.environ.get("OPAL_SEED", "1")
-ENOUGH = 200
+ENOUGH, PARTS = 200, 4
 
 
 def kills(*arguments: str) -> int:
@@ -28,12 +28,18 @@ def test_a_run_on_s3_may_be_killed_before_some_of_its_requests(s3_options: dict[
 
 
 @pytest.mark.slow
-def test_a_run_on_local_files_may_be_killed_before_every_step_and_so_may_the_next_ones(tmp_path: Path) -> None:
-    assert kills(str(tmp_path), "--random", "160", "--seed", SEED) >= ENOUGH
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_run_on_local_files_may_be_killed_before_every_step_and_so_may_the_next_ones(tmp_path: Path, part: int) -> None:
+    """Each part has every fourth step."""
+    assert kills(str(tmp_path), *part_of(part)) >= ENOUGH / PARTS
 
 
 @pytest.mark.slow
 @pytest.mark.s3
-def test_a_run_on_s3_may_be_killed_before_every_request_and_so_may_the_next_ones(s3_options: dict[str, str]) -> None:
-    arguments = ["--random", "140", "--seed", SEED, "--endpoint", s3_options["endpoint_url"]]
-    assert kills("s3://lake/killed-every", *arguments) >= ENOUGH
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_run_on_s3_may_be_killed_before_every_request_and_so_may_the_next_ones(s3_options: dict[str, str], part: int) -> None:
+    assert kills(f"s3://lake/killed-{part}", *part_of(part), "--endpoint", s3_options["endpoint_url"]) >= ENOUGH / PARTS
+
+
+def part_of(part: int) -> list[str]:
+    return ["--every", str(PARTS), "--first", str(part), "--random", str(160 // PARTS), "--seed", f"{SEED}/{part}"]
