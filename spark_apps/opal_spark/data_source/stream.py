@@ -1,8 +1,9 @@
 """`spark.readStream.format("opal")`: the rows that versions inserted and updated, or their changes, in order and each once.
 
 Spark 4.1 asks for the newest offset without saying where the stream is, and keeps nothing of where it began. So the reader remembers the
-last offset that it gave, or that Spark showed it after a restart (it asks for the partitions between the last offset and itself first),
-and the first offset says where the stream began. 4.2 says where it is, and that a query ends with what is there now.
+last offset that it gave, or that Spark showed it after a restart (it asks for the partitions between the last offset and itself), and the
+first offset says where the stream began. With availableNow Spark shows it only after it has asked for the newest offset: that looks like a
+first one then, and counts as one only if the stream had none before. 4.2 says where it is, and that a query ends with what is there now.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
 from opal_lake.clock import moment_text
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import InvalidInputError, NotFoundError, OpalError
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
@@ -45,6 +46,8 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
     def __init__(self, path: str, storage: Mapping[str, str], options: StreamOptions, schema: StructType) -> None:
         self.path, self.storage, self.options, self.schema = path, storage, options, schema
         self.last: Offset | None = None
+        self.is_asked = False
+        self.no_start: OpalError | None = None
         self.target: Snapshot | None = None
 
     @cached_property
@@ -53,6 +56,8 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
         """Spark 4.1 asks for it after the newest, and forgets it: where a stream begins is in its first offset."""
+        if self.no_start is not None:
+            raise self.no_start
         return NOT_BEGUN
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
@@ -63,7 +68,11 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         self.last = last = start or self.last  # Spark 4.2 gives it; after a restart it is all that tells which columns were read
         head = self.target or self.log.head()
         most = None if is_unlimited(limit) else self.options.most_versions
-        self.last = self._first(head, most) if last is None or last == NOT_BEGUN else self._next(last, head, most)
+        if last is None:
+            self.last = self._perhaps_first(head, most)
+        else:
+            self.last = self._first(head, most) if last == NOT_BEGUN else self._next(last, head, most)
+        self.is_asked = True
         return self.last
 
     def getDefaultReadLimit(self) -> object:  # noqa: N802  # Spark's name
@@ -73,6 +82,15 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         """For the progress of the query: how far it could be."""
         head = self.log.head()
         return None if self.last is None or self.last == NOT_BEGUN else self._offset(head, head.root.viewed).to_json()
+
+    def _perhaps_first(self, head: Snapshot, most: int | None) -> Offset:
+        """A stream that goes on needs its start no more, which may have expired. One that begins asks for its initial offset next."""
+        newest = self._offset(head, head.root.viewed).to_json()
+        try:
+            return self._first(head, most)
+        except (InvalidInputError, NotFoundError) as error:
+            self.no_start = error
+            return newest
 
     def _first(self, head: Snapshot, most: int | None) -> Offset:
         if self.options.start is None:
@@ -112,16 +130,27 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Of what `end` has and `start` has not. After a restart Spark asks with the last offset as both, which tells where it is."""
+        if start == end:
+            self._refuse_limit()
         self.last = end
         if start == end:
             return []
         offset, head = offset_from_json(end), self.log.head()
         offset.check(head.root, self.log.storage.uri)
         fields = self._fields(head.spec, offset.fields)
-        if offset.begun == SNAPSHOT:
+        begun = offset.begun if start == NOT_BEGUN else offset_from_json(start).version
+        if begun == SNAPSHOT:
             return self._snapshot(head, offset.version, fields)
-        after = offset_from_json(start).version if offset.begun is None else int(offset.begun)
-        return [] if after == offset.version else self._changed(version_range(self.log, after + 1, offset.version), fields)
+        assert isinstance(begun, int)
+        return [] if begun >= offset.version else self._changed(version_range(self.log, begun + 1, offset.version), fields)
+
+    def _refuse_limit(self) -> None:
+        """The offset that was asked for before Spark said where the stream is may lie before that: the stream would stand still."""
+        if self.is_asked and self.options.most_versions is not None:
+            raise InvalidInputError(
+                f"{self.log.storage.uri}: on Spark 4.1 a query with trigger(availableNow=True) and maxVersionsPerTrigger cannot go on "
+                "after a restart; run it by opal_spark.run_available(writer), or without maxVersionsPerTrigger"
+            )
 
     def _snapshot(self, head: Snapshot, version: int, fields: tuple[Field, ...]) -> list[InputPartition]:
         inserted = (version, CommitTimes(head).of(version)) if self.options.changes else None

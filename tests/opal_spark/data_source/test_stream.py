@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from pyspark.sql.types import StringType, StructField, StructType
 
 import opal_spark
-from opal_lake.errors import OpalError
+from opal_lake.errors import NotFoundError, OpalError
 from opal_lake.job.job import JobResult
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.conflict import Draft, Proposal
@@ -99,6 +99,7 @@ class CalledStream(Stream):
     """The calls that Spark makes, in their order, each run in new objects, offsets as the JSON of the checkpoint; in no time."""
 
     gives_start: bool = False  # as Spark 4.2 does, and 4.1 does not
+    available_now: bool = False  # 4.1 asks then for the newest offset first, and only once
     offsets: list[str] = field(default_factory=list)
     tasks: list[int] = field(default_factory=list)
     committed: int = 0
@@ -107,10 +108,11 @@ class CalledStream(Stream):
         source = OpalDataSource(CaseInsensitiveDict({**self.options, "path": self.uri}))
         schema = self.schema or source.schema()
         reader = source.streamReader(schema)
+        fetched = json.dumps(reader.latestOffset()) if self.available_now else None
         if self.offsets and not self.gives_start:
             last = json.loads(self.offsets[-1])
             assert reader.partitions(last, last) == []
-        while self.committed < len(self.offsets) or self._has_more(reader):
+        while self.committed < len(self.offsets) or self._has_more(reader, fetched):
             end = json.loads(self.offsets[self.committed])
             start = json.loads(self.offsets[self.committed - 1]) if self.committed else reader.initialOffset()
             task = pickle.loads(cloudpickle.dumps(source.streamReader(schema)))  # type: ignore[no-untyped-call]  # PySpark's copy has no types
@@ -120,13 +122,15 @@ class CalledStream(Stream):
             self.committed += 1
         return self
 
-    def _has_more(self, reader: OpalStreamReader) -> bool:
-        start = json.loads(self.offsets[-1]) if self.offsets else reader.initialOffset()
-        newest = json.dumps(reader.latestOffset(start) if self.gives_start else reader.latestOffset())
+    def _has_more(self, reader: OpalStreamReader, fetched: str | None) -> bool:
+        newest = fetched or json.dumps(reader.latestOffset(self._start(reader)) if self.gives_start else reader.latestOffset())
         if self.offsets and self.offsets[-1] == newest:
             return False
         self.offsets.append(newest)
         return True
+
+    def _start(self, reader: OpalStreamReader) -> Any:
+        return json.loads(self.offsets[-1]) if self.offsets else reader.initialOffset()
 
     def forget_commit(self) -> None:
         del self.offsets[1:]
@@ -275,6 +279,55 @@ def test_at_most_so_many_versions_come_at_once(tmp_path: Path, new_stream: NewSt
     upsert(table, (6, 6, "x"))
     upsert(table, (7, 7, "x"))
     assert whole.run().ids() == [[1, 2, 3, 4, 5], [6], [7]], "also after a restart; a table to begin with is one"
+
+
+STARTS: list[dict[str, object]] = [{}, {"startingVersion": 1}, {"startingVersion": "latest"}]
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("options", [FEED, {}])
+def test_a_stream_that_asks_before_it_says_where_it_is_goes_on_from_there(
+    tmp_path: Path, start: dict[str, object], options: dict[str, object]
+) -> None:
+    """Also where its start has expired."""
+    table = new_table(tmp_path / "t")
+    upsert(table, (1, 1, "x"), (2, 1, "x"))
+    stream = makes(partial(CalledStream, available_now=True), tmp_path)(table, **start, **options)
+    first = [] if start.get("startingVersion") == "latest" else [[1, 2]]
+    assert stream.run().ids() == first
+    assert stream.run().ids() == first
+    upsert(table, (3, 1, "x"))
+    upsert(table, (4, 1, "x"))
+    assert stream.run().ids() == [*first, [3, 4]]
+    table.retain(window="0s", grace="0s")
+    with pytest.raises(NotFoundError, match="have expired"):
+        table.changes(1)
+    upsert(table, (5, 1, "x"))
+    assert stream.run().ids() == [*first, [3, 4], [5]]
+    assert stream.run().ids() == [*first, [3, 4], [5]]
+
+
+def test_such_a_stream_says_that_it_cannot_go_on_by_so_many_versions(tmp_path: Path) -> None:
+    table = new_table(tmp_path / "t")
+    upsert(table, (1, 1, "x"))
+    stream = makes(partial(CalledStream, available_now=True), tmp_path)(table, startingVersion=1, maxVersionsPerTrigger=1, **FEED)
+    assert stream.run().ids() == [[1]]
+    broken(stream, r"cannot go on after a restart; run it by opal_spark\.run_available\(writer\)")
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("start", STARTS)
+def test_spark_goes_on_with_what_is_available_now(spark: SparkSession, tmp_path: Path, start: dict[str, object]) -> None:
+    table = new_table(tmp_path / "t")
+    upsert(table, (1, 1, "x"))
+    stream = on_spark(spark, tmp_path)(table, **start, **FEED)
+    assert isinstance(stream, SparkStream)
+    for key in (2, 3, 4):
+        assert stream.writer().trigger(availableNow=True).start().awaitTermination(300)
+        upsert(table, (key, 1, "x"))
+    assert stream.writer().trigger(availableNow=True).start().awaitTermination(300)
+    assert stream.ids() == [[1], [2], [3], [4]][start.get("startingVersion") == "latest" :]
 
 
 @pytest.mark.slow
