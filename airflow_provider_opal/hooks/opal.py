@@ -116,8 +116,10 @@ class OpalHook(BaseHook):
         """The newest version's number."""
         return self.table(table).snapshot_at().version
 
-    def versions_after(self, table: str, seen: int, most: int | None = None) -> tuple[int, int] | None:
-        """The range (seen, newest] that changed the view, at most `most` such versions; None when there is none."""
+    def versions_after(self, table: str, seen: int, most: int | None = None, *, feed: bool = False) -> tuple[int, int] | None:
+        """The range (seen, newest] that changed the view, at most `most` such versions; None when there is none. For a `feed` its commits
+        have to be there.
+        """
         opened = self.table(table)
         head = opened.snapshot_at().version
         if seen > head:
@@ -125,7 +127,7 @@ class OpalHook(BaseHook):
                 f"version {seen} of {opened.uri} has been seen, but the newest is {head}: the table was created again, or restored from "
                 "a backup. Give the consumer another name (consumer=) to start over"
             )
-        oldest = oldest_after(opened, seen)
+        oldest = oldest_after(opened, seen, feed=feed)
         new = range(max(seen, oldest) + 1, head + 1)
         changed = (version for version in (reversed(new) if most is None else new) if opened.log.read_commit(version).changes_view)
         expired = [oldest] if seen < oldest and opened.snapshot_at(oldest).root.viewed > seen else []
@@ -184,16 +186,21 @@ class OpalHook(BaseHook):
         return True, f"{self.lake.root} can be listed"
 
 
-def oldest_after(table: "Table", seen: int) -> int:
-    """The oldest version. Fails if changes after the seen version have expired; after version 0, the empty table, all rows are new."""
+def oldest_after(table: "Table", seen: int, *, feed: bool = False) -> int:
+    """The oldest version. Fails if changes after the seen version have expired; after version 0, the empty table, all rows are new.
+
+    A savepoint keeps the rows of its version, and with them what is new since; a feed needs the commits in between, too.
+    """
     from opal_lake.log.version_window import is_readable
 
     root = table.snapshot_at().root
     oldest = root.oldest_version
-    if 0 < seen < oldest and not is_readable(root, seen) and (viewed := table.snapshot_at(oldest).root.viewed) > seen:
+    is_lost = seen < oldest if feed else 0 < seen < oldest and not is_readable(root, seen)
+    if is_lost and (viewed := table.snapshot_at(oldest).root.viewed) > seen:
+        start = f"start={oldest}: it begins with the changes after that version" if feed else "it starts over, with all rows"
         raise AirflowFailException(
             f"version {seen} of {table.uri} has been seen, and {viewed}, which changed rows after it, has expired: the changes in "
-            "between can no longer be read. Give the consumer another name (consumer=): it starts over, with all rows. Also give "
+            f"between can no longer be read. Give the consumer another name (consumer=){' and ' if feed else ': '}{start}. Also give "
             f"the table and its maintenance a longer window than consumers may be paused: opal set {table.uri} window=30d"
         )
     return oldest

@@ -166,7 +166,7 @@ class ConsumeOperator(OpalSparkOperator):
         So no two ranges of a consumer overlap, and what a function did for one of them it can do again.
         """
         seen = watermark.seen(partial(first_version, self.start, self.opal_conn_id, self.table))
-        versions = self.opal.versions_after(self.table, seen)
+        versions = self.opal.versions_after(self.table, seen, feed=self.arguments["rows"] == "changes")
         if versions is None:
             return None
         begun, (_, newest) = watermark.begun_version, versions

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+LATEST = "latest"  # where changes may begin: after the newest version
 MOST_NESTED = 64  # types within types, or values within those of a result
 _SIGNED, _UNSIGNED, _CRC = 1 << 63, 1 << 64, 1 << 32
 _FIRST_MOMENT, _LAST_MOMENT = -62_135_596_800_000_000, 253_402_300_800_000_000  # the years 1 to 9999
@@ -103,8 +104,8 @@ def plain_id(value: Any) -> str:
 
 
 def is_business_snapshot(value: Any) -> bool:
-    """Whether it can name one. Digits alone would be a version where changes are asked for."""
-    return isinstance(value, str) and _BUSINESS_SNAPSHOT(value) is not None
+    """Whether it can name one. Digits alone would be a version where changes are asked for, and `latest` the next one."""
+    return isinstance(value, str) and value != LATEST and _BUSINESS_SNAPSHOT(value) is not None
 
 
 def business_snapshot(value: Any) -> str:

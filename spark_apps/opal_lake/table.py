@@ -83,7 +83,7 @@ class Table(KeptTable):
             raise InvalidInputError("version, timestamp and business_snapshot each choose the version that is read: give only one of them")
         if business_snapshot is not None:
             return read_business_snapshot(self.log, business_snapshot)
-        if version is not None and not hasattr(version, "__index__"):
+        if isinstance(version, bool) or (version is not None and not hasattr(version, "__index__")):
             raise InvalidInputError(f"version={version!r} is no version; give a whole number, as `opal history` lists them")
         if timestamp is not None:
             version = version_at(self.log.head(), encode_order(timestamp, Atomic(name="timestamp"), name="timestamp"))

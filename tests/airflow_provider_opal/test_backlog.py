@@ -242,6 +242,23 @@ def test_the_version_that_a_paused_consumer_has_seen_is_kept_until_it_is_back(ta
     assert table.snapshot_at().root.savepoints == {}
 
 
+def test_a_consumer_of_changes_says_where_it_may_begin_anew_when_their_commits_have_expired(table: Table) -> None:
+    """A savepoint keeps none."""
+    lake, task = Lake(), consume("version", rows="changes")
+    seen = put(table, "mon", days_ago=30)
+    done(table, task, "one", seen)
+    task.execute(lake.run(task, "one"))
+    put(table, "tue", days_ago=20)
+    lost = put(table, "wed", days_ago=10)
+    keep_seen_version(table, "d.c", seen)
+    oldest = expire(table)
+    put(table, "thu", days_ago=0)
+    words = rf"version {seen} of .* has been seen, and {lost}, .* has expired.*another name \(consumer=\) and start={oldest}: it begins with"
+    with pytest.raises(AirflowFailException, match=words):
+        consume("version", rows="changes").execute(lake.run(task, "two"))
+    assert table.changes(oldest + 1).num_rows == 1
+
+
 LONG = "analytics_platform_team_daily_revenue_by_region_and_channel_v2_production.consume_orders_for_dashboard_"
 
 

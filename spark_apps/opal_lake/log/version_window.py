@@ -6,8 +6,6 @@ from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Root, Snapshot
 from opal_lake.spec.business_snapshots import finished_text
 
-LATEST = "latest"  # where changes may begin: after the newest version
-
 
 def is_readable(root: Root, version: int) -> bool:
     """As the newest root has it."""

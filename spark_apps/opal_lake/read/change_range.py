@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 
 from opal_lake import layout
+from opal_lake.checked import LATEST
 from opal_lake.clock import moment_text
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.log.version_window import LATEST
 from opal_lake.spec.ordering import encode_order
 from opal_lake.spec.schema import Atomic
 from opal_lake.storage.verified import missing_error
 
-_FORMS = "a version, as 8, a commit time as '2026-01-31T12:00:00Z', or the name of a savepoint"
+_FORMS = "a version, as 8, a commit time as '2026-01-31T12:00:00Z', or the name of a savepoint or a business snapshot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,7 @@ def version_range(log: CommitLog, start: object, end: object = None) -> VersionR
         raise NotFoundError(
             f"{log.storage.uri} has no version {max(first, last)} yet; the newest is {head.version}, and end=None reads up to it"
         )
+    _refuse_reversed(head, start, end)
     are_numbers = hasattr(start, "__index__") and hasattr(end, "__index__")
     if first > last and (end is None or (first == last + 1 and not are_numbers)):  # between these times or savepoints was no commit
         return VersionRange(head=head, earlier=None, last=last)
@@ -44,6 +45,17 @@ def version_range(log: CommitLog, start: object, end: object = None) -> VersionR
         )
     earlier = _state_before(log, head, first)
     return VersionRange(head=head, earlier=earlier if last > earlier.version else None, last=last)
+
+
+def _refuse_reversed(head: Snapshot, start: object, end: object) -> None:
+    """Two times, between which no commit may lie."""
+    if end is not None and start != LATEST and _version(head, start, "start") is None and _version(head, end, "end") is None:
+        first_us, last_us = _moment(start, "start"), _moment(end, "end")
+        if first_us > last_us:
+            raise InvalidInputError(
+                f"start={start!r} is {moment_text(first_us)} and end={end!r} {moment_text(last_us)}: the range ends before it begins; give "
+                "an earlier start, or a later end"
+            )
 
 
 def commits_of(log: CommitLog, versions: VersionRange) -> list[Commit]:
@@ -77,7 +89,7 @@ def _first(head: Snapshot, start: object) -> int:
     named = _version(head, start, "start")
     if named is not None:
         return named + 1 if isinstance(start, str) else named
-    moment_us = _moment(head, start, "start")
+    moment_us = _moment(start, "start")
     before = CommitTimes(head).newest_by(moment_us - 1)
     if before is None and head.root.oldest_version > 0:
         oldest = head.root.oldest_version
@@ -92,7 +104,7 @@ def _last(head: Snapshot, end: object) -> int:
     named = _version(head, end, "end")
     if named is not None:
         return named
-    moment_us, times = _moment(head, end, "end"), CommitTimes(head)
+    moment_us, times = _moment(end, "end"), CommitTimes(head)
     version = times.newest_by(moment_us)
     if version is None:
         oldest = head.root.oldest_version
@@ -106,7 +118,8 @@ def _last(head: Snapshot, end: object) -> int:
 def _version(head: Snapshot, given: object, name: str) -> int | None:
     """A version, the one that a savepoint keeps, or, of the open business snapshot, the newest; None for what may be a time."""
     if isinstance(given, str):
-        return head.version if given == head.root.business.open else head.root.savepoints.get(given)
+        business, savepoints = head.root.business, head.root.savepoints
+        return business.version_of(given, savepoints, head.version) if business.is_named_like(given) else savepoints.get(given)
     if isinstance(given, bool) or given is None or isinstance(given, float):
         raise InvalidInputError(f"{name}={given!r} is no bound of a range of changes; give {_FORMS}")
     if not hasattr(given, "__index__"):
@@ -117,10 +130,10 @@ def _version(head: Snapshot, given: object, name: str) -> int | None:
     return version
 
 
-def _moment(head: Snapshot, given: object, name: str) -> int:
+def _moment(given: object, name: str) -> int:
+    if given == LATEST:
+        raise InvalidInputError(f"{name}={LATEST!r} is no bound: leave {name} out to read up to the newest version")
     try:
         return encode_order(given, Atomic(name="timestamp"), name=name)
     except InvalidInputError as error:
-        if isinstance(given, str) and head.root.business.newest is not None:
-            head.root.business.version_of(given, head.root.savepoints, head.version)  # which says what of it is wrong
         raise InvalidInputError(f"{name}={given!r} is no bound of a range of changes; give {_FORMS}") from error

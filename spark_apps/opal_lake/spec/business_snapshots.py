@@ -54,7 +54,7 @@ class BusinessSnapshots:
 
     def is_named_like(self, name: str) -> bool:
         """Whether a business snapshot of the table could have this name."""
-        return self.newest is not None and _form(name) == _form(self.newest)
+        return self.newest is not None and is_written_like(name, self.newest)
 
     def is_held(self, name: str) -> bool:
         """Whether rows of it are held back, if they came now."""
@@ -81,6 +81,11 @@ class BusinessSnapshots:
         held = {known: rows for known, rows in later.items() if known != opened}
         return BusinessSnapshots(finished=(*self.release((name,)).finished, name), newest_finished=name, open=opened, held=held)
 
+    def before(self, moment_us: int) -> "BusinessSnapshots":
+        """After the clock was repaired at a moment: nothing came later."""
+        held = {name: replace(rows, since_us=min(rows.since_us, moment_us)) for name, rows in self.held.items()}
+        return replace(self, held=held)
+
     def release(self, names: Collection[str]) -> "BusinessSnapshots":
         """After savepoints of these names were given up."""
         return replace(self, finished=tuple(name for name in self.finished if name not in names))
@@ -100,7 +105,7 @@ class BusinessSnapshots:
         if not checked.is_business_snapshot(name):
             return (
                 f"{name!r} is no business snapshot; write a date as 2022-07-15, or up to 100 letters, digits, '_', '.', ':', '+' and '-' "
-                "that are not digits alone"
+                f"that are neither digits alone nor {checked.LATEST!r}"
             )
         if _DATE.match(name) and not _is_date(name):
             return f"business snapshot {name} is written as a date, and the calendar has no such day"
@@ -150,6 +155,11 @@ def first_of(counts: Mapping[str | None, int]) -> str | None:
     for name in names:
         rows[_form(name)] += counts[name]
     return min((name for name in names if _form(name) == rows.most_common(1)[0][0]), default=None)
+
+
+def is_written_like(name: str, other: str) -> bool:
+    """Whether they differ in their digits alone."""
+    return _form(name) == _form(other)
 
 
 def _is_date(text: str) -> bool:

@@ -72,8 +72,8 @@ def ingest_by_column(
     values = rows.values(MOST_VALUES)
     applied = {value for value in values if value is not None and _is_applied(table, base, _own(options, value))}
     parts = plan_parts({value: rows for value, rows in values.items() if value not in applied}, base.root.business, column)
-    if applied:  # an earlier try put the bad rows aside, with its first part
-        parts = tuple(replace(part, bad={}) for part in parts)
+    if applied:
+        parts = tuple(replace(part, bad=_bad_since(part, min(applied))) for part in parts)
         options = replace(options, refuse_empty=False)
     for part in parts:
         if part.name is not None:
@@ -110,6 +110,12 @@ def plan_parts(values: Mapping[str | None, int], business: BusinessSnapshots, co
     if not names:
         return (Part(name=None, bad=bad),)
     return (Part(name=names[0], bad=bad), *(Part(name=name) for name in names[1:]))
+
+
+def _bad_since(part: Part, first: str) -> dict[str | None, str]:
+    """Without what was bad already when an earlier try put that aside with its first part: what became bad since is told, not left out."""
+    then = BusinessSnapshots(open=first)
+    return {value: problem for value, problem in part.bad.items() if value is not None and then.problem_of(value) is None}
 
 
 def _problem(value: str | None, business: BusinessSnapshots, column: str) -> str | None:

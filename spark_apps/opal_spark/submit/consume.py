@@ -9,11 +9,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from opal_lake.checked import LATEST
 from opal_lake.engine.results import keep_result, read_result
 from opal_lake.errors import FunctionError, InvalidInputError, NotFoundError, OpalError
 from opal_lake.job.job import JobResult
 from opal_lake.log.commit_times import CommitTimes
-from opal_lake.log.version_window import LATEST
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, INSERT, FeedOptions
 from opal_spark.table import OpalTable
 

@@ -22,7 +22,7 @@ from opal_lake.job.operations.table import AddColumns, Bootstrap, Create, Ingest
 from opal_lake.job.operations.upkeep import Compact, Maintain, Retain, UpkeepPolicy, ZOrder
 from opal_lake.job.source import Files, source_from_json
 from opal_lake.read.change_range import version_range
-from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_VERSION, FeedOptions
+from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_VERSION, INSERT, POSTIMAGE, FeedOptions
 from opal_lake.spec.table_spec import TableLayout, refuse_another_spec
 from opal_spark.engine.columns import arrow_of_spark, quoted, spark_schema
 from opal_spark.engine.failures import observed_count, unwritable
@@ -208,7 +208,7 @@ def changes(spark: SparkSession, spec: JobSpec[Changes]) -> JobResult:
     rows = changed_rows(spark, table, versions, feed, job.where)
     if job.to is None:
         keys = [quoted(field.name) for field in versions.head.spec.keys if field.name in rows.columns]
-        rows = rows.orderBy(COMMIT_VERSION, *keys, F.desc(CHANGE_TYPE))  # a pre-image before its post-image
+        rows = rows.orderBy(COMMIT_VERSION, *keys, F.col(CHANGE_TYPE).isin(INSERT, POSTIMAGE))  # what was there before what is
     return _shown_or_exported(rows, job, result)
 
 

@@ -182,9 +182,22 @@ def test_savepoints_and_times_without_a_commit_in_between_are_an_empty_range(sto
     head = table.snapshot_at().version
     for bounds in (("monday", "tuesday"), ("monday", 3), (just_after, later), ("latest", head)):
         assert table.changes(*bounds).num_rows == 0, bounds
-    for bounds in (("monday", 2), (4, 3), (just_after, 2)):
+    for bounds in (("monday", 2), (4, 3), (just_after, 2), (later, just_after)):
         with pytest.raises(InvalidInputError, match="ends before it begins; give an earlier start, or a later end"):
             table.changes(*bounds)
+
+
+def test_what_is_no_bound_says_what_would_work(storage: Storage) -> None:
+    table = history(storage, 3)
+    for bounds, words in (
+        ((1, "latest"), "leave end out to read up to the newest version"),
+        (("3",), "give a version, as 8, a commit time"),
+    ):
+        with pytest.raises(InvalidInputError, match=words):
+            table.changes(*bounds)
+    for version in (True, False):
+        with pytest.raises(InvalidInputError, match=f"version={version} is no version"):
+            table.restore(version=version)
 
 
 def test_commits_that_are_gone_have_expired(storage: Storage) -> None:

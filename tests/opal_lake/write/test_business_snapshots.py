@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from datetime import date
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,6 +33,7 @@ from opal_lake.storage import Storage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on, table_on
 from opal_lake.testing.business_model import BusinessModel, RefusedError
+from opal_lake.testing.clocks import SilentStore, SkewedClock, TrueClock
 from opal_lake.testing.failing_store import Crash, FailingStore, Mode
 from opal_lake.testing.ids import CountingIds
 
@@ -340,6 +343,83 @@ def test_late_rows_are_refused_or_put_aside_with_the_other_bad_rows() -> None:
     assert cities(table, business_snapshot=FRIDAY) == {"A": "Beijing"}
     assert cities(table, business_snapshot=SATURDAY) == {"A": "Wuhan", "C": "Xian"}
     assert cities(table) == {"A": "Wuhan", "C": "Xian", "D": "Xian"}
+
+
+@pytest.mark.parametrize("on_bad_rows", ["fail", "quarantine"])
+@pytest.mark.parametrize("metadata", ["batch", "inline"])
+def test_rows_that_became_late_between_two_tries_are_told(metadata: str, on_bad_rows: str) -> None:
+    """What was late at the first try was put aside then."""
+    late = [("L", 1, "Xian", "2022-07-14"), ("M", 1, "Xian", "July")] if on_bad_rows == "quarantine" else []
+    batch = arrow([("A", 1, "Beijing", FRIDAY), ("B", 2, "Wuhan", SUNDAY), *late])
+    options = {"on_bad_rows": on_bad_rows, "token": "t"}
+    for fail_at in range(1, 99):
+        storage = MemoryStorage()
+        create(storage=storage).ingest(arrow([("Z", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot=FRIDAY)
+        store = FailingStore(storage, fail_at, "after")
+        table = table_on(store, ManualClock(), CountingIds(prefix="first"))
+        with suppress(Crash):
+            table.ingest(batch, metadata=metadata, business_snapshot_column="day", **options)
+        days = [commit.business_snapshot for commit in table_on(storage, ManualClock(), CountingIds()).history()]
+        if days.count(FRIDAY) == 2 and SUNDAY not in days:
+            break
+    else:
+        raise AssertionError("no try stopped between its commits")
+    table = table_on(storage, ManualClock(), CountingIds(prefix="again"))
+    table.metagen()
+    table.ingest(arrow([("C", 3, "Xian", "2022-07-18")]), business_snapshot="2022-07-18")
+    table.metagen()
+    before = table.snapshot_at().version
+    again = partial(table.ingest, batch, metadata=metadata, business_snapshot_column="day", **options)
+    if on_bad_rows == "fail":
+        with pytest.raises(InvalidInputError, match=f"(?s)1 row cannot go into the table.*business snapshot {SUNDAY} is before 2022-07-18"):
+            again()
+        assert table.snapshot_at().version == before
+    else:
+        assert again().counts["rejected"] == 1
+    assert cities(table) == {"Z": "Beijing", "A": "Beijing", "C": "Xian"}
+
+
+def test_names_that_could_be_times_are_business_snapshots_where_a_table_has_such() -> None:
+    table, hours = create(), [f"2023-11-15T0{hour}:00Z" for hour in range(4)]
+    for number, hour in enumerate(hours[:3]):
+        table.ingest(arrow([(hour, number, "Xian", "")]), metadata="inline", business_snapshot=hour)
+    assert [row["user"] for row in table.changes(hours[0], hours[1]).to_pylist()] == [hours[1]]
+    with pytest.raises(NotFoundError, match=f"there is no business snapshot '{hours[3]}'"):
+        table.changes(hours[0], hours[3])
+    table.release(hours[0])
+    with pytest.raises(NotFoundError, match=f"there is no business snapshot '{hours[0]}'"):
+        table.changes(hours[0], hours[1])
+
+
+def test_an_application_keeps_one_sequence_whatever_business_snapshots_it_brought() -> None:
+    table = create()
+    days = [f"2022-07-{day:02d}" for day in range(1, 12)]
+    table.ingest(arrow([]), application=("homes/2022-06-30", 1), metadata="inline")  # an application of its own
+    for number, pair in enumerate(pairwise(days)):
+        batch = arrow([(day, 1, "Xian", day) for day in pair])
+        table.ingest(batch, metadata="inline", business_snapshot_column="day", application=("homes", number))
+        again = table.ingest(batch, metadata="inline", business_snapshot_column="day", application=("homes", number))
+        assert again.repeated
+    assert table.snapshot_at().root.applications == {"homes": 9}
+    assert check_table(table) == []
+
+
+def test_held_rows_do_not_wait_for_a_time_that_a_repair_took_back() -> None:
+    true = TrueClock()
+    storage = SilentStore(inner=MemoryStorage(clock=true))
+    layout = TableLayout(keys=["user"], delta="at", properties={"drift": "2h"})
+    ahead = create_on(storage, plan_spec(SCHEMA, layout), SkewedClock(true=true), CountingIds())
+    ahead.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot=FRIDAY)
+    ahead.log.clock.ahead_us = 9_000 * HOUR_US  # type: ignore[attr-defined]  # a SkewedClock
+    ahead.ingest(arrow([("A", 2, "Wuhan", SATURDAY)]), business_snapshot=SATURDAY)
+    table = table_on(storage.inner, SkewedClock(true=true), CountingIds(prefix="right"))
+    table.repair_clock()
+    table.metagen()
+    assert cities(table) == {"A": "Beijing"}
+    true.pass_us(3 * HOUR_US)
+    table.metagen()
+    assert cities(table) == {"A": "Wuhan"}
+    assert check_table(table) == []
 
 
 def test_changes_say_what_is_wrong_with_a_business_snapshot() -> None:
