@@ -24,6 +24,7 @@ from lakechime.store.sql_store import SqlStore
 from lakechime.store.sql_tokens import SqlTokens
 
 PATIENCE_S = 30
+_idle_apps: list[FastAPI] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +44,18 @@ def serving(database_url: str) -> Iterator[Served]:
     """Behind tokens, over a database of its own."""
     store = SqlStore.open(database_url)
     tokens = {role: SqlTokens.of(store).create(role, role) for role in ("read", "write", "admin")}
-    with listening(create_app(lambda: store, BY_TOKEN)) as url:
+    with app_over(store) as app, listening(app) as url:
         yield Served(url=url, store=store, tokens=tokens)
+
+
+@contextmanager
+def app_over(store: SqlStore) -> Iterator[FastAPI]:
+    """One that has been served before, if there is one: to make all its routes takes longer than most tests do."""
+    app = _idle_apps.pop() if _idle_apps else create_app(lambda: store, BY_TOKEN)
+    app.state.lakechime.open_store = lambda: store
+    yield app
+    assert app.state.lakechime._store is None, "the app is closed, and its store with it"
+    _idle_apps.append(app)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ every database that keeps events.
 
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -48,17 +49,24 @@ def _few_blocks_stay_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(near_runs, "FEW_BLOCKS", -1)
 
 
-@pytest.fixture(
-    params=[
-        "sqlite",
-        pytest.param("postgres", marks=pytest.mark.postgres),
-        "service over sqlite",
-        pytest.param("service over postgres", marks=pytest.mark.postgres),
-    ]
-)
+CHIMES = [
+    "sqlite",
+    pytest.param("postgres", marks=pytest.mark.postgres),
+    "service over sqlite",
+    pytest.param("service over postgres", marks=pytest.mark.postgres),
+]
+
+
+@pytest.fixture(params=CHIMES)
 def chime_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
     """What `LakeChime.open` takes: of an empty store of the test's own. Another way to reach one is another parameter here."""
-    url = request.getfixturevalue("postgres").new_database() if "postgres" in request.param else f"sqlite:///{tmp_path}/lakechime.db"
+    with _chime_address(request, tmp_path) as address:
+        yield address
+
+
+@contextmanager
+def _chime_address(request: pytest.FixtureRequest, folder: Path) -> Iterator[dict[str, str]]:
+    url = request.getfixturevalue("postgres").new_database() if "postgres" in request.param else f"sqlite:///{folder}/lakechime.db"
     if not request.param.startswith("service"):
         yield {"url": url}
         return
@@ -70,6 +78,14 @@ def chime_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[di
 def chime(chime_address: dict[str, str]) -> Iterator[LakeChime]:
     with LakeChime.open(**chime_address) as client:
         yield client
+
+
+@pytest.fixture(scope="module", params=CHIMES)
+def empty_chime(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeChime]:
+    """One store for all tests that put nothing into it."""
+    with _chime_address(request, tmp_path_factory.mktemp("chime")) as address, LakeChime.open(**address) as client:
+        yield client
+        assert (client.head(), client.consumers()) == (0, [])
 
 
 @pytest.fixture(autouse=True)
