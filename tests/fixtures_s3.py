@@ -1,10 +1,11 @@
 """A real S3 server, moto's, in a process of its own that ends with the test run."""
 
+import base64
 import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import boto3
@@ -15,7 +16,7 @@ import pytest
 # It is S3 alone: to find out which service is meant takes moto a third of a request. A listing looks at the names of all objects of the
 # bucket, which all tests share; moto would look at the objects themselves.
 _SERVER = """
-import collections, json, logging, os, sys, threading, types
+import base64, collections, json, logging, os, sys, threading, types
 os.environ["MOTO_DISABLE_GLOBAL_CORS"] = os.environ["S3_IGNORE_SUBDOMAIN_BUCKETNAME"] = "true"
 from moto.s3.models import S3Backend, s3_backends
 from moto.server import create_backend_app
@@ -35,8 +36,8 @@ def app(environ, start_response):
         start_response("200 OK", [("Content-Type", "application/json")])
         return [json.dumps([asked, list(requests)]).encode()]
     if environ["PATH_INFO"] == "/opal-objects":
-        for key in json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))):
-            s3_backends["123456789012"]["aws"].put_object("lake", key, b"x")
+        for key, data in json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))).items():
+            s3_backends["123456789012"]["aws"].put_object("lake", key, base64.b64decode(data))
         start_response("204 No Content", [])
         return []
     asked += 1
@@ -70,9 +71,11 @@ def s3_server() -> Iterator[dict[str, str]]:
         server.stdin.close()
 
 
-def put_many(options: Mapping[str, str], keys: Sequence[str]) -> None:
-    """Objects of a byte each, in one request, where what is tested is that they are many."""
-    with urllib.request.urlopen(options["endpoint_url"] + "/opal-objects", json.dumps(keys).encode(), timeout=60):
+def put_objects(options: Mapping[str, str], uri: str, objects: Mapping[str, bytes]) -> None:
+    """Many below a folder of the bucket in one request, where it is not tested how they come there."""
+    folder = uri.removeprefix(f"s3://{BUCKET}/")
+    body = {f"{folder}/{path}": base64.b64encode(data).decode() for path, data in objects.items()}
+    with urllib.request.urlopen(options["endpoint_url"] + "/opal-objects", json.dumps(body).encode(), timeout=60):
         pass
 
 
