@@ -1,6 +1,7 @@
 """The service of LakeChime as it really runs: uvicorn on a port of this machine."""
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from lakechime.store.sql_store import SqlStore
 from lakechime.store.sql_tokens import SqlTokens
 
 PATIENCE_S = 30
+CERTIFICATES = ssl.create_default_context()  # httpx reads all of them for each request to which none are given
 _idle_apps: list[FastAPI] = []
 
 
