@@ -4,7 +4,7 @@ every database that keeps events.
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -66,12 +66,14 @@ def chime_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[di
 
 @contextmanager
 def _chime_address(request: pytest.FixtureRequest, folder: Path) -> Iterator[dict[str, str]]:
-    url = request.getfixturevalue("postgres").new_database() if "postgres" in request.param else f"sqlite:///{folder}/lakechime.db"
-    if not request.param.startswith("service"):
-        yield {"url": url}
-        return
-    with serving(url) as served:
-        yield {"url": served.url, "token": served.tokens["admin"]}
+    in_postgres = "postgres" in request.param
+    database = request.getfixturevalue("postgres").database() if in_postgres else nullcontext(f"sqlite:///{folder}/lakechime.db")
+    with database as url:
+        if not request.param.startswith("service"):
+            yield {"url": url}
+            return
+        with serving(url) as served:
+            yield {"url": served.url, "token": served.tokens["admin"]}
 
 
 @pytest.fixture
