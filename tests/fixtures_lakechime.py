@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import parse_qsl, urlsplit
 
 import requests
@@ -39,6 +42,20 @@ class Served:
 
     def open(self, role: str = "admin") -> LakeChime:
         return LakeChime.open(self.url, token=self.tokens[role])
+
+
+def sqlite_url(folder: Path) -> str:
+    """The address of a database without events in this folder, whose tables are there: to make them takes as long as a test."""
+    (folder / "lakechime.db").write_bytes(_tables_in_sqlite())
+    return f"sqlite:///{folder}/lakechime.db"
+
+
+@cache
+def _tables_in_sqlite() -> bytes:
+    with TemporaryDirectory() as folder:
+        SqlStore.open(f"sqlite:///{folder}/lakechime.db").close()
+        assert [path.name for path in Path(folder).iterdir()] == ["lakechime.db"], "all is in the file"
+        return (Path(folder) / "lakechime.db").read_bytes()
 
 
 @contextmanager

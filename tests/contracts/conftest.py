@@ -14,7 +14,7 @@ from opal_lake.key_store import run as run_module
 from opal_lake.key_store.cache import near_runs
 from opal_lake.key_store.cache.near_runs import BACKENDS
 from opal_lake.storage import Storage, open_storage
-from tests.fixtures_lakechime import serving
+from tests.fixtures_lakechime import serving, sqlite_url
 
 
 @pytest.fixture(params=BACKENDS)
@@ -67,7 +67,7 @@ def chime_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[di
 @contextmanager
 def _chime_address(request: pytest.FixtureRequest, folder: Path) -> Iterator[dict[str, str]]:
     in_postgres = "postgres" in request.param
-    database = request.getfixturevalue("postgres").database() if in_postgres else nullcontext(f"sqlite:///{folder}/lakechime.db")
+    database = request.getfixturevalue("postgres").database() if in_postgres else nullcontext(sqlite_url(folder))
     with database as url:
         if not request.param.startswith("service"):
             yield {"url": url}

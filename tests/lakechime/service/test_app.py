@@ -15,12 +15,12 @@ from lakechime.service.access import NO_ACCESS_CONTROL
 from lakechime.service.app import create_app
 from lakechime.service.limits import MAX_BODY_BYTES
 from lakechime.store.sql_store import SqlStore
-from tests.fixtures_lakechime import CERTIFICATES, Served, listening, serving
+from tests.fixtures_lakechime import CERTIFICATES, Served, listening, serving, sqlite_url
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    with serving(f"sqlite:///{tmp_path}/lakechime.db") as running:
+    with serving(sqlite_url(tmp_path)) as running:
         yield running
 
 
