@@ -152,7 +152,7 @@ def registry() -> Iterator[Registry]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     known.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
         yield known

@@ -1,11 +1,15 @@
 """The service of LakeChime as it really runs: uvicorn on a port of this machine."""
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import parse_qsl, urlsplit
 
 import requests
@@ -24,6 +28,8 @@ from lakechime.store.sql_store import SqlStore
 from lakechime.store.sql_tokens import SqlTokens
 
 PATIENCE_S = 30
+CERTIFICATES = ssl.create_default_context()  # httpx reads all of them for each request to which none are given
+_idle_apps: list[FastAPI] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +44,37 @@ class Served:
         return LakeChime.open(self.url, token=self.tokens[role])
 
 
+def sqlite_url(folder: Path) -> str:
+    """The address of a database without events in this folder, whose tables are there: to make them takes as long as a test."""
+    (folder / "lakechime.db").write_bytes(_tables_in_sqlite())
+    return f"sqlite:///{folder}/lakechime.db"
+
+
+@cache
+def _tables_in_sqlite() -> bytes:
+    with TemporaryDirectory() as folder:
+        SqlStore.open(f"sqlite:///{folder}/lakechime.db").close()
+        assert [path.name for path in Path(folder).iterdir()] == ["lakechime.db"], "all is in the file"
+        return (Path(folder) / "lakechime.db").read_bytes()
+
+
 @contextmanager
 def serving(database_url: str) -> Iterator[Served]:
     """Behind tokens, over a database of its own."""
     store = SqlStore.open(database_url)
     tokens = {role: SqlTokens.of(store).create(role, role) for role in ("read", "write", "admin")}
-    with listening(create_app(lambda: store, BY_TOKEN)) as url:
+    with app_over(store) as app, listening(app) as url:
         yield Served(url=url, store=store, tokens=tokens)
+
+
+@contextmanager
+def app_over(store: SqlStore) -> Iterator[FastAPI]:
+    """One that has been served before, if there is one: to make all its routes takes longer than most tests do."""
+    app = _idle_apps.pop() if _idle_apps else create_app(lambda: store, BY_TOKEN)
+    app.state.lakechime.open_store = lambda: store
+    yield app
+    assert app.state.lakechime._store is None, "the app is closed, and its store with it"
+    _idle_apps.append(app)
 
 
 @contextmanager

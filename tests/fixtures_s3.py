@@ -1,8 +1,11 @@
 """A real S3 server, moto's, in a process of its own that ends with the test run."""
 
+import base64
+import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import boto3
@@ -10,18 +13,33 @@ import pytest
 
 # moto looks and then stores, so that of two conditional puts at once both may succeed, which S3 rules out: one put at a time.
 # The server writes down what it is asked; tests/s3_requests.py fetches that from /opal-requests
+# It is S3 alone: to find out which service is meant takes moto a third of a request. A listing looks at the names of all objects of the
+# bucket, which all tests share; moto would look at the objects themselves.
 _SERVER = """
-import collections, json, logging, sys, threading
-from moto.server import DomainDispatcherApplication, create_backend_app
+import base64, collections, json, logging, os, sys, threading, types
+os.environ["MOTO_DISABLE_GLOBAL_CORS"] = os.environ["S3_IGNORE_SUBDOMAIN_BUCKETNAME"] = "true"
+from moto.s3.models import S3Backend, s3_backends
+from moto.server import create_backend_app
 from werkzeug.serving import make_server
 logging.getLogger("werkzeug").disabled = True
-moto, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+moto, lock = create_backend_app("s3"), threading.Lock()
+list_objects = S3Backend.list_objects
+def list_below(self, bucket, prefix, delimiter, marker, max_keys):
+    found = {name: bucket.keys.get(name) for name in list(bucket.keys) if name.startswith(prefix or "")}
+    keys = {name: key for name, key in found.items() if key is not None}
+    return list_objects(self, types.SimpleNamespace(keys=keys), prefix, delimiter, marker, max_keys)
+S3Backend.list_objects = list_below
 asked, requests = 0, collections.deque(maxlen=100_000)
 def app(environ, start_response):
     global asked
     if environ["PATH_INFO"] == "/opal-requests":
         start_response("200 OK", [("Content-Type", "application/json")])
         return [json.dumps([asked, list(requests)]).encode()]
+    if environ["PATH_INFO"] == "/opal-objects":
+        for key, data in json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))).items():
+            s3_backends["123456789012"]["aws"].put_object("lake", key, base64.b64decode(data))
+        start_response("204 No Content", [])
+        return []
     asked += 1
     requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"]))
     if environ["REQUEST_METHOD"] != "PUT":
@@ -51,6 +69,14 @@ def s3_server() -> Iterator[dict[str, str]]:
         client.create_bucket(Bucket=BUCKET)
         yield {"endpoint_url": endpoint, "path_style": "true", **keys}
         server.stdin.close()
+
+
+def put_objects(options: Mapping[str, str], uri: str, objects: Mapping[str, bytes]) -> None:
+    """Many below a folder of the bucket in one request, where it is not tested how they come there."""
+    folder = uri.removeprefix(f"s3://{BUCKET}/")
+    body = {f"{folder}/{path}": base64.b64encode(data).decode() for path, data in objects.items()}
+    with urllib.request.urlopen(options["endpoint_url"] + "/opal-objects", json.dumps(body).encode(), timeout=60):
+        pass
 
 
 @pytest.fixture(scope="session")

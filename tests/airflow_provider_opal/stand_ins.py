@@ -152,7 +152,7 @@ def serving() -> Iterator[Cluster]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     cluster.url = f"http://127.0.0.1:{server.server_port}"
     try:
         yield cluster

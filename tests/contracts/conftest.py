@@ -4,6 +4,7 @@ every database that keeps events.
 
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from opal_lake.key_store import run as run_module
 from opal_lake.key_store.cache import near_runs
 from opal_lake.key_store.cache.near_runs import BACKENDS
 from opal_lake.storage import Storage, open_storage
-from tests.fixtures_lakechime import serving
+from tests.fixtures_lakechime import serving, sqlite_url
 
 
 @pytest.fixture(params=BACKENDS)
@@ -48,28 +49,45 @@ def _few_blocks_stay_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(near_runs, "FEW_BLOCKS", -1)
 
 
-@pytest.fixture(
-    params=[
-        "sqlite",
-        pytest.param("postgres", marks=pytest.mark.postgres),
-        "service over sqlite",
-        pytest.param("service over postgres", marks=pytest.mark.postgres),
-    ]
-)
+CHIMES = [
+    "sqlite",
+    pytest.param("postgres", marks=pytest.mark.postgres),
+    "service over sqlite",
+    pytest.param("service over postgres", marks=pytest.mark.postgres),
+]
+
+
+@pytest.fixture(params=CHIMES)
 def chime_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
     """What `LakeChime.open` takes: of an empty store of the test's own. Another way to reach one is another parameter here."""
-    url = request.getfixturevalue("postgres").new_database() if "postgres" in request.param else f"sqlite:///{tmp_path}/lakechime.db"
-    if not request.param.startswith("service"):
-        yield {"url": url}
-        return
-    with serving(url) as served:
-        yield {"url": served.url, "token": served.tokens["admin"]}
+    with _chime_address(request, tmp_path) as address:
+        yield address
+
+
+@contextmanager
+def _chime_address(request: pytest.FixtureRequest, folder: Path) -> Iterator[dict[str, str]]:
+    in_postgres = "postgres" in request.param
+    database = request.getfixturevalue("postgres").database() if in_postgres else nullcontext(sqlite_url(folder))
+    with database as url:
+        if not request.param.startswith("service"):
+            yield {"url": url}
+            return
+        with serving(url) as served:
+            yield {"url": served.url, "token": served.tokens["admin"]}
 
 
 @pytest.fixture
 def chime(chime_address: dict[str, str]) -> Iterator[LakeChime]:
     with LakeChime.open(**chime_address) as client:
         yield client
+
+
+@pytest.fixture(scope="module", params=CHIMES)
+def empty_chime(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeChime]:
+    """One store for all tests that put nothing into it."""
+    with _chime_address(request, tmp_path_factory.mktemp("chime")) as address, LakeChime.open(**address) as client:
+        yield client
+        assert (client.head(), client.consumers()) == (0, [])
 
 
 @pytest.fixture(autouse=True)

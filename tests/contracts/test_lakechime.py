@@ -481,9 +481,9 @@ def test_names_are_only_names(chime: LakeChime) -> None:
         lambda chime: chime.expire(1 << 64),
     ],
 )
-def test_what_does_not_fit_is_refused(chime: LakeChime, ask: object) -> None:
+def test_what_does_not_fit_is_refused(empty_chime: LakeChime, ask: object) -> None:
     with pytest.raises(InvalidEventError):
-        ask(chime)  # type: ignore[operator]
+        ask(empty_chime)  # type: ignore[operator]
 
 
 def test_many_registrations_at_once_are_all_there_once(chime_address: dict[str, str]) -> None:

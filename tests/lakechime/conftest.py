@@ -1,6 +1,7 @@
 """Databases of a test's own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,5 +17,6 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def new_postgres(request: pytest.FixtureRequest) -> Callable[[], str]:
-    return lambda: str(request.getfixturevalue("postgres").new_database())
+def new_postgres(request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
+    with ExitStack() as databases:
+        yield lambda: str(databases.enter_context(request.getfixturevalue("postgres").database()))

@@ -29,6 +29,13 @@ def reopen(storage: Storage, writer: str = "w") -> Table:
     return table_on(storage, ManualClock(), CountingIds(prefix=writer))
 
 
+def copied(source: Storage, target: Storage) -> Storage:
+    """All objects, so that a table that many begin with is made once."""
+    for stored in source.list(""):
+        assert target.put_if_absent(stored.path, source.get(stored.path))
+    return target
+
+
 def content(table: Table, **view: object) -> list[Row]:
     return sorted((row["sku"], row["at"], row["price"]) for row in table.read(**view).to_pylist())  # type: ignore[arg-type]  # the views are the tests' own
 

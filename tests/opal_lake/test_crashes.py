@@ -10,7 +10,7 @@ from opal_lake.inspect.check import check_table
 from opal_lake.log import sections
 from opal_lake.storage import Storage, open_storage
 from opal_lake.testing.failing_store import Crash, FailingStore, Mode
-from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
+from tests.opal_lake.shop import Row, content, copied, create, latest, reopen, rows
 
 FIRST: list[Row] = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30), ("dye", 5, 40)]
 SECOND: list[Row] = [("ax", 2, 11), ("bow", 3, None), ("cup", 0, 29), ("elk", 2, 50)]
@@ -62,11 +62,12 @@ def run_until_done(job: Job, store: FailingStore, storage: Storage) -> int:
 
 def walk(job: Job, fresh: Callable[[], Storage], mode: Mode, stride: int = 1) -> int:
     """Fail at each call in turn; how many there are."""
-    dry = FailingStore(prepared(fresh(), pending=job is metagen))
+    begun = prepared(fresh(), pending=job is metagen)
+    dry = FailingStore(copied(begun, fresh()))
     job(dry, "dry")
     calls = len(dry.trace)
     for fail_at in range(1, calls + 1, stride):
-        storage = prepared(fresh(), pending=job is metagen)
+        storage = copied(begun, fresh())
         store = FailingStore(storage, fail_at, mode)
         run_until_done(job, store, storage)
         job(storage, "again")  # a third run changes nothing: the token is known

@@ -1,4 +1,7 @@
-"""Random histories on the pure core and on the model table: every version by every event time agrees."""
+"""Random histories on the pure core and on the model table: every version by every event time agrees.
+
+OPAL_HISTORIES says how many: few by themselves, and hundreds or thousands in the slow tests, which set it.
+"""
 
 import os
 import random
@@ -22,7 +25,7 @@ from opal_lake.testing.replay import Replay
 from opal_lake.testing.runs import MemoryRuns
 from opal_lake.testing.strategies import History, Shape, histories
 
-HISTORIES = int(os.environ.get("OPAL_HISTORIES", "32"))
+HISTORIES = int(os.environ.get("OPAL_HISTORIES", "16"))
 SEED = int(os.environ.get("OPAL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 
 

@@ -13,6 +13,7 @@ from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table
 from opal_lake.upkeep.compaction import CompactOptions, compact
 from tests.bench.requests import Hours
+from tests.fixtures_s3 import put_objects
 from tests.opal_lake.retention.test_retention import at_hour, history, paths
 from tests.opal_lake.shop import create, rows
 from tests.s3_requests import Requests, counted
@@ -24,7 +25,15 @@ LONG = "9000d"
 @pytest.fixture
 def start(s3_options: dict[str, str], request: pytest.FixtureRequest) -> Start:
     """A table after so many upserts."""
-    return lambda commits: Hours(f"s3://lake/requests/{request.node.name}-{commits}", s3_options).upsert(commits)
+    return lambda commits: upserted(f"s3://lake/requests/{request.node.name}-{commits}", s3_options, commits)
+
+
+def upserted(uri: str, options: dict[str, str], commits: int, **properties: int | str) -> Hours:
+    """Made in memory, and brought to the store as it is: only what comes then is asked of it."""
+    hours = Hours(f"memory://{uri.removeprefix('s3://')}", {}, **properties).upsert(commits)
+    put_objects(options, uri, {stored.path: hours.storage.get(stored.path) for stored in hours.storage.list("")})
+    hours.storage = open_storage(uri, options)
+    return hours
 
 
 def asked(options: dict[str, str], hours: Hours, job: Callable[[Table], object]) -> Requests:

@@ -1,14 +1,16 @@
 """The public face on real Spark: reads return what the model returns, on every axis, for all types of columns."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import reduce
 from pathlib import Path
 from typing import cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import opal_spark
 from opal_lake.errors import InvalidInputError, NotFoundError
@@ -24,6 +26,15 @@ def frame(spark: SparkSession, rows: Sequence[Row], slices: int = 1) -> DataFram
 
 def content(rows: DataFrame) -> list[Row]:
     return sorted((row.sku, row.at, row.price) for row in rows.collect())
+
+
+def contents(reads: Mapping[str, DataFrame]) -> dict[str, list[Row]]:
+    """Of several reads, in one job."""
+    named = [rows.select(F.lit(name).alias("read"), "sku", "at", "price") for name, rows in reads.items()]
+    found: dict[str, list[Row]] = {name: [] for name in reads}
+    for row in reduce(DataFrame.union, named).collect():
+        found[row.read].append((row.sku, row.at, row.price))
+    return {name: sorted(rows) for name, rows in found.items()}
 
 
 def create(spark: SparkSession, path: Path, file_format: str = "parquet", **properties: int) -> OpalTable:
@@ -57,12 +68,12 @@ def test_histories_read_as_the_model_says(spark: SparkSession, tmp_path: Path, f
             result = table.ingest(frame(spark, batch, dice.randrange(1, 4)), metadata="inline" if inline else "batch")
             versions.append(result.version if inline else table.metagen().version)
             batches.append(batch)
-        assert content(table.read()) == latest(batches)
-        for done in range(len(batches)):
+        reads, expected = {"now": table.read()}, {"now": latest(batches)}
+        for done, version in enumerate(versions, start=1):
             moment = dice.randrange(1000)
-            version = versions[done]
-            assert content(table.read(version=version)) == latest(batches[: done + 1]), seed
-            assert content(table.read(version=version, event_time=moment)) == latest(batches[: done + 1], moment), (seed, moment)
+            reads |= {f"{version}": table.read(version=version), f"{version} {moment}": table.read(version=version, event_time=moment)}
+            expected |= {f"{version}": latest(batches[:done]), f"{version} {moment}": latest(batches[:done], moment)}
+        assert contents(reads) == expected, seed
         assert table.check() == []
 
 

@@ -49,7 +49,7 @@ def wait_until(holds: Callable[[], bool], most_s: float = 60) -> None:
     until = time.monotonic() + most_s
     while not holds():
         assert time.monotonic() < until
-        time.sleep(0.05)
+        time.sleep(0.2)
 
 
 async def until(holds: Callable[[], bool], most_s: float = 60) -> None:

@@ -18,7 +18,7 @@ from lakechime.service.app import create_app
 from lakechime.service.server import Listener, is_loopback, service_app
 from lakechime.store.sql_store import SqlStore
 from lakechime.store.sql_tokens import SqlTokens
-from tests.fixtures_lakechime import Served, serving
+from tests.fixtures_lakechime import CERTIFICATES, Served, serving
 
 OPEN = {"/health", "/ready", "/openapi.json"}
 RIGHTS = {
@@ -76,7 +76,7 @@ def ask(served: Served, method: str, path: str, token: str | None) -> httpx.Resp
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     body = BODIES.get(path, {}) if method in ("POST", "PUT") else None
     url, params = served.url + path.replace("{name}", "nobody"), PARAMS.get((method, path))
-    return httpx.request(method, url, headers=headers, json=body, params=params)
+    return httpx.request(method, url, headers=headers, json=body, params=params, verify=CERTIFICATES)
 
 
 def test_every_route_asks_for_the_right_that_it_needs() -> None:

@@ -15,12 +15,12 @@ from lakechime.service.access import NO_ACCESS_CONTROL
 from lakechime.service.app import create_app
 from lakechime.service.limits import MAX_BODY_BYTES
 from lakechime.store.sql_store import SqlStore
-from tests.fixtures_lakechime import Served, listening, serving
+from tests.fixtures_lakechime import CERTIFICATES, Served, listening, serving, sqlite_url
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    with serving(f"sqlite:///{tmp_path}/lakechime.db") as running:
+    with serving(sqlite_url(tmp_path)) as running:
         yield running
 
 
@@ -30,7 +30,7 @@ def post(served: Served, path: str, body: Any) -> httpx.Response:
 
 def request(served: Served, method: str, path: str, **more: Any) -> httpx.Response:
     headers = {"Authorization": f"Bearer {served.tokens['admin']}", "Content-Type": "application/json"}
-    return httpx.request(method, served.url + path, headers=headers, timeout=60, **more)
+    return httpx.request(method, served.url + path, headers=headers, timeout=60, verify=CERTIFICATES, **more)
 
 
 def event(number: int, **more: Any) -> dict[str, Any]:

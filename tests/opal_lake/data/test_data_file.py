@@ -163,9 +163,11 @@ def test_damage_is_a_format_error_that_names_the_file(file_format: str) -> None:
 
 
 def test_no_flipped_byte_of_a_parquet_page_goes_unnoticed() -> None:
-    """Page headers have no checksum: damage there is caught by the whole file's. Values have."""
-    table = plain_rows(300)
+    """Page headers have no checksum: damage there is caught by the whole file's. Values have. The file has pages of each encoding."""
+    table = plain_rows(150)
     file, spec = encoded(table, "parquet"), spec_of(table, "parquet")
+    encodings = plan_encodings(with_row_ids(table))
+    assert ({*encodings.dictionary}, {*encodings.delta}) == ({"few", SEGMENT}, {"d", OFFSET})
     truth = decode_file(file.data, spec, None, "f")
     silent = []
     for position in range(4, len(file.data) - file.footer_bytes):

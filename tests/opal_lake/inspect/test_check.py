@@ -163,12 +163,16 @@ def test_commits_that_come_during_a_check_are_no_finding(whole: tuple[Table, dic
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_file_is_named_and_never_gives_a_wrong_answer(kind: str, whole: tuple[Table, dict[str, Any]]) -> None:
+    """Every kind of damage once to each kind of file: every second one to the first file, the others to the last.
+
+    The slow test does all of them, at more places, to all files.
+    """
     table, answers = whole
     if table.snapshot_at().spec.file_format == "orc" and kind != "data file":
         pytest.skip("only data files differ between Parquet and ORC")
     paths = [stored.path for stored in table.storage.list("") if KINDS[kind](stored.path)]
-    for path in sorted({paths[0], paths[-1]}):
-        for how, data in damaged(table.storage.get(path)).items():
+    for turn, path in enumerate((paths[0], paths[-1])):
+        for how, data in [*damaged(table.storage.get(path)).items()][turn::2]:
             assert_named_and_never_wrong(table, path, (kind, how, data), answers)
 
 

@@ -75,9 +75,15 @@ def random_entries(seed: int, count: int, words: int = 1 << 63) -> Entries:
     )
 
 
-@settings(max_examples=300, deadline=None)
-@given(entries=drawn_entries(), block=st.sampled_from([1, 2, 7, 64]), filter_from=st.sampled_from([1, 1 << 19]))
-def test_what_was_encoded_is_decoded(entries: Entries, block: int, filter_from: int) -> None:
+@pytest.mark.slow_but_one
+@pytest.mark.parametrize("examples", [100, 300])
+def test_what_was_encoded_is_decoded(examples: int) -> None:
+    """Fewer examples at first, and all in the slow tests."""
+    drawn = given(entries=drawn_entries(), block=st.sampled_from([1, 2, 7, 64]), filter_from=st.sampled_from([1, 1 << 19]))
+    settings(max_examples=examples, deadline=None)(drawn(assert_decoded))()
+
+
+def assert_decoded(entries: Entries, block: int, filter_from: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_module, "BLOCK", block)
         patch.setattr(run_module, "FILTER_FROM", filter_from)

@@ -9,6 +9,7 @@ import pytest
 
 from opal_lake.table import Table
 from tests.bench.requests import SCHEMA, Hours
+from tests.opal_lake.test_requests import upserted
 from tests.s3_requests import Requests, counted
 
 DATA = {"data", "_opal/segment_logs", "_opal/key_store"}
@@ -59,7 +60,7 @@ def test_folding_small_files_costs_an_upsert_few_requests_in_the_mean(s3_options
 
 @pytest.mark.s3
 def test_a_read_after_22_upserts_asks_for_a_file_a_tier_and_what_came_since_the_last_checkpoint(s3_options: dict[str, str]) -> None:
-    hours = Hours("s3://lake/requests/read", s3_options).upsert(22)
+    hours = upserted("s3://lake/requests/read", s3_options, 22)
     requests = asked(s3_options, hours, lambda table: table.read())
     assert requests.total <= 25, requests
     assert requests.verbs["LIST"] <= 1, requests

@@ -33,7 +33,7 @@ from opal_lake.traffic.hours import Traffic
 from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest
 from opal_lake.write.metagen_job import commit_metagen
-from tests.opal_lake.shop import Row, content, create, latest, rows
+from tests.opal_lake.shop import Row, content, copied, create, latest, rows
 from tests.opal_lake.writer import prepare_metagen
 
 HOUR = 3_600_000_000
@@ -388,13 +388,14 @@ def walk(fresh: Callable[[], Storage], mode: Mode, stride: int = 1) -> int:
     def job(target: Storage, start: int) -> None:
         at_hour(target, JOBS + 1, f"cleaner-{start}").retain(window=FIRST_WINDOW, grace="1h", token="retain")
 
-    sound = prepared(fresh())
+    begun = prepared(fresh())
+    sound = copied(begun, fresh())
     dry = FailingStore(sound)
     job(dry, 0)
     left = [layout.LOG, layout.DATA, layout.KEY_STORE, layout.SEGMENT_LOGS, layout.CLAIMS, layout.SIDE]
     expected = {prefix: paths(sound, prefix) for prefix in left}
     for fail_at in range(1, len(dry.trace) + 1, stride):
-        storage = prepared(fresh())
+        storage = copied(begun, fresh())
         store = FailingStore(storage, fail_at, mode)
         for start, target in enumerate([store, storage, storage], 1):
             lists._side_files.clear()  # another process knows none

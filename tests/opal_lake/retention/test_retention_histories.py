@@ -35,7 +35,7 @@ def _digests_early(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_may_be_read_equals_the_model_whatever_retention_did(file_format: str) -> None:
     @seed(SEED)
     @settings(
-        max_examples=max(1, HISTORIES // 4),
+        max_examples=max(1, HISTORIES // 2),
         deadline=None,
         database=None,
         print_blob=True,

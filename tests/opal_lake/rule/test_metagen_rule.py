@@ -14,7 +14,7 @@ from opal_lake.rule import metagen
 from opal_lake.rule.metagen import apply_rule, rule_between
 from opal_lake.testing.model import ModelRow, RowId, untils
 
-ROUNDS = 600
+ROUNDS, FEW_ROUNDS = 600, 200
 
 
 def random_rows(rng: random.Random, start: int, most: int) -> list[ModelRow]:
@@ -66,11 +66,15 @@ def merge(found: dict[RowId, int], events: Events, wanted: dict[RowId, int]) -> 
 
 
 @pytest.mark.slow_but_one
-@pytest.mark.parametrize("block, piece", [(1, metagen.PIECE_ROWS), (2, 1), (3, 2), (16_384, 5)])
-def test_batches_one_after_the_other_give_every_until(block: int, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "block, piece, rounds",
+    [(1, metagen.PIECE_ROWS, FEW_ROUNDS), (1, metagen.PIECE_ROWS, ROUNDS), (2, 1, ROUNDS), (3, 2, ROUNDS), (16_384, 5, ROUNDS)],
+)
+def test_batches_one_after_the_other_give_every_until(block: int, piece: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rounds at first, and all in the slow tests."""
     monkeypatch.setattr(run_module, "BLOCK", block)
     monkeypatch.setattr(metagen, "PIECE_ROWS", piece)
-    for seed in range(ROUNDS):
+    for seed in range(rounds):
         rng = random.Random(seed)
         rows: list[ModelRow] = []
         runs: list[Entries] = []
@@ -89,11 +93,14 @@ def test_batches_one_after_the_other_give_every_until(block: int, piece: int, mo
 
 
 @pytest.mark.slow_but_one
-@pytest.mark.parametrize("piece", [1, 4, metagen.PIECE_ROWS])
-def test_jobs_side_by_side_find_the_rest_between_them(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two jobs rule from one base, on sets that overlap; the second to commit compares its rows with the first one's."""
+@pytest.mark.parametrize("piece, rounds", [(1, FEW_ROUNDS), (1, ROUNDS), (4, ROUNDS), (metagen.PIECE_ROWS, ROUNDS)])
+def test_jobs_side_by_side_find_the_rest_between_them(piece: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs rule from one base, on sets that overlap; the second to commit compares its rows with the first one's.
+
+    Few rounds at first, and all in the slow tests.
+    """
     monkeypatch.setattr(metagen, "PIECE_ROWS", piece)
-    for seed in range(ROUNDS):
+    for seed in range(rounds):
         rng = random.Random(seed)
         base = random_rows(rng, 0, 10)
         pending = random_rows(rng, len(base), 14)

@@ -50,7 +50,7 @@ def answering(*answers: tuple[int, str], bodies: list[bytes] | None = None) -> I
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     try:
         yield open_storage("s3://lake/t", {**OPTIONS, "endpoint_url": f"http://127.0.0.1:{server.server_port}"}), seen
     finally:
@@ -127,7 +127,7 @@ def test_a_truncated_answer_is_a_storage_error_and_no_short_read() -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Truncating)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     store = open_storage("s3://lake/t", {**OPTIONS, "endpoint_url": f"http://127.0.0.1:{server.server_port}"})
     with pytest.raises(StorageError):
         store.get("a")

@@ -19,7 +19,7 @@ from opal_lake.testing.executors import Interrupted
 from opal_lake.testing.failing_store import Crash, FailingStore, Mode
 from opal_lake.upkeep.compaction import CompactOptions, compact, plan_floor
 from opal_lake.upkeep.maintenance import compact_if_due
-from tests.opal_lake.shop import SCHEMA, Row, content, create, latest, reopen, rows
+from tests.opal_lake.shop import SCHEMA, Row, content, copied, create, latest, reopen, rows
 
 DAYS: list[list[Row]] = [
     [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30), ("dye", 5, 40)],
@@ -249,10 +249,11 @@ def test_a_failure_at_any_call_on_local_files(mode: Mode, tmp_path: Path) -> Non
 
 
 def walk(options: CompactOptions, mode: Mode, fresh: Callable[[str], Storage], stride: int) -> None:
-    dry = FailingStore(prepared(fresh("dry")))
+    begun = prepared(fresh("begun"))
+    dry = FailingStore(copied(begun, fresh("dry")))
     compact(reopen(dry, "dry"), options)
     for fail_at in range(1, len(dry.trace) + 1, stride):
-        storage = prepared(fresh(str(fail_at)))
+        storage = copied(begun, fresh(str(fail_at)))
         with suppress(Crash, StorageError, CommitUnknownError, ConflictError):
             compact(reopen(FailingStore(storage, fail_at, mode), "first"), options)
         table = reopen(storage, "reader")

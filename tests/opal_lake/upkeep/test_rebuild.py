@@ -25,7 +25,7 @@ from opal_lake.testing.failing_store import Crash, FailingStore, Mode
 from opal_lake.testing.ids import CountingIds
 from opal_lake.upkeep.rebuild import RebuildPlan, commit_rebuild, plan_rebuild, rebuild_slot
 from opal_lake.write.metagen_job import commit_metagen
-from tests.opal_lake.shop import Row, content, create, latest, rows
+from tests.opal_lake.shop import Row, content, copied, create, latest, rows
 from tests.opal_lake.writer import prepare_metagen
 
 FIRST: list[Row] = [(f"k{key}", key % 5, key) for key in range(40)]
@@ -255,14 +255,13 @@ def upsert(storage: Storage, writer: str) -> None:
 
 def walk(fresh: Callable[[], Storage], mode: Mode, stride: int) -> None:
     """Fail at each call in turn, then run again as a scheduler would."""
-    inner = fresh()
-    lose(inner, prepared(inner))
-    dry = FailingStore(inner)
+    begun = fresh()
+    lose(begun, prepared(begun))
+    dry = FailingStore(copied(begun, fresh()))
     upsert(dry, "dry")
     assert len(dry.trace) > 15
     for fail_at in range(1, len(dry.trace) + 1, stride):
-        storage = fresh()
-        lose(storage, prepared(storage))
+        storage = copied(begun, fresh())
         for start, target in enumerate([FailingStore(storage, fail_at, mode), storage, storage]):
             try:
                 upsert(target, f"writer{start}")

@@ -25,7 +25,7 @@ from opal_lake.testing.ids import CountingIds
 from opal_lake.upkeep.compaction import Compaction, CompactOptions
 from opal_lake.write.ingest_job import IngestOptions, commit_ingest, start_ingest, write_inline
 from opal_lake.write.restore import restore
-from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
+from tests.opal_lake.shop import Row, content, copied, create, latest, reopen, rows
 
 BATCHES: list[list[Row]] = [[("ax", 1, 10), ("bow", 1, 20)], [("ax", 2, 11)], [("bow", 3, None), ("cup", 3, 30)], [("ax", 4, 12)]]
 
@@ -285,12 +285,14 @@ def test_a_failure_at_a_call_costs_nothing_but_a_rerun(
     """Each call in one of the ways."""
     monkeypatch.setattr(sections, "INLINE_BYTES", 0)
 
+    table = create(open_storage(f"memory://{request.node.name}"), checkpoint_commits=2)
+    for batch in BATCHES:
+        table.ingest(*rows(batch), metadata="inline")
+    table.compact(mode="major", look_back=0)
+    begun = table.storage
+
     def prepared(name: str) -> Storage:
-        table = create(open_storage(f"memory://{request.node.name}-{name}"), checkpoint_commits=2)
-        for batch in BATCHES:
-            table.ingest(*rows(batch), metadata="inline")
-        table.compact(mode="major", look_back=0)
-        return table.storage
+        return copied(begun, open_storage(f"memory://{request.node.name}-{name}"))
 
     def run(storage: Storage, writer: str) -> int | None:
         return reopen(storage, writer).restore(version=2, token="back").version

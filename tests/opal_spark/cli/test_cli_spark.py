@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from opal_lake.cli import main
 from opal_lake.cli.render import Style
@@ -25,22 +27,33 @@ FIRST = "id,name,op,at\n1,Ann,U,2026-01-01T10:00:00Z\n2,Bob,U,2026-01-01T10:00:0
 SECOND = "id,name,op,at\n2,,D,2026-01-02T10:00:00Z\n"
 
 
+def write_files(folder: Path) -> list[str]:
+    for name, text in (("1.csv", FIRST), ("2.csv", SECOND)):
+        (folder / name).write_text(text)
+    return [str(folder / "1.csv"), str(folder / "2.csv")]
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    for name, text in (("1.csv", FIRST), ("2.csv", SECOND)):
-        (tmp_path / name).write_text(text)
-    return [str(tmp_path / "1.csv"), str(tmp_path / "2.csv")]
+    return write_files(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def made_table(spark: SparkSession, metadata: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key that was put, and one that was put and deleted a day later."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(metadata))
+        assert main(["create", str(folder / "users"), *CREATE]) == OK
+        for file in write_files(folder):
+            assert main(["ingest", str(folder / "users"), file, "--metagen"]) == OK
+    return folder / "users"
 
 
 @pytest.fixture
-def table(tmp_path: Path, files: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """A key that was put, and one that was put and deleted a day later."""
-    uri = str(tmp_path / "users")
-    assert main(["create", uri, *CREATE]) == OK
-    for file in files:
-        assert main(["ingest", uri, file, "--metagen"]) == OK
-    capsys.readouterr()
-    return uri
+def table(tmp_path: Path, made_table: Path) -> str:
+    """A copy, of the test's own."""
+    return str(shutil.copytree(made_table, tmp_path / "users"))
 
 
 def test_a_table_s_life_as_a_person_sees_it(tmp_path: Path, files: list[str], capsys: pytest.CaptureFixture[str]) -> None:

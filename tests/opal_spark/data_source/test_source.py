@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -24,14 +25,15 @@ from opal_spark.read.requested_schema import refuse_nulls, requested_fields
 from tests.fixtures_cli import SOURCES
 
 
-@pytest.fixture
-def path(spark: SparkSession, tmp_path: Path) -> str:
-    """A file a row."""
+@pytest.fixture(scope="module")
+def path(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file a row, for tests that write nothing."""
     opal_spark.register(spark)
+    path = str(tmp_path_factory.mktemp("rows") / "t")
     rows = spark.range(0, 8, 1, 1).selectExpr("id", "id AS at", "concat('n', id) AS name", "timestamp_seconds(id * 86400) AS day")
-    table = OpalTable.create(spark, str(tmp_path / "t"), rows.schema, keys=["id"], delta="at", properties={"segment_rows": 1})
+    table = OpalTable.create(spark, path, rows.schema, keys=["id"], delta="at", properties={"segment_rows": 1})
     table.ingest(rows, metadata="inline")
-    return str(tmp_path / "t")
+    return path
 
 
 def opened(spark: SparkSession, path: str, where: str) -> tuple[int, list[int]]:
@@ -237,8 +239,9 @@ def feed(spark: SparkSession, path: str, **options: object) -> DataFrame:
 
 
 @pytest.fixture
-def upserted(spark: SparkSession, path: str) -> str:
-    """Version 2 updates row 3 and brings row 9."""
+def upserted(spark: SparkSession, path: str, tmp_path: Path) -> str:
+    """A copy, in which version 2 updates row 3 and brings row 9."""
+    path = str(shutil.copytree(path, tmp_path / "t"))
     rows = spark.createDataFrame([(3, 30, "new", None), (9, 30, "nine", None)], "id LONG, at LONG, name STRING, day TIMESTAMP")
     OpalTable.for_path(spark, path).ingest(rows, metadata="inline")
     return path

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -87,17 +88,25 @@ def test_spark_submit_ends_with_the_app_s_exit_code(tmp_path: Path) -> None:
     assert not done.stdout.splitlines()[-1].startswith("{")
 
 
-@pytest.fixture
-def table(spark: SparkSession, tmp_path: Path) -> Path:
+def make_table(spark: SparkSession, folder: Path) -> Path:
     """Three visible rows, of which the second version changes one and deletes one."""
-    path = tmp_path / "users"
+    path = folder / "users"
     operations.create(spark, spec_of("create", path, COLUMNS))
     for number, text in enumerate((FIRST, SECOND), start=1):
-        file = tmp_path / f"{number}.csv"
-        file.write_text(text)
-        operations.ingest(spark, spec_of("ingest", path, {"source": {"files": [str(file)]}}))
+        (folder / f"{number}.csv").write_text(text)
+        operations.ingest(spark, spec_of("ingest", path, {"source": {"files": [str(folder / f"{number}.csv")]}}))
         operations.metagen(spark, spec_of("metagen", path))
     return path
+
+
+@pytest.fixture(scope="module")
+def made_table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_table(spark, tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture
+def table(made_table: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made_table.parent, tmp_path, dirs_exist_ok=True) / "users"  # and the files that went into it
 
 
 def run(spec: JobSpec[Any] | str, operation: str | None = None) -> int:
@@ -165,7 +174,8 @@ def test_a_store_that_does_not_answer_is_retriable(spark: SparkSession, capsys: 
     assert shown.out == ""
 
 
-def test_damage_has_an_exit_code_of_its_own(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_has_an_exit_code_of_its_own(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = make_table(spark, tmp_path)  # of a copy this process may know what the log holds
     log = next((table / "_opal" / "segment_logs").iterdir())
     log.write_bytes(log.read_bytes()[:-1] + b"x")
     assert run(spec_of("read", table)) == DAMAGE

@@ -76,12 +76,18 @@ def few_files(monkeypatch: pytest.MonkeyPatch) -> int:
     return 5
 
 
-@pytest.fixture
-def source(spark: SparkSession, tmp_path: Path) -> Path:
-    folder = tmp_path / "old [1]"
+@pytest.fixture(scope="module")
+def made_source(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "old"
     for seed in (1, 2):
         write(spark, folder, rows_of(seed))
     return folder
+
+
+@pytest.fixture
+def source(made_source: Path, tmp_path: Path) -> Path:
+    """A copy, of the test's own."""
+    return shutil.copytree(made_source, tmp_path / "old [1]")
 
 
 ALL = rows_of(1) + rows_of(2)

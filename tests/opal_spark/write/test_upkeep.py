@@ -1,5 +1,6 @@
 """Properties, savepoints, retention and maintenance through the public face, and as the jobs that a scheduler submits."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,21 @@ from opal_spark.submit.app import perform
 COLUMNS = "sku STRING, at BIGINT, price INT"
 
 
-@pytest.fixture
-def table(spark: SparkSession, tmp_path: Path) -> OpalTable:
+@pytest.fixture(scope="module")
+def made_table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Versions 1 to 4, a row each."""
+    path = tmp_path_factory.mktemp("made") / "table"
     schema = spark.createDataFrame([], COLUMNS).schema
-    table = OpalTable.create(spark, str(tmp_path / "table"), schema, keys=["sku"], delta="at")
+    table = OpalTable.create(spark, str(path), schema, keys=["sku"], delta="at")
     for number in range(4):
         table.ingest(spark.createDataFrame([("ax", number, number)], COLUMNS), metadata="inline")
-    return table
+    return path
+
+
+@pytest.fixture
+def table(spark: SparkSession, made_table: Path, tmp_path: Path) -> OpalTable:
+    """A copy, of the test's own."""
+    return OpalTable.for_path(spark, str(shutil.copytree(made_table, tmp_path / "table")))
 
 
 def job(table: OpalTable, operation: str, token: str | None = None, **arguments: Any) -> JobResult:

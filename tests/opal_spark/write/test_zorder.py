@@ -4,6 +4,7 @@ import datetime as dt
 import math
 from dataclasses import replace
 from decimal import Decimal
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +140,12 @@ def test_reads_open_few_files_and_say_the_same(spark: SparkSession, tmp_path: Pa
     views: list[dict[str, Any]] = [{}, {"event_time": 1}, {"version": 1}, {"version": 1, "event_time": 0}]
 
     def answers() -> list[Any]:
-        return [sorted(table.read(where=where, **view).collect()) for where in wheres for view in views]
+        """Of all reads, in one job."""
+        reads = [table.read(where=where, **view).withColumn("read", F.lit(f"{where} {view}")) for where in wheres for view in views]
+        return sorted(reduce(DataFrame.union, reads).collect())
 
     before = answers()
+    assert len({row["read"] for row in before}) == 12, "before the first event time there is nothing"
     result = ordered(table, "x", "y")
     assert result.counts["rows"] == 16_000
     assert answers() == before

@@ -95,7 +95,7 @@ def wait_until(holds: Callable[[], bool], what: str = "", most_s: float = 60) ->
     until = time.monotonic() + most_s
     while not holds():
         assert time.monotonic() < until, what
-        time.sleep(0.05)
+        time.sleep(0.2)
 
 
 def test_until_empty_each_reads_about_as_much_and_all_is_read_once(kafka: Kafka, table: Table, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from airflow_provider_opal.templates.yaml.loader import load_yaml_dags
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
 from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
 from opal_lake.job.operations.folder import Mutate
-from tests.airflow_provider_opal.templates.yaml.test_schema import SCHEMA, Editor
+from tests.airflow_provider_opal.templates.yaml.test_schema import VALIDATOR, Editor
 
 ROOT = Path(__file__).parents[4]
 GOOD = """
@@ -113,9 +113,9 @@ def test_a_broken_mutation_hides_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [GOOD, GOOD + TABLE, (ROOT / "dags" / "stock.opal.yaml").read_text(encoding="utf-8")])
 def test_the_schema_takes_mutations(text: str) -> None:
-    jsonschema.validate(yaml.load(text, Loader=Editor), SCHEMA)
+    VALIDATOR.validate(yaml.load(text, Loader=Editor))
 
 
 def test_the_schema_wants_one_of_both() -> None:
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"version": 1}, SCHEMA)
+        VALIDATOR.validate({"version": 1})

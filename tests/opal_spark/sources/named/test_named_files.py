@@ -107,7 +107,7 @@ def check(spark: SparkSession, folder: Path, combination: tuple[str, str, str, s
     schema = spark.createDataFrame([], SCHEMA).schema
     condition = "op = 'D'" if deletes == "op" else "false"
     table = OpalTable.create(spark, str(folder / "table"), schema, keys=["id", "kind"], delta="at", deletes=condition)
-    feed, paths = Feed(folder / "in", order, deletes, kind), []
+    feed, paths, expected = Feed(folder / "in", order, deletes, kind), list[str](), list[tuple[Any, ...]]()
     for _ in range(ingests):
         paths = feed.arrive()
         table.ingest(Files(paths, **feed.source), metadata=metadata)
@@ -119,7 +119,7 @@ def check(spark: SparkSession, folder: Path, combination: tuple[str, str, str, s
             if row is not None
         ]
         assert shown(table, order) == sorted(expected), (combination, feed.ingests)
-    before = shown(table, order)
+    before = sorted(expected)
     again = paths if order != "file_suffix" else [str(folder / "in" / "1")]  # by suffix, an older list is older still
     table.ingest(Files(again, **feed.source), metadata="inline")
     assert shown(table, order) == before
