@@ -253,7 +253,9 @@ def test_a_consumer_of_changes_says_where_it_may_begin_anew_when_their_commits_h
     keep_seen_version(table, "d.c", seen)
     oldest = expire(table)
     put(table, "thu", days_ago=0)
-    words = rf"version {seen} of .* has been seen, and {lost}, .* has expired.*another name \(consumer=\) and start={oldest}: it begins with"
+    words = (
+        rf"version {seen} of .* has been seen, and {lost}, .* has expired.*another name \(consumer=\) and start={oldest}: it begins with"
+    )
     with pytest.raises(AirflowFailException, match=words):
         consume("version", rows="changes").execute(lake.run(task, "two"))
     assert table.changes(oldest + 1).num_rows == 1

@@ -5,8 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -15,6 +17,7 @@ from opal_lake.cli.render import Style
 from opal_lake.cli.shown_rows import cell_text
 from opal_lake.job.exit_codes import INPUT, OK, RETRY
 from opal_lake.job.job import JobResult
+from opal_lake.table import Table
 from opal_spark.cli.pages import result_page, rows_page
 from tests.fixtures_cli import SOURCES, metadata, opal_commands
 
@@ -94,6 +97,14 @@ def test_past_moments(table: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ids("--event-time", "2026-01-01T12:00:00+00:00") == [1, 2]
     assert ids("--version", "0") == []
     assert ids("--where", "id > 1", "--version", "2") == [2]
+
+
+def test_changes_show_what_was_there_before_what_is(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    later = {"id": [1], "name": ["Eve"], "op": ["U"], "at": [datetime(2026, 1, 3, tzinfo=UTC)]}
+    Table.open(table).ingest(pa.table(later), metadata="inline")
+    for flags, kinds in (([], ["insert", "update_preimage", "update_postimage"]), (["--no-updates"], ["insert", "delete", "insert"])):
+        assert main(["changes", table, "--start", "0", "--json", *flags]) == OK
+        assert [row["_change_type"] for row in json.loads(capsys.readouterr().out) if row["id"] == 1] == kinds
 
 
 def test_a_limit_says_that_there_is_more(table: str, capsys: pytest.CaptureFixture[str]) -> None:
