@@ -1,5 +1,6 @@
 """The state of a table at a version: a small root that every writer holds, and long lists that are read only when they are asked for."""
 
+import copy
 import functools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -164,16 +165,17 @@ class Snapshot:
         """Of each application the next position to read (FORMAT, positions)."""
         return {name: last + 1 for name, last in self.root.applications.items()}
 
-    def followed_by(self, commits: Iterable[Commit]) -> "Snapshot":
-        """The version after more commits."""
+    def followed_by(self, commits: Iterable[Commit], lists: Sequence[str] = ("runs",)) -> "Snapshot":
+        """The version after more commits. Which of these lists are known here are known there, too, without a look at the checkpoint."""
         more = tuple(commits)
         root = self.root
         for commit in more:
             root = fold_root(root, commit, ingested_files(self.storage, commit))
         after = Snapshot(self.storage, root, self.sections, self.commits + more)
-        if "runs" in self.__dict__ and all(commit.actions.restored is None for commit in more):
-            changes = (item for commit in more for item in list_changes("runs", self.storage, commit))
-            after.__dict__["runs"] = _extended(dict(self.runs), changes)
+        if all(commit.actions.restored is None for commit in more):
+            for name in (name for name in lists if name in self.__dict__):
+                changes = (item for commit in more for item in list_changes(name, self.storage, commit))
+                after.__dict__[name] = _extended(copy.copy(self.__dict__[name]), changes)
         return after
 
     def stored_as(self, sections: Sections) -> "Snapshot":

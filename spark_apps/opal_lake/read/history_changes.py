@@ -80,7 +80,7 @@ def _sides(cache: RunCache, versions: VersionRange, commits: Sequence[Commit], *
         return
     last_floor = max((commit.actions.floor for commit in commits if commit.actions.floor is not None), default=state.root.floor)
     for commit in commits:
-        before, state = state, state.followed_by([commit])
+        before, state = state, state.followed_by([commit], ("runs", "files", "segments"))
         if commit.actions.processed or commit.actions.restored:
             hashes = None if commit.actions.restored else _hashes_of(state, frozenset(commit.actions.processed))
             floor = last_floor if is_net else state.root.floor

@@ -1,11 +1,13 @@
 """The change feed at its edges; what it says of random histories, the model decides (test_histories.py)."""
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from opal_lake import layout
 from opal_lake.data.segment import LogFile
 from opal_lake.errors import ExpiredError, InvalidInputError, NotFoundError
 from opal_lake.events.segment_log import Events, concat_events
@@ -15,7 +17,8 @@ from opal_lake.read.change_range import version_range
 from opal_lake.read.changes import plan_changes
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage, open_storage
-from opal_lake.table import Table, create_on
+from opal_lake.table import Table, create_on, table_on
+from opal_lake.testing.failing_store import FailingStore
 from opal_lake.upkeep.compaction import CompactOptions, compact
 from tests.opal_lake.retention.test_retention import START, at_hour, batch, history
 from tests.opal_lake.shop import create, latest, rows
@@ -243,6 +246,15 @@ def test_a_late_row_changes_the_history_and_not_the_current_view(storage: Storag
         table.changes(1, compute_updates="false")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(InvalidInputError, match="columns: 1 is not the name of a column"):
         table.changes(1, columns=[1])  # type: ignore[list-item]  # wrong on purpose
+
+
+def test_a_feed_of_the_history_does_not_read_the_lists_of_the_table_for_each_version(storage: Storage) -> None:
+    table = history(storage, 30)
+    read = FailingStore(storage)
+    assert table_on(read, table.log.clock).changes(17, axis="event_time").num_rows > 0
+    of_files = Counter(call.path for call in read.trace if call.path.startswith(layout.SECTIONS) and "-files" in call.path)
+    assert of_files.total() > 0
+    assert max(of_files.values()) <= 2, "of the state before the feed, and of the first one after it"
 
 
 def test_a_feed_is_small_by_its_rows_its_files_and_the_bytes_that_are_read(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
