@@ -33,7 +33,7 @@ from opal_lake.table import table_on
 from opal_spark.data_source.available_now import SupportsTriggerAvailableNow, is_unlimited, read_limit
 from opal_spark.data_source.offset import NOT_BEGUN, SNAPSHOT, StreamOffset, offset_from_json
 from opal_spark.data_source.options import StreamOptions
-from opal_spark.data_source.stream_parts import FilesPartition, VersionsPartition, by_size, by_versions
+from opal_spark.data_source.stream_parts import FilesPartition, VersionsPartition, by_size, of_versions
 from opal_spark.engine.tasks import forget_archives
 from opal_spark.read.requested_schema import refuse_nulls, requested_fields
 
@@ -163,7 +163,7 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         changes = self.options.changes
         if changes is not None:
             commits = self.log.commits_after(versions.earlier.version, versions.last)
-            return [VersionsPartition(self.log, first, last, fields, changes) for first, last in by_versions(commits)]
+            return of_versions(self.log, commits, fields, changes)
         if not self.options.ignore_deletes:
             self._refuse_deletes(self.log.commits_after(versions.earlier.version, versions.last))
         return [FilesPartition(files, fields) for files in by_size(begun_reads(plan_changes(self.log, versions)))]

@@ -1,7 +1,7 @@
 """The partitions of a micro-batch: files of rows, or versions of a change feed.
 
 A row is told from the others of its file by bits alone, so rows are cut by files. Whether a change is an update is known only beside the
-other rows of its key in that version, so a change feed is cut by versions.
+other rows of its key in that version, so a change feed is cut by versions; but by files where a large one, as a first load, ended no row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, INSERT, FeedOptions, read_changes
-from opal_lake.read.changes import plan_changes
+from opal_lake.read.changes import begun_reads, plan_changes
 from opal_lake.read.read import FileRead, read_fields
 from opal_lake.spec.schema import Field
 
@@ -69,6 +69,24 @@ def by_size(reads: Sequence[FileRead]) -> list[tuple[FileRead, ...]]:
         bins[-1].append(read)
         room -= read.file.size
     return [tuple(files) for files in bins]
+
+
+def of_versions(log: CommitLog, commits: Sequence[Commit], fields: tuple[Field, ...], feed: FeedOptions) -> list[InputPartition]:
+    """The tasks of a change feed."""
+    by_version, parts = {commit.version: commit for commit in commits}, list[InputPartition]()
+    for first, last in by_versions(commits):
+        is_large = _changes_about(by_version[first]) > TASK_ROWS
+        inserts = _inserts(log, first, fields) if is_large else []
+        parts += inserts or [VersionsPartition(log, first, last, fields, feed)]
+    return parts
+
+
+def _inserts(log: CommitLog, version: int, fields: tuple[Field, ...]) -> list[FilesPartition]:
+    """The tasks of a version that only inserted rows; none if it did more."""
+    plan = plan_changes(log, version_range(log, version, version))
+    if any(len(span.ended) for span in plan.spans):
+        return []
+    return [FilesPartition(files, fields, (version, plan.times_us[version])) for files in by_size(begun_reads(plan))]
 
 
 def by_versions(commits: Sequence[Commit]) -> list[tuple[int, int]]:

@@ -269,6 +269,23 @@ def test_a_micro_batch_is_spread_over_tasks(tmp_path: Path, monkeypatch: pytest.
     assert [sorted(map(str, stream.rows())) for stream in whole] == [sorted(map(str, stream.rows())) for stream in cut]
 
 
+@pytest.mark.parametrize("metadata", ["batch", "inline"])
+def test_the_changes_of_a_large_version_that_ended_no_row_are_spread_over_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metadata: str
+) -> None:
+    """A first load of two keys twice, say. An update in a version makes it one task's."""
+    table = new_table(tmp_path / "t", segment_rows=3)
+    upsert(table, *((key % 7, key, "x") for key in range(9)), metadata=metadata)
+    table.metagen()
+    upsert(table, *((key, 10, "y") for key in range(5, 15)), metadata=metadata)
+    table.metagen()
+    monkeypatch.setattr(stream_parts, "TASK_ROWS", 4)
+    monkeypatch.setattr(stream_parts, "TASK_BYTES", 1)
+    stream = makes(CalledStream, tmp_path)(table, startingVersion=1, **FEED).run()
+    assert stream.tasks == [3 + 1], "three files of the first load, and the second one"
+    assert stream.changes() == expected(table, 1)
+
+
 def test_at_most_so_many_versions_come_at_once(tmp_path: Path, new_stream: NewStream) -> None:
     table = new_table(tmp_path / "t")
     for key in range(1, 6):
