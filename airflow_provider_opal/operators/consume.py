@@ -166,20 +166,19 @@ class ConsumeOperator(OpalSparkOperator):
         So no two ranges of a consumer overlap, and what a function did for one of them it can do again.
         """
         seen = watermark.seen(partial(first_version, self.start, self.opal_conn_id, self.table))
-        versions = self.opal.versions_after(self.table, seen, feed=self.arguments["rows"] == "changes")
-        if versions is None:
-            return None
-        begun, (_, newest) = watermark.begun_version, versions
-        if begun is None or begun >= newest:
-            watermark.begin(newest)
-            return watermark.give({"from": seen, "to": newest})
-        if self.opal.is_readable(self.table, begun):
-            return watermark.give({"from": seen, "begun": begun, "to": newest})
-        if self.arguments["rows"] == "changes":
+        begun, are_changes = watermark.begun_version, self.arguments["rows"] == "changes"
+        is_again = begun is not None and self.opal.is_readable(self.table, begun)
+        if are_changes and begun is not None and not is_again and begun <= self.opal.head(self.table):
             raise AirflowFailException(
                 f"the last run began the changes up to version {begun} and did not finish, and that version has expired since: the same "
                 "changes cannot be read again, and other ones could make the function repeat work. Start over with another consumer="
             )
+        versions = self.opal.versions_after(self.table, seen, feed=are_changes)
+        if versions is None:
+            return None
+        newest = versions[1]
+        if is_again and begun is not None and begun < newest:
+            return watermark.give({"from": seen, "begun": begun, "to": newest})
         watermark.begin(newest)
         return watermark.give({"from": seen, "to": newest})
 

@@ -101,7 +101,7 @@ def test_past_moments(table: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_changes_show_what_was_there_before_what_is(table: str, capsys: pytest.CaptureFixture[str]) -> None:
     later = {"id": [1], "name": ["Eve"], "op": ["U"], "at": [datetime(2026, 1, 3, tzinfo=UTC)]}
-    Table.open(table).ingest(pa.table(later), metadata="inline")
+    Table.open(table).ingest(pa.table(later), [False], metadata="inline")
     for flags, kinds in (([], ["insert", "update_preimage", "update_postimage"]), (["--no-updates"], ["insert", "delete", "insert"])):
         assert main(["changes", table, "--start", "0", "--json", *flags]) == OK
         assert [row["_change_type"] for row in json.loads(capsys.readouterr().out) if row["id"] == 1] == kinds
