@@ -113,11 +113,11 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
 
 
 def applications_after(applications: Mapping[str, int], commit: Commit) -> dict[str, int]:
-    """The last sequence that was applied of each application, after a commit. One that has a sequence needs its parts up to it no more."""
+    """The last sequence that was applied of each application, after a commit. One that has a sequence needs that of its parts no more."""
     known = dict(applications)
     if commit.application is not None:
         application, sequence = commit.application
-        for part in [name for name in known if known[name] <= sequence and _is_part(name, application, commit.business_snapshot)]:
+        for part in [name for name in known if known[name] == sequence and _is_part(name, application, commit.business_snapshot)]:
             del known[part]
         known[application] = sequence
     return advanced(known, commit.positions)

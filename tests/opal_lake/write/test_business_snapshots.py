@@ -394,13 +394,13 @@ def test_names_that_could_be_times_are_business_snapshots_where_a_table_has_such
 def test_an_application_keeps_one_sequence_whatever_business_snapshots_it_brought() -> None:
     table = create()
     days = [f"2022-07-{day:02d}" for day in range(1, 12)]
-    table.ingest(arrow([]), application=("homes/2022-06-30", 1), metadata="inline")  # an application of its own
+    table.ingest(arrow([]), application=("homes/2022-06-30", 99), metadata="inline")  # no part of a batch
     for number, pair in enumerate(pairwise(days)):
         batch = arrow([(day, 1, "Xian", day) for day in pair])
         table.ingest(batch, metadata="inline", business_snapshot_column="day", application=("homes", number))
         again = table.ingest(batch, metadata="inline", business_snapshot_column="day", application=("homes", number))
         assert again.repeated
-    assert table.snapshot_at().root.applications == {"homes": 9}
+    assert table.snapshot_at().root.applications == {"homes": 9, "homes/2022-06-30": 99}
     assert check_table(table) == []
 
 
