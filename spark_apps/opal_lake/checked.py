@@ -104,8 +104,8 @@ def plain_id(value: Any) -> str:
 
 
 def is_business_snapshot(value: Any) -> bool:
-    """Whether it can name one. Digits alone would be a version where changes are asked for, and `latest` the next one."""
-    return isinstance(value, str) and value != LATEST and _BUSINESS_SNAPSHOT(value) is not None
+    """Whether it can name one. Digits alone would be a version where changes are asked for."""
+    return isinstance(value, str) and _BUSINESS_SNAPSHOT(value) is not None
 
 
 def business_snapshot(value: Any) -> str:

@@ -13,7 +13,7 @@ from opal_lake.events.bitmap import BitmapBase
 from opal_lake.log.commit import Commit, canonical_json
 from opal_lake.log.lists import LISTS, base_from_json, ingested_files, list_changes
 from opal_lake.log.sections import InlinePart, Part, Sections, decode_lines, decode_section
-from opal_lake.spec.business_snapshots import BusinessSnapshots, is_written_like
+from opal_lake.spec.business_snapshots import BusinessSnapshots
 from opal_lake.spec.positions import advanced
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import Storage
@@ -113,20 +113,8 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
 
 
 def applications_after(applications: Mapping[str, int], commit: Commit) -> dict[str, int]:
-    """The last sequence that was applied of each application, after a commit. One that has a sequence needs that of its parts no more."""
-    known = dict(applications)
-    if commit.application is not None:
-        application, sequence = commit.application
-        for part in [name for name in known if known[name] == sequence and _is_part(name, application, commit.business_snapshot)]:
-            del known[part]
-        known[application] = sequence
-    return advanced(known, commit.positions)
-
-
-def _is_part(name: str, application: str, business_snapshot: str | None) -> bool:
-    """Whether it is what one of the commits of an ingest by a column goes by."""
-    own, _, part = name.rpartition("/")
-    return own == application and business_snapshot is not None and is_written_like(part, business_snapshot)
+    """The last sequence that was applied of each application, after a commit."""
+    return advanced(dict(applications) | dict((commit.application,) if commit.application else ()), commit.positions)
 
 
 def business_after(business: BusinessSnapshots, commit: Commit) -> BusinessSnapshots:

@@ -131,10 +131,12 @@ def bytes_of(uri: str, job: Mutate, options: Mapping[str, str], token: str | Non
     if journal.read_result(place.side, journal.dry(token) if job.dry_run else token) is not None:
         return 0
     _refuse_tables(place, options)
+    newest = journal.runs(place.side)[:1]
+    is_settled = all(journal.is_done(place.side, run) for run in newest)
     try:
         listed = _listed(place, job, options)
     except InvalidInputError:
-        if all(journal.is_done(place.side, run) for run in journal.runs(place.side)[:1]):
+        if is_settled and journal.runs(place.side)[:1] == newest:  # no other run has taken increments meanwhile
             raise
         listed = []
     return sum(file.size for file in place.master_files()) + sum(increment.size for increment in listed)

@@ -119,7 +119,9 @@ def _version(head: Snapshot, given: object, name: str) -> int | None:
     """A version, the one that a savepoint keeps, or, of the open business snapshot, the newest; None for what may be a time."""
     if isinstance(given, str):
         business, savepoints = head.root.business, head.root.savepoints
-        return business.version_of(given, savepoints, head.version) if business.is_named_like(given) else savepoints.get(given)
+        if business.is_named_like(given) and (given in (business.open, *business.held) or given not in savepoints):
+            return business.version_of(given, savepoints, head.version)
+        return savepoints.get(given)
     if isinstance(given, bool) or given is None or isinstance(given, float):
         raise InvalidInputError(f"{name}={given!r} is no bound of a range of changes; give {_FORMS}")
     if not hasattr(given, "__index__"):

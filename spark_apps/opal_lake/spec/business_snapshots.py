@@ -54,7 +54,7 @@ class BusinessSnapshots:
 
     def is_named_like(self, name: str) -> bool:
         """Whether a business snapshot of the table could have this name."""
-        return self.newest is not None and is_written_like(name, self.newest)
+        return self.newest is not None and _form(name) == _form(self.newest)
 
     def is_held(self, name: str) -> bool:
         """Whether rows of it are held back, if they came now."""
@@ -102,7 +102,7 @@ class BusinessSnapshots:
 
     def problem_of(self, name: str) -> str | None:
         """Why no rows of it may come, and what would work; None if they may."""
-        if not checked.is_business_snapshot(name):
+        if name == checked.LATEST or not checked.is_business_snapshot(name):
             return (
                 f"{name!r} is no business snapshot; write a date as 2022-07-15, or up to 100 letters, digits, '_', '.', ':', '+' and '-' "
                 f"that are neither digits alone nor {checked.LATEST!r}"
@@ -155,11 +155,6 @@ def first_of(counts: Mapping[str | None, int]) -> str | None:
     for name in names:
         rows[_form(name)] += counts[name]
     return min((name for name in names if _form(name) == rows.most_common(1)[0][0]), default=None)
-
-
-def is_written_like(name: str, other: str) -> bool:
-    """Whether they differ in their digits alone."""
-    return _form(name) == _form(other)
 
 
 def _is_date(text: str) -> bool:

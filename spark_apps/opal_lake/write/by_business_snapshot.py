@@ -73,7 +73,7 @@ def ingest_by_column(
     applied = {value for value in values if value is not None and _is_applied(table, base, _own(options, value))}
     parts = plan_parts({value: rows for value, rows in values.items() if value not in applied}, base.root.business, column)
     if applied:
-        parts = tuple(replace(part, bad=_bad_since(part, min(applied))) for part in parts)
+        parts = tuple(replace(part, bad=_bad_since(part, max(applied))) for part in parts)
         options = replace(options, refuse_empty=False)
     for part in parts:
         if part.name is not None:
@@ -112,9 +112,9 @@ def plan_parts(values: Mapping[str | None, int], business: BusinessSnapshots, co
     return (Part(name=names[0], bad=bad), *(Part(name=name) for name in names[1:]))
 
 
-def _bad_since(part: Part, first: str) -> dict[str | None, str]:
-    """Without what was bad already when an earlier try put that aside with its first part: what became bad since is told, not left out."""
-    then = BusinessSnapshots(open=first)
+def _bad_since(part: Part, applied: str) -> dict[str | None, str]:
+    """Without what earlier tries have put aside: what belongs before the last that they applied, and is not applied, was bad then."""
+    then = BusinessSnapshots(open=applied)
     return {value: problem for value, problem in part.bad.items() if value is not None and then.problem_of(value) is None}
 
 

@@ -130,19 +130,25 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Of what `end` has and `start` has not. After a restart Spark asks with the last offset as both, which tells where it is."""
+        offset, head = offset_from_json(end), self.log.head()
+        offset.check(head.root, self.log.storage.uri)
+        before = offset if start == NOT_BEGUN else offset_from_json(start)
+        before.check(head.root, self.log.storage.uri)
         if start == end:
             self._refuse_limit()
         self.last = end
         if start == end:
             return []
-        offset, head = offset_from_json(end), self.log.head()
-        offset.check(head.root, self.log.storage.uri)
         fields = self._fields(head.spec, offset.fields)
-        begun = offset.begun if start == NOT_BEGUN else offset_from_json(start).version
+        begun = before.version if start != NOT_BEGUN else self._begun(head) if offset.begun is None else offset.begun
         if begun == SNAPSHOT:
             return self._snapshot(head, offset.version, fields)
         assert isinstance(begun, int)
         return [] if begun >= offset.version else self._changed(version_range(self.log, begun + 1, offset.version), fields)
+
+    def _begun(self, head: Snapshot) -> int | str | None:
+        """Of a stream whose start could not be read when its first offset was: Spark has kept that, and asks again with its next run."""
+        return offset_from_json(self._first(head, None)).begun
 
     def _refuse_limit(self) -> None:
         """The offset that was asked for before Spark said where the stream is may lie before that: the stream would stand still."""

@@ -75,7 +75,7 @@ def of_versions(log: CommitLog, commits: Sequence[Commit], fields: tuple[Field, 
     """The tasks of a change feed."""
     by_version, parts = {commit.version: commit for commit in commits}, list[InputPartition]()
     for first, last in by_versions(commits):
-        is_large = _changes_about(by_version[first]) > TASK_ROWS
+        is_large = _changes_about(by_version[first]) > TASK_ROWS >= _ended_about(by_version[first])
         inserts = _inserts(log, first, fields) if is_large else []
         parts += inserts or [VersionsPartition(log, first, last, fields, feed)]
     return parts
@@ -109,4 +109,9 @@ def _changes_about(commit: Commit) -> int:
     """About how many rows it made visible, as its result counts them, and hid, as its logs say."""
     counts = commit.result.get("counts", {})
     begun = sum(int(counts.get(name, 0)) for name in ("rows", "rows_restored", "rows_removed"))
-    return begun + sum(log.events for log in commit.actions.add_logs if log.version < 0)
+    return begun + _ended_about(commit)
+
+
+def _ended_about(commit: Commit) -> int:
+    """About how many rows it hid, those among them that no version showed."""
+    return sum(log.events for log in commit.actions.add_logs if log.version < 0)
