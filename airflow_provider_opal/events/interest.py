@@ -72,7 +72,9 @@ def checked_tags(tags: Any) -> dict[str, str]:
 def checked_mode(mode: str) -> str:
     """Whether one table is enough."""
     if mode not in MODES and not is_templated(mode):
-        raise ValueError(f"mode={mode!r} is unknown; use 'any' (of the tables) or 'all'")
+        raise ValueError(
+            f"mode={mode!r} is unknown; use 'any' (of the tables) or 'all'; a sensor's may be Airflow's 'poke' or 'reschedule', too"
+        )
     return mode
 
 

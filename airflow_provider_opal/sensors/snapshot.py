@@ -48,6 +48,8 @@ class SnapshotTriggerSensor(BaseSensorOperator):
     The watermark of versions is kept with the table's asset in Airflow, or with `lakechime_conn_id` in LakeChime, which holds across
     Airflow databases. That of events always is there. `skip_when_empty` looks once, and skips if nothing is new.
 
+    `mode` may also be Airflow's, "poke" or "reschedule": then one of the tables is enough.
+
     An Opal table that is not there yet is waited for; all that it has then is new.
     """
 
@@ -73,7 +75,8 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        is_airflows = mode in ("poke", "reschedule")
+        super().__init__(mode=mode if is_airflows else "poke", **kwargs)
         if (table is None) == (tables is None):
             raise ValueError("a sensor waits for versions of a table=, or for events of tables=; give one of the two")
         self.of_events = tables is not None or tags is not None
@@ -82,7 +85,7 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         self.table = table
         self.tables = tables if tables is None or is_templated(tables) else checked_tables(tables)
         self.tags: Any = tags if is_templated(tags) else checked_tags(tags)
-        self.mode: Any = checked_mode(mode)
+        self.tables_mode: Any = checked_mode("any" if is_airflows else mode)
         self.cluster = cluster
         self.consumer = consumer
         self.start = checked_start(start)
@@ -146,7 +149,7 @@ class SnapshotTriggerSensor(BaseSensorOperator):
             after=after,
             poke_interval_s=self.poke_interval,
             tags=self.tags,
-            mode=self.mode,
+            mode=self.tables_mode,
         )
 
     def _finish(self, context: "Context", found: Mapping[str, int]) -> Found:
@@ -185,7 +188,7 @@ class SnapshotTriggerSensor(BaseSensorOperator):
             consumer=name,
             tables=self._pairs,
             tags=self.tags,
-            mode=self.mode,
+            mode=self.tables_mode,
             start=self.start,
             max_events=self.max_events,
             acknowledges=self.acknowledge,

@@ -58,3 +58,16 @@ def test_it_waits_deferred_too(root: Path) -> None:
     event = asyncio.run(fired())
     assert waiting.resume(lake.run(waiting, "one"), event) == event
     assert event["from"] == 0
+
+
+def test_its_mode_may_be_airflow_s() -> None:
+    modes = {mode: SnapshotTriggerSensor(task_id="t", tables=["a.b", "a.c"], mode=mode) for mode in ("any", "all", "poke", "reschedule")}
+    assert {mode: (sensor.mode, sensor.tables_mode) for mode, sensor in modes.items()} == {
+        "any": ("poke", "any"),
+        "all": ("poke", "all"),
+        "poke": ("poke", "any"),
+        "reschedule": ("reschedule", "any"),
+    }
+    assert modes["reschedule"].reschedule
+    with pytest.raises(ValueError, match="mode='each' is unknown; use 'any'"):
+        SnapshotTriggerSensor(task_id="t", tables=["a.b"], mode="each")
