@@ -46,7 +46,7 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
     def __init__(self, path: str, storage: Mapping[str, str], options: StreamOptions, schema: StructType) -> None:
         self.path, self.storage, self.options, self.schema = path, storage, options, schema
         self.last: Offset | None = None
-        self.is_asked = False
+        self.is_asked_first = False
         self.no_start: OpalError | None = None
         self.target: Snapshot | None = None
 
@@ -69,10 +69,9 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         head = self.target or self.log.head()
         most = None if is_unlimited(limit) else self.options.most_versions
         if last is None:
-            self.last = self._perhaps_first(head, most)
+            self.last, self.is_asked_first = self._perhaps_first(head, most), True
         else:
             self.last = self._first(head, most) if last == NOT_BEGUN else self._next(last, head, most)
-        self.is_asked = True
         return self.last
 
     def getDefaultReadLimit(self) -> object:  # noqa: N802  # Spark's name
@@ -136,7 +135,7 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         before.check(head.root, self.log.storage.uri)
         if start == end:
             self._refuse_limit()
-        self.last = end
+        self.last, self.is_asked_first = end, False
         if start == end:
             return []
         fields = self._fields(head.spec, offset.fields)
@@ -152,7 +151,7 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def _refuse_limit(self) -> None:
         """The offset that was asked for before Spark said where the stream is may lie before that: the stream would stand still."""
-        if self.is_asked and self.options.most_versions is not None:
+        if self.is_asked_first and self.options.most_versions is not None:
             raise InvalidInputError(
                 f"{self.log.storage.uri}: on Spark 4.1 a query with trigger(availableNow=True) and maxVersionsPerTrigger cannot go on "
                 "after a restart; run it by opal_spark.run_available(writer), or without maxVersionsPerTrigger"

@@ -346,6 +346,15 @@ def test_a_start_that_has_expired_is_said_until_another_one_is_given(tmp_path: P
     assert stream.run().ids() == [[5], [6]]
 
 
+def test_such_a_stream_cannot_follow_a_renamed_column(tmp_path: Path) -> None:
+    table = new_table(tmp_path / "t")
+    upsert(table, (1, 1, "x"))
+    stream = makes(partial(CalledStream, available_now=True), tmp_path)(table, columns("city", "_change_type"), startingVersion=1, **FEED)
+    assert len(stream.run().rows()) == 1
+    rename(table, "city", "town")
+    broken(stream, "there is no column 'city'")
+
+
 def test_such_a_stream_says_that_it_cannot_go_on_by_so_many_versions(tmp_path: Path) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "x"))
