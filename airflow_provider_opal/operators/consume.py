@@ -167,8 +167,8 @@ class ConsumeOperator(OpalSparkOperator):
         """
         seen = watermark.seen(partial(first_version, self.start, self.opal_conn_id, self.table))
         begun, are_changes = watermark.begun_version, self.arguments["rows"] == "changes"
-        is_again = begun is not None and self.opal.is_readable(self.table, begun)
-        if are_changes and begun is not None and not is_again and begun <= self.opal.head(self.table):
+        again = begun if begun is not None and self.opal.is_readable(self.table, begun) else None
+        if are_changes and begun is not None and again is None and begun <= self.opal.head(self.table):
             raise AirflowFailException(
                 f"the last run began the changes up to version {begun} and did not finish, and that version has expired since: the same "
                 "changes cannot be read again, and other ones could make the function repeat work. Start over with another consumer="
@@ -177,8 +177,8 @@ class ConsumeOperator(OpalSparkOperator):
         if versions is None:
             return None
         newest = versions[1]
-        if is_again and begun is not None and begun < newest:
-            return watermark.give({"from": seen, "begun": begun, "to": newest})
+        if again is not None and again < newest:
+            return watermark.give({"from": seen, "begun": again, "to": newest})
         watermark.begin(newest)
         return watermark.give({"from": seen, "to": newest})
 

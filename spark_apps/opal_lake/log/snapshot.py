@@ -126,7 +126,7 @@ def business_after(business: BusinessSnapshots, commit: Commit) -> BusinessSnaps
     if commit.actions.finished is not None:
         return known.finish(commit.actions.finished)
     if commit.actions.corrected_times is not None:
-        return known.before(commit.timestamp_us)
+        return known.with_repaired_clock(commit.timestamp_us)
     name = commit.business_snapshot
     return known if name is None else known.with_rows(name, commit.number, commit.timestamp_us)
 

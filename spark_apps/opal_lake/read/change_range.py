@@ -34,9 +34,9 @@ def version_range(log: CommitLog, start: object, end: object = None) -> VersionR
         raise NotFoundError(
             f"{log.storage.uri} has no version {max(first, last)} yet; the newest is {head.version}, and end=None reads up to it"
         )
-    _refuse_reversed(head, start, end)
     are_numbers = hasattr(start, "__index__") and hasattr(end, "__index__")
     if first > last and (end is None or (first == last + 1 and not are_numbers)):  # between these times or savepoints was no commit
+        _refuse_reversed(head, start, end)
         return VersionRange(head=head, earlier=None, last=last)
     if first > last:
         raise InvalidInputError(

@@ -81,7 +81,7 @@ class BusinessSnapshots:
         held = {known: rows for known, rows in later.items() if known != opened}
         return BusinessSnapshots(finished=(*self.release((name,)).finished, name), newest_finished=name, open=opened, held=held)
 
-    def before(self, moment_us: int) -> "BusinessSnapshots":
+    def with_repaired_clock(self, moment_us: int) -> "BusinessSnapshots":
         """After the clock was repaired at a moment: nothing came later."""
         held = {name: replace(rows, since_us=min(rows.since_us, moment_us)) for name, rows in self.held.items()}
         return replace(self, held=held)

@@ -443,7 +443,7 @@ def test_a_day_that_the_calendar_does_not_have_is_refused(day: str) -> None:
         table.ingest(arrow([]), business_snapshot=day)
 
 
-BAD_NAMES = ["", "2022/07/15", "-2022", "20220715", "a" * 101, "2022-07-15\n", 7]
+BAD_NAMES = ["", "2022/07/15", "-2022", "20220715", "a" * 101, "2022-07-15\n", "latest", 7]
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
