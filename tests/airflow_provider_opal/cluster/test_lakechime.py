@@ -63,8 +63,12 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[
 
 @pytest.fixture(scope="module")
 def chime(airflow: LocalAirflow) -> Iterator[LakeChime]:
-    with LakeChime.open(f"sqlite:///{airflow.home}/lakechime.db") as client:
+    with LakeChime.open(events_of(airflow)) as client:
         yield client
+
+
+def events_of(airflow: LocalAirflow) -> str:
+    return f"sqlite:///{airflow.home}/lakechime.db"
 
 
 def deferred(airflow: LocalAirflow, dag_id: str, run_id: str) -> int:
@@ -158,8 +162,9 @@ def test_a_paused_relay_goes_on_where_it_was(airflow: LocalAirflow, chime: LakeC
 
 def test_the_examples_run_when_a_foreign_table_changes(airflow: LocalAirflow, chime: LakeChime, folder: Path) -> None:
     """dags/pageviews.py: a relay wakes a report a day; and the paper's DAG reads what came within its span, or skips."""
-    write_pageviews(folder / "pageviews")
-    assert register_pageviews(folder / "pageviews", airflow.home) == len(VIEWS)
+    pageviews = str(folder / "pageviews")
+    write_pageviews(pageviews)
+    assert register_pageviews(pageviews, events_of(airflow)) == len(VIEWS)
     airflow.wait_until(lambda: {key for key, state in keyed(airflow, "pageviews_report") if state == "success"} == VIEWS.keys())
     runs = {run["partition_key"]: run["dag_run_id"] for run in airflow.runs("pageviews_report")}
     assert {key: result(airflow, "pageviews_report", run_id, "report") for key, run_id in runs.items()} == VIEWS
