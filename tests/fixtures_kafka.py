@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import IsolationLevel, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from opal_stream.demo.broker import Broker, free_port, kafka_jars
 

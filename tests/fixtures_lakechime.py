@@ -126,7 +126,7 @@ def is_broken(case: schemathesis.Case) -> bool:
     if case.operation.body:
         return True
     sent = case.as_transport_kwargs()
-    url = requests.Request(sent["method"], sent["url"], params=sent.get("params")).prepare().url
+    url = requests.Request(sent["method"], sent["url"], params=sent.get("params")).prepare().url or ""
     query = parse_qsl(urlsplit(url).query, keep_blank_values=True)
     values = dict(query)
     fits = len(values) == len(query) and {*values} <= {each.name for each in case.operation.query}

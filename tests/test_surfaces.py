@@ -388,7 +388,7 @@ def test_a_difference_is_seen(surface: Surface) -> None:
     assert not set(differences(Surface(declared=ZOrder, arguments=members(ZOrder))))
 
 
-GOOD = {
+GOOD: dict[str, list[Any]] = {
     "zorder": [["a"], list("abcdefgh")],
     "window": ["30d", "2w", "1h30m", "0s"],
     "grace": ["45m"],
@@ -400,7 +400,7 @@ GOOD = {
     "archive_after": ["365d", 5],
     "archive_codec": ["zstd", "zstd:1", "zstd:22"],
 }
-BAD = {
+BAD: dict[str, list[Any]] = {
     "zorder": ["a", [""], ["a", "a"], list("abcdefghi"), 5],
     "window": ["30", "30 days", "1y", 30, ""],
     "grace": ["-1d", 5],

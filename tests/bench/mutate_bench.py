@@ -105,7 +105,7 @@ def _delta(spark: SparkSession, folder: Path) -> None:
 def _one_partition(spark: SparkSession, folder: Path, rows: int) -> None:
     part = (F.substring("id", 2, 20).cast("long") % PARTITIONS).cast("string")
     _rows(spark, 0, rows, 1, 1).withColumn("part", part).repartition("part").write.partitionBy("part").parquet(str(folder / "master"))
-    job = {"ids": ["id"], "order": "at", "increments": [str(folder / "incr")]}
+    job: dict[str, Any] = {"ids": ["id"], "order": "at", "increments": [str(folder / "incr")]}
     for fixed in (False, True):
         changed = _increment(spark, rows, 0.01).withColumn("part", part).where("part = '0'").withColumn("at", F.lit(3 + fixed).cast("long"))
         changed.write.mode("overwrite").parquet(str(folder / "incr"))
@@ -155,7 +155,7 @@ def _watched(spark: SparkSession) -> Iterator[dict[str, int]]:
         watcher.join()
 
 
-def _timed(name: str, run: Callable[[], object]) -> object:
+def _timed(name: str, run: Callable[[], Any]) -> Any:
     started_s = time.perf_counter()
     result = run()
     print(f"{name:38} {time.perf_counter() - started_s:8.1f} s", flush=True)

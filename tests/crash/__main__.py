@@ -25,7 +25,7 @@ def crash(folder: Path, crashes: int, seed: str, stores: Sequence[str], operatio
     """Stories on the stores in turn until so many processes were killed."""
     tally, dice = Tally(), random.Random(seed)
     context = processes()
-    with s3_server() if "s3" in stores else nullcontext({}) as s3_options:
+    with s3_server() if "s3" in stores else nullcontext(dict[str, str]()) as s3_options:
         number = 0
         while sum(tally.kills.values()) < crashes and len(tally.failures) < 20:
             store = dice.choices(stores, [SHARES[name] for name in stores])[0]

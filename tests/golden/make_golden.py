@@ -120,7 +120,7 @@ def decode(path: str, data: bytes) -> Any:
 
 def main() -> None:
     visibility.FOLD_AT_LOGS = 2
-    ingest_job.MAX_FILES_IN_COMMIT = 1
+    ingest_job.MAX_FILES_IN_COMMIT = 1  # type: ignore[attr-defined]
     for file_format in FORMATS:
         storage, folder = build(file_format), HERE / file_format
         shutil.rmtree(folder, ignore_errors=True)

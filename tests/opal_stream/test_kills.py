@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -75,7 +76,9 @@ def test_each_record_is_once_in_the_table_whatever_dies_where_commits_are_gather
         topic = broker.create_topic("orders", PARTITIONS)
         gathers = ["stream", "commit", table.uri, "--flush-interval", "1s", "--give-up-after", "2m"]
         more = ["--commit", "gathered", "--flush-interval", "1s", "--partitions"]
-        starts = [lambda number=number: start(table, broker, topic, *more, str(number)) for number in range(PARTITIONS)]
+        starts: list[Callable[[], subprocess.Popen[bytes]]] = [
+            lambda number=number: start(table, broker, topic, *more, str(number)) for number in range(PARTITIONS)
+        ]
         starts += [lambda: run(*gathers)] * 2
         shop, processes = Shop(broker, topic), [begin() for begin in starts]
         by_mistake: list[subprocess.Popen[bytes]] = []

@@ -36,7 +36,7 @@ def main() -> int:
     try:
         for store in options.stores:
             print(f"soak on {store}: {options.minutes:g} minutes, {len(ROLES)} processes", flush=True)
-            with s3_server() if store == "s3" else nullcontext({}) as store_options:
+            with s3_server() if store == "s3" else nullcontext(dict[str, str]()) as store_options:
                 outcomes.append(_soak(folder / store, store_options, options.minutes * 60))
         for peer in options.peers:
             print(f"soak of {peer}: {options.minutes:g} minutes", flush=True)

@@ -63,7 +63,7 @@ def judge_soak(place: Place, auditor: Auditor, dead: Sequence[str]) -> Outcome:
     return outcome
 
 
-def _work(outcome: Outcome, jobs: Sequence[Entry], auditor: Auditor) -> Mapping[str, str]:
+def _work(outcome: Outcome, jobs: Sequence[Entry], auditor: Auditor) -> dict[str, str]:
     met = overlaps(jobs)
     commits = auditor.commits
     outcome.require(bool(met["upserts"] and met["rewrites"]), "no upsert met a rewrite: nothing was tried")
@@ -78,7 +78,7 @@ def _work(outcome: Outcome, jobs: Sequence[Entry], auditor: Auditor) -> Mapping[
     }
 
 
-def _conflicts(outcome: Outcome, place: Place, auditor: Auditor, jobs: Sequence[Entry]) -> Mapping[str, str]:
+def _conflicts(outcome: Outcome, place: Place, auditor: Auditor, jobs: Sequence[Entry]) -> dict[str, str]:
     given_up = [job for job in jobs if GIVEN_UP in job.get("conflict", "")]
     conflicts = [job for job in jobs if "conflict" in job and job not in given_up]
     waste = wasted(place, auditor, jobs)
@@ -103,7 +103,7 @@ def _sum(waste: Sequence[Waste]) -> str:
     return f"{len(waste)} jobs, {sum(one.files for one in waste)} files, {sum(one.size for one in waste) / 1e6:.1f} MB" if waste else "0"
 
 
-def _reads(outcome: Outcome, place: Place) -> Mapping[str, str]:
+def _reads(outcome: Outcome, place: Place) -> dict[str, str]:
     entries = reads(place)
     wrong = [entry for entry in entries if entry["wrong"]]
     by_point = Counter(entry["point"] for entry in entries)

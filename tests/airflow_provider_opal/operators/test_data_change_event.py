@@ -2,6 +2,7 @@
 
 import shlex
 import subprocess
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from time import sleep
 from typing import Any
@@ -48,7 +49,7 @@ def test_each_event_is_in_one_of_the_spans_that_follow_on_each_other(chime: Lake
 @pytest.mark.parametrize("kind", ["milliseconds", "text", "datetime", "iso"])
 def test_times_are_written_in_any_way(chime: LakeChime, kind: str) -> None:
     last = registered(chime, 3)[-1]
-    ways = {
+    ways: dict[str, Callable[[int], Any]] = {
         "milliseconds": lambda moment: moment,
         "text": str,
         "datetime": lambda moment: datetime.fromtimestamp(moment / 1000, UTC),

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,7 @@ class Proxy(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     script: list[tuple[int, str]]
     asked: list[str]
+    url: str
 
     def _answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -55,7 +57,7 @@ class Proxy(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def proxy() -> Iterator[type[Proxy]]:
-    handler = type("OneProxy", (Proxy,), {"script": [], "asked": []})
+    handler: Any = type("OneProxy", (Proxy,), {"script": [], "asked": []})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         handler.url = f"http://127.0.0.1:{server.server_address[1]}"
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()

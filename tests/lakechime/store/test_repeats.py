@@ -11,10 +11,11 @@ from lakechime.answers import Filter
 from lakechime.chains import chain
 from lakechime.completeness import completeness_tag
 from lakechime.errors import InvalidEventError
-from lakechime.producers.outbox import OTHER_PARTITION, Step, Target, sync
+from lakechime.producers.outbox import Step, Target, sync
 from lakechime.store import retention
 from lakechime.store.queries import read_page
 from lakechime.store.sql_store import SqlStore
+from lakechime.tags import OTHER_PARTITION
 from lakechime.triggers.environment import event_variables, read_variables
 from lakechime.triggers.partition import PartitionTrigger
 from tests.lakechime.made import TABLE, made

@@ -57,7 +57,11 @@ def table_with_history(file_format: str) -> Table:
     for batch in range(6):
         keys = [f"k{(batch * 3 + position) % 9}" for position in range(7 if batch % 2 else 13)]
         at = [1_000_000 * ((batch * 7 + position * 5) % 11) for position in range(len(keys))]
-        rows = {"id": keys, "at": at, "price": [None if position % 6 == 5 else f"{batch}.{position:02d}" for position in range(len(keys))]}
+        rows: dict[str, list[Any]] = {
+            "id": keys,
+            "at": at,
+            "price": [None if position % 6 == 5 else f"{batch}.{position:02d}" for position in range(len(keys))],
+        }
         table.ingest(arrow_rows(rows), [price is None for price in rows["price"]], token=f"ingest/{batch}")
         table.metagen(token=f"metagen/{batch}")
     table.ingest(arrow_rows({"id": ["z"], "at": [7], "price": ["1.00"]}), [False], token="the last")

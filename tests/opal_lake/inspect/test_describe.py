@@ -7,9 +7,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from opal_lake.clock import ManualClock
+from opal_lake.clock import ManualClock, moment_text
 from opal_lake.errors import NotFoundError
-from opal_lake.inspect.describe import describe, file_rows, history_rows, moment_text, segment_rows, sql_name, sql_type
+from opal_lake.inspect.describe import describe, file_rows, history_rows, segment_rows, sql_name, sql_type
 from opal_lake.spec.schema import schema_of_arrow
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.memory import MemoryStorage

@@ -281,8 +281,8 @@ def test_an_increment_of_another_file_system_is_on_the_disk_before_its_original_
         if source.exists():
             synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
 
-    monkeypatch.setattr(local_place.os, "rename", by_copy)
-    monkeypatch.setattr(local_place.os, "fsync", noted)
+    monkeypatch.setattr(os, "rename", by_copy)
+    monkeypatch.setattr(os, "fsync", noted)
     shop.run()
     assert shop.content()["a"] == "10"
     assert not source.exists()
@@ -360,11 +360,11 @@ def test_without_a_call_that_exchanges_folders_two_renames_do(tmp_path: Path, mo
                 raise KeyboardInterrupt
         rename(source, target)  # type: ignore[arg-type]  # as os.rename takes them
 
-    monkeypatch.setattr(local_place.os, "rename", failing)
+    monkeypatch.setattr(os, "rename", failing)
     if broken_after < 2:
         with pytest.raises(KeyboardInterrupt):
             shop.run()
-    monkeypatch.setattr(local_place.os, "rename", rename)
+    monkeypatch.setattr(os, "rename", rename)
     recover(shop.place)
     shop.run()
     assert shop.content()["a"] == "10"

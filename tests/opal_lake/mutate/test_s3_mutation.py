@@ -11,7 +11,7 @@ import pytest
 
 from opal_lake.errors import ConflictError, InvalidInputError
 from opal_lake.mutate import mutation, s3_place
-from opal_lake.mutate.increments import Increment
+from opal_lake.mutate.increments import Increment, list_increments
 from opal_lake.mutate.mutation import Merged, Work, open_place, recover, run_mutation
 from opal_lake.mutate.place import MasterFile
 from opal_lake.mutate.s3_place import S3Place
@@ -82,7 +82,7 @@ def test_of_two_runs_at_once_one_merges(shop: Shop, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_that_listed_what_another_one_merges_does_not_begin(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = mutation.list_increments
+    listed = list_increments
 
     def beside_another(*arguments: Any) -> Any:
         found = listed(*arguments)
@@ -99,7 +99,7 @@ def test_a_run_that_listed_what_another_one_merges_does_not_begin(shop: Shop, mo
 
 def test_a_run_whose_number_others_have_used_and_forgotten_does_not_begin(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them failed, and the next one deleted its documents."""
-    listed = mutation.list_increments
+    listed = list_increments
 
     def beside_others(*arguments: Any) -> Any:
         found = listed(*arguments)
@@ -153,7 +153,7 @@ def test_an_increment_that_is_replaced_while_it_is_taken_is_refused(shop: Shop, 
 def test_what_a_killed_run_of_an_earlier_version_moved_goes_back(shop: Shop, copied: bool) -> None:
     """Its claim does not say that increments were copied. A copy of what another run may have merged does not go back."""
     shop.arrive(LINES)
-    increments = [found.to_dict() for found in mutation.list_increments([f"{shop.uri}/incr"], shop.options, lambda _: False)]
+    increments = [found.to_dict() for found in list_increments([f"{shop.uri}/incr"], shop.options, lambda _: False)]
     claim = {"run": 1, "token": None, "increments": increments, "backups": 3, **({"copied": True} if copied else {})}
     shop.put("master.mutate", "runs/00000001/claim.json", json.dumps(claim))
     for number, name in enumerate(sorted(LINES)[:2]):
@@ -169,7 +169,7 @@ def test_what_a_killed_run_of_an_earlier_version_moved_goes_back(shop: Shop, cop
 
 def test_what_a_killed_run_of_an_earlier_version_moved_is_kept_where_another_object_lies(shop: Shop) -> None:
     shop.arrive({"1.csv": "a,10\n"})
-    increments = [found.to_dict() for found in mutation.list_increments([f"{shop.uri}/incr"], shop.options, lambda _: False)]
+    increments = [found.to_dict() for found in list_increments([f"{shop.uri}/incr"], shop.options, lambda _: False)]
     claim = {"run": 1, "token": None, "increments": increments, "backups": 3}
     shop.put("master.mutate", "runs/00000001/claim.json", json.dumps(claim))
     shop.put("master.mutate", "working/00000001/000000-1.csv", "a,9\n")

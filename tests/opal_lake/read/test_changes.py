@@ -10,7 +10,7 @@ import pytest
 from opal_lake import layout
 from opal_lake.data.segment import LogFile
 from opal_lake.errors import ExpiredError, InvalidInputError, NotFoundError
-from opal_lake.events.segment_log import Events, concat_events
+from opal_lake.events.segment_log import Events, concat_events, read_events
 from opal_lake.log import sections
 from opal_lake.read import changes
 from opal_lake.read.change_range import version_range
@@ -214,7 +214,7 @@ def test_commits_that_are_gone_have_expired(storage: Storage) -> None:
 def test_an_event_of_a_row_that_was_dropped_with_its_segment_is_no_change(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     table = history(storage, 4)
     before = told(table, 2)
-    read = changes.read_events
+    read = read_events
 
     def with_one_more(store: Storage, log: LogFile) -> Events:
         gone = Events(segment=np.array([999 << 32]), offset=np.array([0], np.int32), until=np.array([1]))

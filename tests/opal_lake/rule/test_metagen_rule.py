@@ -1,6 +1,7 @@
 """The rule on bare arrays against brute force, where hashes collide in their first word and rows are in many runs at once."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,7 +133,7 @@ def test_the_pieces_say_together_what_the_whole_says(monkeypatch: pytest.MonkeyP
         for piece in (1 << 15, 1, 7):
             monkeypatch.setattr(metagen, "PIECE_ROWS", piece)
             ruling = apply_rule(entries_of(fresh), handed)
-            arrays = [ruling.events.segment, ruling.events.offset, ruling.events.until, *ruling.entries.order_columns]
+            arrays: list[Any] = [ruling.events.segment, ruling.events.offset, ruling.events.until, *ruling.entries.order_columns]
             counts = (ruling.rows, ruling.updates, ruling.deletes, ruling.late, ruling.ambiguous)
             messages.append((counts, [array.tolist() for array in arrays]))
         assert messages[0] == messages[1] == messages[2], f"seed {seed}"

@@ -13,6 +13,7 @@ import pytest
 
 from opal_lake.errors import InvalidInputError, NotFoundError, StorageError
 from opal_lake.storage import Storage, open_storage
+from opal_lake.storage.s3 import S3Storage
 from opal_lake.storage.s3_client import s3_client
 from tests.s3_requests import counted
 
@@ -209,6 +210,7 @@ def test_credentials_in_a_uri_are_refused_without_showing_them() -> None:
 def test_a_pickled_store_finds_the_client_of_its_process() -> None:
     store = open_storage("s3://lake/t", OPTIONS)
     copy = pickle.loads(pickle.dumps(store))
+    assert isinstance(store, S3Storage)
     assert copy == store
     assert s3_client(copy.options) is s3_client(store.options)
 

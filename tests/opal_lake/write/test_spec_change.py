@@ -122,7 +122,7 @@ def test_two_writers_that_add_columns_at_once_both_have_theirs(make: Callable[[]
     late = replace(other, log=Late(storage=other.log.storage, clock=other.log.clock, ids=other.log.ids, first=[stale]))
     assert late.add_columns({"c": "double", "a": "long"}).counts == {"columns": 1}
     assert [(field.name, field.id) for field in make().snapshot_at().spec.schema.fields[3:]] == [("a", 4), ("b", 5), ("c", 6)]
-    late = replace(late, log=replace(late.log, first=[stale]))
+    late = replace(late, log=Late(storage=other.log.storage, clock=other.log.clock, ids=other.log.ids, first=[stale]))
     with pytest.raises(InvalidInputError, match="column 'b' is string, not long"):
         late.add_columns({"b": "long"})
 

@@ -190,6 +190,7 @@ def test_not_null_of_a_schema_is_kept_by_the_rows(spark: SparkSession, schema: s
     ]
     rows = pa.Table.from_pylist(values, kind).slice(1)
     asked = StructType.fromDDL(schema)
+    assert isinstance(asked, StructType)
     with nullcontext() if problem is None else pytest.raises(InvalidInputError, match=problem):
         refuse_nulls(rows.select(asked.names), asked)
 

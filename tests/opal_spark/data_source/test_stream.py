@@ -28,7 +28,7 @@ from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 from opal_spark import run_available
 from opal_spark.data_source import stream_parts
-from opal_spark.data_source.available_now import since_4_2
+from opal_spark.data_source.available_now import since_4_2  # type: ignore[attr-defined]
 from opal_spark.data_source.source import OpalDataSource
 from opal_spark.data_source.stream import OpalStreamReader
 
@@ -138,7 +138,7 @@ class CalledStream(Stream):
         self.batches.clear()
 
 
-NewStream = Callable[..., Stream]
+NewStream = Callable[..., Any]
 
 
 @pytest.fixture(params=["called", "called with start", pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.spark])])
@@ -161,7 +161,7 @@ def on_spark(spark: SparkSession, folder: Path) -> NewStream:
 def makes(kind: Callable[..., Stream], folder: Path) -> NewStream:
     counter = itertools.count()
 
-    def make(table: Table, schema: StructType | None = None, **options: object) -> Stream:
+    def make(table: Table, schema: StructType | None = None, **options: object) -> Any:
         given = {name: str(value) for name, value in options.items()}
         return kind(uri=table.uri, checkpoint=folder / f"checkpoint-{next(counter)}", options=given, schema=schema)
 

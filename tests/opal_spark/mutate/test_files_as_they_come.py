@@ -51,8 +51,8 @@ def test_fields_may_be_nested(spark: SparkSession, tmp_path: Path, kind: str) ->
         spark.createDataFrame(rows, schema).coalesce(1).write.format(kind).save(str(tmp_path / folder))
     counts = run(spark, tmp_path, ids=["id"], order="at").counts
     assert (counts["updates"], counts["inserts"], counts["unchanged"], counts["conflicts"]) == (2, 1, 2, 1)
-    rows = read_master(spark, str(tmp_path / "master")).orderBy("id").collect()
-    assert [(row.id, row.at, row.s, {k: tuple(v) for k, v in row.m.items()}) for row in rows] == [*new]
+    read = read_master(spark, str(tmp_path / "master")).orderBy("id").collect()
+    assert [(row.id, row.at, row.s, {k: tuple(v) for k, v in row.m.items()}) for row in read] == [*new]
 
 
 @pytest.mark.slow

@@ -177,7 +177,7 @@ def test_what_only_spark_can_judge_prunes_nothing(sql: str) -> None:
     assert parse(sql) == UNKNOWN
 
 
-COLUMNS = {
+COLUMNS: dict[str, tuple[list[Any], list[str]]] = {
     "k": (["a", "ab", "b", "B", ""], ["'a'", "'ab'", "''", "'b%'", "5"]),
     "d": ([-1, 0, 1, 5, 1 << 53], ["0", "1L", "-1", "1.0", "0.5", "'1'", "9007199254740993"]),
     "b": ([True, False], ["true", "false", "1", "'true'"]),

@@ -188,6 +188,6 @@ def test_a_sum_of_changes_is_the_sum_of_all(spark: SparkSession, tmp_path: Path,
             continue
         version = made.snapshot_at().version
         run(spark, made, function="shop_test_jobs:sum_up", rows="changes", after=seen, version=version)
-        counts.update(jobs.pop())  # type: ignore[arg-type]  # what the function notes
+        counts.update(jobs.pop())  # type: ignore[call-overload]  # what the function notes
         seen = version
         assert +counts == Counter(row["price"] for row in made.read(version=version).to_pylist())

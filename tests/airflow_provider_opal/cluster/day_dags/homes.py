@@ -1,13 +1,14 @@
 """A pipeline whose partition keys are business snapshots, and a DAG that makes visible what was held back."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from airflow.sdk import DAG
 
 from airflow_provider_opal import Files, MetaGenOperator, Table, opal_dag
 
 START = datetime(2026, 11, 1)
-SPARK = {"conf": {"spark.ui.enabled": "false"}}
+SPARK: dict[str, Any] = {"conf": {"spark.ui.enabled": "false"}}
 
 opal_dag(
     "homes",

@@ -61,6 +61,7 @@ with DAG("burst", schedule=None, start_date=START):
         table = OpalHook().table("lake.ticks")
         table.ingest(pa.table({"id": [number], "at": [number]}))
         version = table.metagen(token=f"tick {number}").version
+        assert version is not None
         outlet_events[opal_asset("lake.ticks", versions=True)].add_partitions(version_key(version))
 
     tick.expand(number=list(range(100, 120)))
