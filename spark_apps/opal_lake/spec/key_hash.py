@@ -154,7 +154,10 @@ def _key_column(values: Sequence[Any], kind: Atomic, name: str) -> pa.Array:
     if accept and (wrong := [value for value in values if not isinstance(value, accept)]):
         raise InvalidInputError(f"{name}: {wrong[0]!r} is no value of it; a {kind.name} column takes {accept.__name__}")
     if accept:
-        return pa.array(values, arrow_type(kind))
+        try:
+            return pa.array(values, arrow_type(kind))
+        except UnicodeEncodeError as error:  # the surrogates that stand in a command line for bytes of another encoding
+            raise InvalidInputError(f"{name}: {error.object!r} is no text of UTF-8, so no row has this key") from None
     if not decimal_parts(kind.name):
         return pa.array([encode_order(value, kind, name=name) for value in values], pa.int64())
     return pa.array([_one_decimal(value, kind, name) for value in values], arrow_type(kind))

@@ -129,8 +129,8 @@ def encode_order(value: Any, kind: Atomic, *, name: str) -> int:
     else:
         raise InvalidInputError(f"{name}: type {kind.name} has no order of 64 bits; choose an integer, decimal, date or timestamp column")
     if not -(1 << 63) <= encoded < 1 << 63:
-        most = from_order((1 << 63) - 1, kind)
-        raise InvalidInputError(f"{name}: {value!r} is outside 64 bits; give a value between -{most} and {most}")
+        least, most = (from_order(end, kind) for end in (-(1 << 63), (1 << 63) - 1))
+        raise InvalidInputError(f"{name}: {value!r} is outside 64 bits; give a value between {least} and {most}")
     return encoded
 
 

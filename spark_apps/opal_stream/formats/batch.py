@@ -45,10 +45,17 @@ class MessageBatch:
     def shown(self, position: int) -> str:
         """What a message held, for somebody who looks for the mistake."""
         value = self.values[position]
-        try:
-            return "" if value is None else value.decode()
-        except UnicodeDecodeError:
-            return "base64:" + base64.b64encode(value or b"").decode()
+        if value is None:  # a tombstone is its key
+            key = self.keys[position]
+            return "" if key is None else f"@key: {_text_of(key)}"
+        return _text_of(value)
+
+
+def _text_of(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return "base64:" + base64.b64encode(content).decode()
 
 
 def from_partition(sources: pa.ChunkedArray, topic: str, partition: int) -> pa.ChunkedArray:

@@ -20,6 +20,7 @@ from opal_stream.formats.schemas.new_columns import NewColumns
 
 ON_NEW_COLUMNS = ("fail", "add", "ignore", "quarantine")
 _SHOWN, _SHOWN_LETTERS = 10, 80
+_OBJECTS = (b"{", b"\0")  # of JSON, and of a schema registry
 _ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError)
 
 
@@ -197,13 +198,23 @@ class Decoder:
         return self._finish(pa.table(columns), pa.array([True] * len(batch)), batch, list(range(len(batch))), list(wrong.items()))
 
     def _key_columns(self, batch: MessageBatch, missing: Mapping[str, pa.DataType]) -> tuple[dict[str, pa.Array], dict[int, str]]:
-        """The key alone, or the members of an object."""
-        if len(missing) == 1 and not any((key or b"")[:1] in (b"{", b"\0") for key in batch.keys):
+        """Of each message the key alone, or the members of an object; whatever the keys beside it are."""
+        plain = [position for position, key in enumerate(batch.keys) if (key or b"")[:1] not in _OBJECTS] if len(missing) == 1 else []
+        objects = sorted({*range(len(batch))}.difference(plain))
+        columns: dict[str, list[pa.Array]] = {name: [] for name in missing}
+        wrong: dict[int, str] = {}
+        if plain:
             [(name, kind)] = missing.items()
-            column, wrong = _each(batch, KEY, kind)
-            return {name: column}, wrong
-        rows, wrong = _key_rows(self._parser_of_keys(missing), batch)
-        return {name: pa.nulls(len(batch), kind) if rows is None else rows[name] for name, kind in missing.items()}, wrong
+            column, without = _each(batch.take(plain), KEY, kind)
+            columns[name].append(column)
+            wrong |= {plain[position]: reason for position, reason in without.items()}
+        if objects:
+            rows, without = _key_rows(self._parser_of_keys(missing), batch.take(objects))
+            for name, kind in missing.items():
+                columns[name].append(pa.nulls(len(objects), kind) if rows is None else rows[name].combine_chunks())
+            wrong |= {objects[position]: reason for position, reason in without.items()}
+        order = pc.sort_indices(pa.array([*plain, *objects]))
+        return {name: pa.concat_arrays(parts).take(order) for name, parts in columns.items()}, wrong
 
     def _parser_of_keys(self, types: Mapping[str, pa.DataType]) -> Parser:
         """Keys are written as the values are, and are no change events."""

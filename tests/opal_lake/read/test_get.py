@@ -74,6 +74,7 @@ def test_rows_are_there_wherever_they_moved(shop: Table, storage: Storage) -> No
         (["a"], "keys must be mappings"),
         (7, "keys must be mappings"),
         ([{"sku": 7}], "key column sku: 7 is no value of it; a string column takes str"),
+        ([{"sku": "\udcff"}], r"key column sku: '\\udcff' is no text of UTF-8, so no row has this key"),
         ([{"sku": None}], "key column sku: None is no value of it; a string column takes str"),
     ],
 )

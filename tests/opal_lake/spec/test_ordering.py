@@ -148,7 +148,7 @@ def test_event_times_that_users_give(value: Any, name: str, expected: int) -> No
         (Decimal("1E-999999"), "long", "finer"),
         (Decimal("0.5"), "long", "finer"),
         (1 << 63, "long", "outside 64 bits"),
-        (-(1 << 63) - 1, "integer", "outside 64 bits"),
+        (-(1 << 63) - 1, "integer", "outside 64 bits; give a value between -9223372036854775808 and 9223372036854775807"),
         (Decimal("1E+999999"), "long", "outside 64 bits"),
         (10**18, "decimal(18,2)", "outside 64 bits"),
         (date(2026, 1, 1), "long", "not a number"),

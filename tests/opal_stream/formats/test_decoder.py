@@ -39,6 +39,16 @@ def test_a_tombstone_deletes_the_key_at_the_time_of_the_message(key: bytes, numb
     assert (row["id"], row["_opal_deleted"], row["at"].second) == (number, True, 21)
 
 
+def test_each_tombstone_s_key_is_judged_alone() -> None:
+    keys = [b"1", b'{"id": 2}', b'{"other": 1}', b"x", b"3"]
+    decoded = decode([None] * 5, keys=keys)
+    assert sorted(row["id"] for row in good(decoded)) == [1, 2, 3]
+    assert bad(decoded).keys() == {"orders/3@102", "orders/3@103"}
+    text = plan_spec(pa.schema([("id", pa.string()), ("at", pa.int64())]), TableLayout(keys=["id"], delta="at", deletes="id = ''"))
+    columns = {"at": "@offset"}
+    assert [row["id"] for row in good(decode([None] * 2, FormatOptions(columns=columns), text, keys=[b"x", b'{"a": 1}']))] == ["x"]
+
+
 def test_a_tombstone_without_a_key_and_one_for_a_table_without_deletes_are_bad() -> None:
     assert bad(decode([None])) == {"orders/3@100": "key column 'id' is null"}
     plain = plan_spec(pa.schema([("id", pa.int64()), ("at", pa.int64())]), TableLayout(keys=["id"], delta="at"))
