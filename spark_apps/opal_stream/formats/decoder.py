@@ -16,7 +16,7 @@ from opal_stream.formats.deletes import DeleteCondition
 from opal_stream.formats.parsed import Parser
 from opal_stream.formats.parsers import FORMATS, Format, parser_of
 from opal_stream.formats.rows import row_schema
-from opal_stream.formats.schemas.new_columns import NewColumns
+from opal_stream.formats.schemas.new_columns import NewColumns, apart_by_case
 
 ON_NEW_COLUMNS = ("fail", "add", "ignore", "quarantine")
 _SHOWN, _SHOWN_LETTERS = 10, 80
@@ -81,7 +81,7 @@ class Decoder:
         self._columns = check_columns(options.columns, self._schema, debezium=self._format.is_debezium)
         own = {column.name: column.type for column in self._schema if column.name not in self._columns}
         source = {path.removeprefix(SOURCE_MEMBER): self._type(name) for name, path in self._of(SOURCE_MEMBER)}
-        known = None if options.on_new_columns == "ignore" else frozenset(name.casefold() for name in self._schema.names)
+        known = None if options.on_new_columns == "ignore" else frozenset(self._schema.names)
         self.parser = parser_of(options, own, source, known=known)
         self._keys = {path.removeprefix(KEY_MEMBER): self._type(name) for name, path in self._of(KEY_MEMBER)}
         self.key_parser = self._parser_of_keys(self._keys) if self._keys else None
@@ -143,8 +143,10 @@ class Decoder:
         bad, rows = list(parsed.bad), parsed.rows
         if not parsed.kept:
             return self.row_schema.empty_table(), bad, None
-        if parsed.new is not None and self.options.on_new_columns == "quarantine":
-            bad += [(position, new_columns_text(names)) for position, names in parsed.new.found.items()]
+        new, by_case = (None, {}) if parsed.new is None else apart_by_case(parsed.new, self._schema.names)
+        bad += by_case.items()
+        if new is not None and self.options.on_new_columns == "quarantine":
+            bad += [(position, new_columns_text(names)) for position, names in new.found.items()]
         kept = parsed.kept
         messages = batch if len(kept) == len(batch) else batch.take(kept)
         columns, wrong = self._of_messages(messages, rows)
@@ -152,7 +154,7 @@ class Decoder:
         table = pa.table({name: column if column is not None else pa.nulls(len(kept), self._type(name)) for name, column in found.items()})
         deleted = parsed.deleted if self._condition is None else self._condition.of(table)
         bad += [(kept[position], reason) for position, reason in wrong.items()]
-        return *self._finish(table, deleted, messages, kept, bad), parsed.new
+        return *self._finish(table, deleted, messages, kept, bad), new
 
     def _of_messages(self, messages: MessageBatch, rows: pa.Table) -> tuple[dict[str, pa.Array], dict[int, str]]:
         """The columns of the messages themselves, and which have no such value."""

@@ -26,6 +26,18 @@ def test_of_many_new_columns_a_few_are_named() -> None:
     assert reasons["orders/3@101"] == f"the table has no column '{'x' * 80}...'"
 
 
+@pytest.mark.parametrize("policy", ["fail", "add", "quarantine"])
+def test_a_member_that_is_a_column_but_for_its_case_makes_its_message_bad(policy: str) -> None:
+    values = [order(0), order(1) | {"TOTAL": 5}, order(2) | {"OP": None}, order(3) | {"Id": 7, "new": 1}]
+    decoded = decode(values, FormatOptions(on_new_columns=policy))
+    reasons = bad(decoded)
+    assert reasons["orders/3@101"] == "member 'TOTAL' differs from column 'total' in case only; write it as the table does"
+    assert reasons["orders/3@103"].startswith("member 'Id' differs from column 'id'")
+    assert reasons.keys() == {"orders/3@101", "orders/3@103"}
+    assert [row["id"] for row in good(decoded)] == [0, 2]
+    assert decoded.new is None
+
+
 def test_members_of_the_key_may_be_columns_and_a_bad_key_is_a_bad_message() -> None:
     options = FormatOptions(columns={"id": "@key.id"})
     decoded = decode([order(0)] * 3, options, keys=[b'{"id": 7}', b"seven", None])

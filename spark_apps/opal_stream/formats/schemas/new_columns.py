@@ -1,11 +1,11 @@
-"""What a batch has beside the columns of the table. Names that differ in case only are the same, as in a table."""
+"""What a batch has beside the columns of the table."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-Known = frozenset[str] | None  # names of the table's columns, in lower case; None: nobody asks for others
+Known = frozenset[str] | None  # names of the table's columns; None: nobody asks for others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,27 @@ def merged(parts: Iterable[NewColumns | None]) -> NewColumns | None:
 
 
 def is_new(name: str, known: Known) -> bool:
-    return known is not None and name.casefold() not in known
+    return known is not None and name not in known
+
+
+def apart_by_case(new: NewColumns, names: Iterable[str]) -> tuple[NewColumns | None, dict[int, str]]:
+    """Without those that are columns of the table but for their case, and why the messages that have such are bad.
+
+    A table can have no second column of that name, and to leave the member out would lose its values without a word.
+    """
+    own = {name.casefold(): name for name in names}
+    same = {name: own[name.casefold()] for name in new.columns.names if name.casefold() in own}
+    if not same:
+        return new, {}
+    wrong = {
+        position: f"member {name!r} differs from column {same[name]!r} in case only; write it as the table does"
+        for position, found in new.found.items()
+        for name in found
+        if name in same
+    }
+    columns = pa.schema([field for field in new.columns if field.name not in same])
+    found = {position: names for position, names in new.found.items() if position not in wrong}
+    return NewColumns(columns=columns, found=found) if columns and found else None, wrong
 
 
 def new_of_schemas(columns_of: Callable[[bytes], pa.Schema], heads: Mapping[int, bytes]) -> NewColumns | None:

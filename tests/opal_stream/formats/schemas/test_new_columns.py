@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from opal_stream.formats.schemas.new_columns import NewColumns, is_new, merged
+from opal_stream.formats.schemas.new_columns import NewColumns, apart_by_case, is_new, merged
 
 
 def test_of_two_types_the_wider_one_counts_or_the_first() -> None:
@@ -19,5 +19,14 @@ def test_of_two_types_the_wider_one_counts_or_the_first() -> None:
     assert merged([None]) is None
 
 
-def test_names_that_differ_in_case_only_are_the_same() -> None:
-    assert (is_new("ID", frozenset({"id"})), is_new("x", frozenset({"id"})), is_new("x", None)) == (False, True, False)
+def test_names_that_differ_in_case_only_make_their_messages_bad_and_no_column() -> None:
+    known = frozenset({"id", "at"})
+    assert [is_new(name, known) for name in ("id", "ID", "x")] == [False, True, True]
+    assert not is_new("x", None)
+    found = {0: ("x",), 1: ("ID",), 2: ("x", "At")}
+    new, wrong = apart_by_case(
+        NewColumns(columns=pa.schema([("x", pa.int64()), ("ID", pa.int64()), ("At", pa.int64())]), found=found), known
+    )
+    assert wrong.keys() == {1, 2}
+    assert new == NewColumns(columns=pa.schema([("x", pa.int64())]), found={0: ("x",)})
+    assert apart_by_case(NewColumns(columns=pa.schema([("ID", pa.int64())]), found={0: ("ID",)}), known)[0] is None
