@@ -45,7 +45,7 @@ def _size_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:
     pending = f", {counts['rows_pending']:,} pending" if counts["segments_pending"] else ""
     waiting = f", {counts['segments_pending']:,} of them pending until a metagen" if counts["segments_pending"] else ""
     return [
-        ("rows", f"{counts['rows_visible']:,} visible{pending}, {counts['rows_ingested']:,} ever ingested"),
+        ("rows", f"{counts['rows_visible']:,} visible{pending}, {counts['rows_ingested']:,} ingested"),
         ("segments", f"{counts['segments']:,} in {count_text(counts['groups'], 'group')}{waiting}"),
         ("files", f"{counts['files']:,} {description['file_format']}, {size_text(counts['bytes'])}"),
         ("metadata", f"{counts['events']:,} events, {count_text(counts['runs'], 'key-store run')}, {size_text(counts['metadata_bytes'])}"),

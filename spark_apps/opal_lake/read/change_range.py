@@ -29,6 +29,7 @@ class VersionRange:
 def version_range(log: CommitLog, start: object, end: object = None) -> VersionRange:
     """Both bounds belong to it. From a savepoint it begins with the version after the savepoint's, and ends with the savepoint's own."""
     head = log.head()
+    _refuse_reversed(head, start, end)
     first, last = _first(head, start), head.version if end is None else _last(head, end)
     if last > head.version or first > head.version + 1:
         raise NotFoundError(
@@ -36,7 +37,6 @@ def version_range(log: CommitLog, start: object, end: object = None) -> VersionR
         )
     are_numbers = hasattr(start, "__index__") and hasattr(end, "__index__")
     if first > last and (end is None or (first == last + 1 and not are_numbers)):  # between these times or savepoints was no commit
-        _refuse_reversed(head, start, end)
         return VersionRange(head=head, earlier=None, last=last)
     if first > last:
         raise InvalidInputError(

@@ -66,6 +66,10 @@ def _refuse_business(business: BusinessSnapshots, name: str) -> None:
 def savepoint_version(head: Snapshot, name: str) -> int:
     """The version that a savepoint keeps."""
     if name not in head.root.savepoints:
+        if name in (head.root.business.open, *head.root.business.held):
+            raise NotFoundError(
+                f"{head.storage.uri}: the business snapshot {name} is not finished: no savepoint keeps it yet; give a version"
+            )
         known = savepoints_text(head.root.savepoints) or "none"
         raise NotFoundError(f"{head.storage.uri} has no savepoint {name!r}; it has {known}")
     return head.root.savepoints[name]

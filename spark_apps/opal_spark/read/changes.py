@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
+from pyspark.sql.window import WindowSpec
 
 from opal_lake.read.change_range import VersionRange
 from opal_lake.read.changed_rows import (
@@ -153,14 +154,20 @@ def _version_lists(ended: EndedRows, segments: Sequence[int]) -> pa.ListArray:
 def _labelled(rows: DataFrame, spec: TableSpec, feed: FeedOptions) -> DataFrame:
     """What happened to each row, as `opal_lake.read.changed_rows` says it. Without updates nothing has to be sorted."""
     rows = rows.withColumnRenamed(VERSION, COMMIT_VERSION)
-    is_update = F.lit(False)
-    if feed.is_net or feed.compute_updates:
-        keys = [quoted(field.name) for field in spec.keys]
-        by_time = Window.partitionBy(*keys, *([] if feed.is_net else [COMMIT_VERSION])).orderBy(COMMIT_VERSION, AFTER)
+    keys, is_update = [quoted(field.name) for field in spec.keys], F.lit(False)
+    if feed.is_net:
+        by_time = _by_hash(keys).orderBy(COMMIT_VERSION, AFTER)
         whole = by_time.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
         existed, exists = ~F.first(AFTER).over(whole), F.last(AFTER).over(whole)
         is_first, is_last = F.lag(AFTER).over(by_time).isNull(), F.lead(AFTER).over(by_time).isNull()
         rows = rows.withColumns({_BEGAN: existed & exists, _ENDED: is_first & existed | is_last & exists}).where(_ENDED)
         is_update = F.col(_BEGAN) & feed.compute_updates
+    elif feed.compute_updates:  # of a key, a version ends one row and begins one at most
+        is_update = F.count(F.lit(1)).over(_by_hash([*keys, COMMIT_VERSION])) > 1
     kind = F.when(F.col(AFTER), F.when(is_update, POSTIMAGE).otherwise(INSERT)).otherwise(F.when(is_update, PREIMAGE).otherwise(DELETE))
     return rows.withColumn(CHANGE_TYPE, kind)
+
+
+def _by_hash(columns: Sequence[str]) -> WindowSpec:
+    """By these columns, sorted by a hash of them first: of texts Spark compares eight bytes quickly, which many keys have in common."""
+    return Window.partitionBy(F.xxhash64(*columns), *columns)

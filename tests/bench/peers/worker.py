@@ -109,7 +109,8 @@ class Worker:
         feed = self._open.feed(command["commits"], net=command["net"])
         if feed is None:
             return {}
-        rows = feed.selectExpr("count(*)", "sum(v2)", "sum(v1)", "max(c)", "max(key)", "max(mod_time)").collect()[0]
+        kinds = ["max(_change_type)"] if "_change_type" in feed.columns else []  # else a plan could leave out which rows are updates
+        rows = feed.selectExpr("count(*)", "sum(v2)", "sum(v1)", "max(c)", "max(key)", "max(mod_time)", *kinds).collect()[0]
         return {"seconds": time.perf_counter() - began, "rows": rows[0], "sum": rows[1]}
 
     def get(self, command: Mapping[str, Any]) -> Answer:

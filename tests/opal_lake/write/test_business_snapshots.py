@@ -405,7 +405,10 @@ def test_a_savepoint_that_is_written_as_later_business_snapshots_stays_a_bound()
     table = create()
     table.ingest(arrow([("A", 1, "Xian", "")]), metadata="inline")
     table.savepoint("2022-07-01")
+    assert table.changes("2022-07-01").num_rows == 0  # as a time it would be before every commit
     table.ingest(arrow([("B", 1, "Xian", "")]), metadata="inline", business_snapshot=FRIDAY)
+    with pytest.raises(NotFoundError, match=f"the business snapshot {FRIDAY} is not finished"):
+        table.restore(savepoint=FRIDAY)
     assert [row["user"] for row in table.changes("2022-07-01").to_pylist()] == ["B"]
 
 
