@@ -55,7 +55,9 @@ def commands(verbs: Verbs) -> None:
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,...", help="where Kafka is")
-    parser.add_argument("--topic", action="append", default=[], metavar="NAME", help="what to read; repeat for more")
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="NAME", help="what to read, or after `status` to ask for; repeat for more"
+    )
     parser.add_argument(
         "--partitions", default="", metavar="0,1", help="only these numbers, or orders/0,users/1 of several topics (default: all, also new)"
     )

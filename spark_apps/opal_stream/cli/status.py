@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from opal_stream.tracking.alarms import Alarm
 
 
+_NOTHING = (
+    "no stream has committed to {table} yet: see whether one runs, and whether this is its table; --topic NAME asks for what waits there"
+)
+
+
 def add_alarms(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--alarm-lag", type=whole_number, metavar="N", help="after `status`: more messages behind are an alarm")
     parser.add_argument("--alarm-stall", metavar="SPAN", help="after `status`: so is a message that waits so long where nothing moves")
@@ -32,22 +37,35 @@ def status(args: argparse.Namespace, connection: "Connection | None") -> int:
 
     stall_s = None if args.alarm_stall is None else parse_duration(args.alarm_stall, name="--alarm-stall") / 1e6
     limits = AlarmLimits(lag=args.alarm_lag, stall_s=stall_s)
-    if connection is None and limits != AlarmLimits():
+    if connection is None and limits.are_given:
         raise InvalidInputError("whether a stream lags or stalls, Kafka knows: --bootstrap-servers localhost:9092")
-    statuses = read_status(Table.open(args.table, store_options(args)), connection, stall_s=stall_s, gathered_bytes=args.gathered_mb << 20)
+    statuses = read_status(
+        Table.open(args.table, store_options(args)),
+        connection,
+        stall_s=stall_s,
+        gathered_bytes=args.gathered_mb << 20,
+        topics=args.topic,
+        stream=args.name,
+    )
     events = EventReader(args.tracking) if args.tracking else None
     alarms = find_alarms(statuses, limits, events.read() if events else ())
     if events and events.broken:
         broken = count_text(events.broken, "broken line")
         print(f"opal stream status: {broken} of tracking events in {args.tracking} left out", file=sys.stderr)
-    entries = [asdict(entry) for entry in statuses]
+    _print(args, [asdict(entry) for entry in statuses], alarms)
+    is_unknown = limits.are_given and not statuses
+    if not statuses:
+        print(f"{'start: ' if is_unknown else ''}{_NOTHING.format(table=args.table)}", file=sys.stderr if args.json else sys.stdout)
+    return FINDINGS if alarms or is_unknown else OK
+
+
+def _print(args: argparse.Namespace, entries: list[dict[str, Any]], alarms: "Sequence[Alarm]") -> None:
     if args.json:
         print(json.dumps([entry | {"alarms": _alarms_of(entry, alarms)} for entry in entries], indent=2))
-    else:
-        style = Style.of(sys.stdout)
-        for line in (*_lines(entries, style), *(f"{style.bad(alarm.kind)}: {alarm.message}" for alarm in alarms)):
-            print(line)
-    return FINDINGS if alarms else OK
+        return
+    style = Style.of(sys.stdout)
+    for line in (*(_lines(entries, style) if entries else ()), *(f"{style.bad(alarm.kind)}: {alarm.message}" for alarm in alarms)):
+        print(line)
 
 
 def _alarms_of(entry: dict[str, Any], alarms: "Sequence[Alarm]") -> list[dict[str, str]]:
@@ -56,9 +74,6 @@ def _alarms_of(entry: dict[str, Any], alarms: "Sequence[Alarm]") -> list[dict[st
 
 
 def _lines(entries: list[dict[str, Any]], style: Style) -> Iterator[str]:
-    if not entries:
-        yield style.faint("no stream has written to this table")
-        return
     columns = [
         Column(key="stream", title="stream"),
         Column(key="topic", title="topic", shrinks=True),

@@ -13,7 +13,7 @@ from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_stream.flush.options import StreamOptions
 from opal_stream.flush.writer import PASSING, Backoff
-from opal_stream.kafka.applications import Application, known_positions, start_name
+from opal_stream.kafka.applications import Application, begun_topics, start_name
 from opal_stream.kafka.topics import Partition, Reach, Topic, chosen_partitions
 
 ReachOf = Callable[[list[Partition]], Mapping[Partition, Reach]]
@@ -37,8 +37,8 @@ def fix_start(
 
 def never_read(topics: Iterable[Topic], stands: Mapping[str, int], stream: str) -> list[Topic]:
     """A topic that was made anew is not a new one: nobody has read what it holds."""
-    read = {application.partition.topic for application in known_positions(stands, stream)}
-    return [topic for topic in topics if topic.name not in read and start_name(stream, topic.name) not in stands]
+    begun = begun_topics(stands)
+    return [topic for topic in topics if (stream, topic.name) not in begun]
 
 
 def _ends(topics: Iterable[Topic], stream: str, reach: Mapping[Partition, Reach]) -> dict[str, Advance]:

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from opal_lake.errors import InvalidInputError
-from opal_stream.kafka.topics import Partition
+from opal_stream.kafka.topics import Partition, Topic, chosen_partitions
 
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,200}")
-_NAME = re.compile(r"kafka:(?P<stream>[^/]+)/(?P<topic>[^/@]+)@(?P<id>[^/]+)/(?P<partition>\d+)")
+_START = r"kafka:(?P<stream>[^/]+)/(?P<topic>[^/@]+)"
+_NAME = re.compile(_START + r"@(?P<id>[^/]+)/(?P<partition>\d+)")
+_NAME_OR_START = re.compile(_START + r"(@[^/]+/\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +57,14 @@ def known_positions(positions: Mapping[str, int], stream: str | None = None) -> 
         for application, position in applications.items()
         if application is not None and stream in (None, application.stream)
     }
+
+
+def begun_topics(positions: Mapping[str, int], stream: str | None = None) -> set[tuple[str, str]]:
+    """Stream and topic of all that was committed, also of topics of which only the start is fixed."""
+    matches = [match for match in map(_NAME_OR_START.fullmatch, positions) if match is not None]
+    return {(match["stream"], match["topic"]) for match in matches if stream in (None, match["stream"])}
+
+
+def applications_of(stream: str, topic: Topic) -> list[Application]:
+    """One for each partition that the topic has now, whether anything of it was committed or not."""
+    return [Application(stream=stream, partition=partition, topic_id=topic.id) for partition in chosen_partitions([topic], ())]

@@ -31,22 +31,26 @@ class Begin:
 
 def plan_begin(application: Application, position: int | None, reach: Reach, policies: Policies) -> Begin:
     """The first offset of a partition."""
+    begin = Begin(position=position, offset=next_offset(position, reach))
     if position is None:
-        return Begin(position=None, offset=reach.low)
+        return begin
     where = f"{application.partition}: the table stands at offset {position}"
     if position > reach.high:
         raise TopicChangedError(
             f"{where}, but Kafka ends at {reach.high}: messages were lost there, by an unclean election or a restored broker; compare the "
             "table with the source, and read under another --name to begin again"
         )
-    if position < reach.low:
-        if policies.on_gap != "continue":
-            raise GapError(
-                f"{where}, but Kafka has nothing before {reach.low} any more: {reach.low - position} offsets are lost; read them from "
-                "elsewhere, then go on with --on-gap continue"
-            )
-        return Begin(position=position, offset=reach.low)
-    return Begin(position=position, offset=position)
+    if begin.missing and policies.on_gap != "continue":
+        raise GapError(
+            f"{where}, but Kafka has nothing before {reach.low} any more: {begin.missing} offsets are lost; read them from "
+            "elsewhere, then go on with --on-gap continue"
+        )
+    return begin
+
+
+def next_offset(position: int | None, reach: Reach) -> int:
+    """Of what Kafka still has, the first that was not read: all of it where nothing was committed."""
+    return reach.low if position is None else max(position, reach.low)
 
 
 def check_topic_ids(known: Mapping[Application, int], ids: Mapping[str, str], policies: Policies) -> None:

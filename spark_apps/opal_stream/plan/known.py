@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from opal_lake.table import Table
 from opal_lake.traffic.documents import TrafficFolder
 from opal_lake.traffic.hours import WEEK, Traffic
-from opal_stream.kafka.applications import Application
+from opal_stream.kafka.applications import applications_of
 from opal_stream.kafka.connection import Connection
-from opal_stream.kafka.topics import Partition, Topic, chosen_partitions
+from opal_stream.kafka.topics import Partition, Topic
 from opal_stream.plan.history import read_traffic
 from opal_stream.plan.recorder import size_of
 
@@ -16,11 +16,7 @@ def counted_traffic(table: Table, stream: str, topics: Iterable[Topic]) -> dict[
     """By a stream, of the topics as they are: of one that was made anew nothing is known."""
     head = table.log.head()
     counted = TrafficFolder(table.storage, head.root.table_id, table.log.ids).read()
-    names = {
-        partition: str(Application(stream=stream, partition=partition, topic_id=topic.id))
-        for topic in topics
-        for partition in chosen_partitions([topic], ())
-    }
+    names = {application.partition: str(application) for topic in topics for application in applications_of(stream, topic)}
     return {partition: counted[name] for partition, name in names.items() if name in counted}
 
 

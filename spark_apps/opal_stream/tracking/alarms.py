@@ -18,6 +18,10 @@ class AlarmLimits:
     lag: int | None = None
     stall_s: float | None = None
 
+    @property
+    def are_given(self) -> bool:
+        return self.lag is not None or self.stall_s is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
@@ -53,13 +57,11 @@ def _of_status(entry: PartitionStatus, limits: AlarmLimits) -> Iterator[Alarm]:
     if limits.lag is not None and lag > limits.lag:
         yield _alarm("lag", entry, f"{where} is {count_text(lag, 'message')} behind, more than {limits.lag:,}")
     if limits.stall_s is not None and lag and entry.waiting_s is not None and entry.waiting_s >= limits.stall_s and not entry.has_moved:
-        yield _alarm("stall", entry, f"{where} stays at {entry.position:,}, and its next message waits since {entry.waiting_s:,.0f} s")
+        stays = "has never been committed: its oldest" if entry.position is None else f"stays at {entry.position:,}, and its next"
+        yield _alarm("stall", entry, f"{where} {stays} message waits since {entry.waiting_s:,.0f} s")
     if entry.lost:
-        yield _alarm(
-            "loss",
-            entry,
-            f"{where}: Kafka has deleted {count_text(entry.lost, 'offset')} from {entry.position + entry.gathered:,} on unread",
-        )
+        first = (entry.position or 0) + entry.gathered
+        yield _alarm("loss", entry, f"{where}: Kafka has deleted {count_text(entry.lost, 'offset')} from {first:,} on unread")
 
 
 def _alarm(kind: str, entry: PartitionStatus, message: str) -> Alarm:

@@ -8,9 +8,10 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from opal_lake.table import Table
 from opal_stream.errors import UnknownTopicError
-from opal_stream.kafka.applications import Application, known_positions
+from opal_stream.kafka.applications import applications_of, begun_topics, known_positions
 from opal_stream.kafka.connection import TIMEOUT_S, Connection
-from opal_stream.kafka.topics import Partition, Topics, chosen_partitions, reach_of
+from opal_stream.kafka.offsets import next_offset
+from opal_stream.kafka.topics import Partition, Topics, reach_of
 
 _POLL_S = 0.5
 
@@ -26,20 +27,20 @@ class Lag:
 
 def read_lag(table: Table, connection: Connection, stream: str, topics: Sequence[str] = ()) -> Lag:
     """Of the topics that are named, or of those that the stream has read. A partition that it has not read yet is behind by all it has."""
-    known = known_positions(table.log.head().positions, stream)
-    names = sorted({*topics} or {application.partition.topic for application in known})
+    positions = table.log.head().positions
+    known = known_positions(positions, stream)
+    names = sorted({*topics} or {topic for _, topic in begun_topics(positions, stream)})
     if not names:
         raise UnknownTopicError(f"no stream {stream!r} has written to {table.uri} yet")
     described = Topics(connection).describe(names)
-    ids = {name: topic.id for name, topic in described.items()}
+    applications = {one.partition: one for topic in described.values() for one in applications_of(stream, topic)}
     consumer = connection.consumer({"auto.offset.reset": "earliest"})
     try:
-        reach = reach_of(consumer, connection, chosen_partitions(described.values(), ()))
+        reach = reach_of(consumer, connection, applications)
         behind: dict[Partition, int] = {}
         messages = 0
         for partition, kept in reach.items():
-            position = known.get(Application(stream=stream, partition=partition, topic_id=ids[partition.topic]), kept.low)
-            begin = max(position, kept.low)
+            begin = next_offset(known.get(applications[partition]), kept)
             messages += max(0, kept.high - begin)
             if begin < kept.high:
                 behind[partition] = begin

@@ -1,8 +1,8 @@
 """Where a stream stands, as the table itself knows: positions, rates of its last commits, and with Kafka at hand the lag."""
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -11,10 +11,11 @@ from confluent_kafka import Consumer, TopicPartition
 from opal_lake.errors import NotFoundError
 from opal_lake.table import Table
 from opal_stream.gathered.backlog import Backlog, held_back_text
-from opal_stream.gathered.folder import GatheredFolder
-from opal_stream.kafka.applications import Application, known_positions
+from opal_stream.gathered.folder import GatheredFolder, Listing
+from opal_stream.kafka.applications import Application, applications_of, begun_topics, known_positions
 from opal_stream.kafka.connection import Connection
-from opal_stream.kafka.topics import Partition, Reach, Topics, reach_of
+from opal_stream.kafka.offsets import next_offset
+from opal_stream.kafka.topics import Partition, Reach, Topic, Topics, chosen_partitions, reach_of
 
 _COMMITS = 1_000  # that are looked at for rates
 _READ_S = 10.0
@@ -22,7 +23,9 @@ _READ_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """Of one partition. Without Kafka there is no end and no lag; `rate` is messages a second over the last minute of commits.
+    """Of one partition. `position` is None where no commit has reached it: then it is behind by all that Kafka has.
+
+    Without Kafka there is no end and no lag; `rate` is messages a second over the last minute of commits.
 
     `waiting_s` is the age of the next message by its own timestamp; it and `has_moved` are None if nobody asked or nothing waits.
     `gathered` offsets behind the position lie in files that no commit holds yet; the lag counts them, and `lost` are those behind them.
@@ -31,7 +34,7 @@ class PartitionStatus:
     stream: str
     topic: str
     partition: int
-    position: int
+    position: int | None
     end: int | None
     lag: int | None
     rate: float
@@ -44,46 +47,121 @@ class PartitionStatus:
     gathered: int = 0
 
 
-def read_status(
-    table: Table, connection: Connection | None, *, window_s: float = 60.0, stall_s: float | None = None, gathered_bytes: int = 0
-) -> list[PartitionStatus]:
-    """One entry for each position that the table has of a stream or is to get, by name. With `stall_s`, which have moved for so long.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kafka:
+    """What it says of topics. None is one that is gone; of a topic that it was not asked for, nothing is known."""
 
-    With `gathered_bytes` of files that wait for the committer its processes read no more.
+    topics: Mapping[str, Topic | None] = field(default_factory=dict)
+    reach: Mapping[Partition, Reach] = field(default_factory=dict)
+
+    def is_current(self, application: Application) -> bool:
+        """Whether the topic is still the one that was read."""
+        name = application.partition.topic
+        topic = self.topics.get(name)
+        return name not in self.topics or (topic is not None and topic.id == application.topic_id)
+
+    def reach_of(self, application: Application) -> Reach | None:
+        return self.reach.get(application.partition) if self.is_current(application) else None
+
+
+def read_status(
+    table: Table,
+    connection: Connection | None,
+    *,
+    window_s: float = 60.0,
+    stall_s: float | None = None,
+    gathered_bytes: int = 0,
+    topics: Sequence[str] = (),
+    stream: str = "main",
+) -> list[PartitionStatus]:
+    """One entry for each partition of each topic that a stream has begun, by name. With `stall_s`, which have moved for so long.
+
+    With `gathered_bytes` of files that wait for the committer its processes read no more. Where `topics` are named it is asked of them and
+    of `stream` alone, whether that has begun or not.
     """
     listing, head = GatheredFolder(table.storage, table.log.head().root.table_id).look(), table.log.head()
     known = known_positions(head.positions) | listing.begins(head.positions)
-    held_back = _held_back(table, {application.stream for application in listing.headers}, gathered_bytes)
-    ends_gathered = listing.ends(head.positions)
-    rates, moments = _rates(table, window_s)
-    ends, ids = _ends(connection, known) if connection is not None else ({}, {})
-    waiting = _waiting(connection, known, ends, ids) if connection is not None and stall_s is not None else {}
+    begun = begun_topics(head.positions) | {(application.stream, application.partition.topic) for application in known}
+    wanted = {(stream, topic) for topic in topics} or begun
+    kafka = _Kafka() if connection is None else _ask(connection, wanted & begun, wanted - begun)
+    positions = _positions(known, kafka, wanted)
+    waiting = _waiting(connection, positions, kafka) if connection is not None and stall_s is not None else {}
     before = _positions_before(table, stall_s) if waiting and stall_s is not None else {}
-    entries = []
-    for application, position in sorted(known.items(), key=lambda pair: str(pair[0])):
-        partition, name = application.partition, str(application)
-        is_current = ids.get(partition.topic, application.topic_id) == application.topic_id
-        reach, reached = ends.get(partition) if is_current else None, ends_gathered.get(name, position)
-        notes = _note(reached, reach, is_current=is_current), listing.note(application, head.positions), held_back.get(application.stream)
-        entries.append(
-            PartitionStatus(
-                stream=application.stream,
-                topic=partition.topic,
-                partition=partition.number,
-                position=position,
-                end=reach.high if reach else None,
-                lag=max(0, reach.high - position) if reach else None,
-                rate=rates.get(name, 0.0),
-                committed=moments.get(name),
-                note="; ".join(filter(None, notes)),
-                topic_id=application.topic_id,
-                lost=max(0, reach.low - reached) if reach else 0,
-                waiting_s=waiting.get(application),
-                has_moved=before.get(name) != position if application in waiting else None,
-                gathered=reached - position,
-            )
+    look = _Look(
+        listing=listing,
+        stands=head.positions,
+        ends=listing.ends(head.positions),
+        kafka=kafka,
+        held_back=_held_back(table, {application.stream for application in listing.headers}, gathered_bytes),
+        rates=_rates(table, window_s),
+        waiting=waiting,
+        before=before,
+        begun_before=begun_topics(before),
+    )
+    return [look.entry(application, position) for application, position in sorted(positions.items(), key=lambda pair: str(pair[0]))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """All that was seen at one moment, and what that says of one partition."""
+
+    listing: Listing
+    stands: Mapping[str, int]
+    ends: Mapping[str, int]
+    kafka: _Kafka
+    held_back: Mapping[str, str]
+    rates: tuple[Mapping[str, float], Mapping[str, str]]
+    waiting: Mapping[Application, float]
+    before: Mapping[str, int]
+    begun_before: Collection[tuple[str, str]]
+
+    def entry(self, application: Application, position: int | None) -> PartitionStatus:
+        name, reach = str(application), self.kafka.reach_of(application)
+        reached = self.ends.get(name, position)
+        rates, moments = self.rates
+        note = _note(reached, reach, is_current=self.kafka.is_current(application))
+        notes = note, self.listing.note(application, self.stands), self.held_back.get(application.stream)
+        return PartitionStatus(
+            stream=application.stream,
+            topic=application.partition.topic,
+            partition=application.partition.number,
+            position=position,
+            end=reach.high if reach else None,
+            lag=max(0, reach.high - (reach.low if position is None else position)) if reach else None,
+            rate=rates.get(name, 0.0),
+            committed=moments.get(name),
+            note="; ".join(filter(None, notes)),
+            topic_id=application.topic_id,
+            lost=max(0, reach.low - reached) if reach and reached is not None else 0,
+            waiting_s=self.waiting.get(application),
+            has_moved=self._has_moved(application) if application in self.waiting else None,
+            gathered=reached - position if reached is not None and position is not None else 0,
         )
-    return entries
+
+    def _has_moved(self, application: Application) -> bool:
+        """Where the stream had not begun yet, nothing can have stood still."""
+        had_begun = (application.stream, application.partition.topic) in self.begun_before
+        return not had_begun or self.before.get(str(application)) != self.stands.get(str(application))
+
+
+def _ask(connection: Connection, begun: Iterable[tuple[str, str]], new: Iterable[tuple[str, str]]) -> _Kafka:
+    """By streams and topics. A topic that was begun may be gone, a new one has to be there."""
+    asked = Topics(connection)
+    found: dict[str, Topic | None] = {name: asked.describe_if_there(name) for name in sorted({topic for _, topic in begun})}
+    found |= asked.describe(sorted({topic for _, topic in new}))
+    consumer = connection.consumer()
+    try:
+        there = chosen_partitions([topic for topic in found.values() if topic is not None], ())
+        return _Kafka(topics=found, reach=reach_of(consumer, connection, there))
+    finally:
+        consumer.close()
+
+
+def _positions(known: Mapping[Application, int], kafka: _Kafka, wanted: Collection[tuple[str, str]]) -> dict[Application, int | None]:
+    """Of these streams and topics; None where nothing was committed."""
+    topics = [(stream, topic) for stream, name in wanted if (topic := kafka.topics.get(name)) is not None]
+    there = [application for stream, topic in topics for application in applications_of(stream, topic)]
+    return {**dict.fromkeys(there), **{one: position for one, position in known.items() if (one.stream, one.partition.topic) in wanted}}
 
 
 def _held_back(table: Table, streams: Iterable[str], most_bytes: int) -> dict[str, str]:
@@ -96,9 +174,11 @@ def _held_back(table: Table, streams: Iterable[str], most_bytes: int) -> dict[st
     }
 
 
-def _note(reached: int, reach: Reach | None, *, is_current: bool) -> str:
+def _note(reached: int | None, reach: Reach | None, *, is_current: bool) -> str:
     if not is_current:
         return "of a topic that was deleted or made anew"
+    if reached is None:
+        return "not read yet"
     if reach is not None and reached < reach.low:
         return f"{reach.low - reached} offsets are lost"
     return ""
@@ -121,36 +201,14 @@ def _rates(table: Table, window_s: float) -> tuple[dict[str, float], dict[str, s
     return {name: round(count / span_s, 1) for name, count in records.items()}, moments
 
 
-def _ends(connection: Connection, known: Mapping[Application, int]) -> tuple[dict[Partition, Reach], dict[str, str]]:
-    """What Kafka has; topics that are gone are left out."""
-    topics, ids = Topics(connection), {}
-    partitions: set[Partition] = set()
-    for name in {application.partition.topic for application in known}:
-        described = topics.describe_if_there(name)
-        ids[name] = described.id if described else ""
-        partitions |= {Partition(topic=name, number=number) for number in described.partitions} if described else set()
-    consumer = connection.consumer()
-    try:
-        wanted = sorted(partitions & {application.partition for application in known})
-        return reach_of(consumer, connection, wanted), ids
-    finally:
-        consumer.close()
-
-
-def _waiting(
-    connection: Connection, known: Mapping[Application, int], ends: Mapping[Partition, Reach], ids: Mapping[str, str]
-) -> dict[Application, float]:
+def _waiting(connection: Connection, positions: Mapping[Application, int | None], kafka: _Kafka) -> dict[Application, float]:
     """How long the next message of each partition that has one waits."""
-    behind = {
-        application: max(position, reach.low)
-        for application, position in known.items()
-        if ids.get(application.partition.topic) == application.topic_id
-        and (reach := ends.get(application.partition)) is not None
-        and position < reach.high > reach.low
-    }
+    reach = {application: reach for application in positions if (reach := kafka.reach_of(application)) is not None}
+    begins = {application: next_offset(positions[application], reach[application]) for application in reach}
     consumer = connection.consumer()
     try:
-        return {application: _age_s(consumer, application.partition, offset) for application, offset in behind.items()}
+        behind = {application: begin for application, begin in begins.items() if begin < reach[application].high}
+        return {application: _age_s(consumer, application.partition, begin) for application, begin in behind.items()}
     finally:
         consumer.close()
 

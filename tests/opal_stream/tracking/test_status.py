@@ -1,0 +1,120 @@
+"""`opal stream status` of what no commit has reached: partitions, topics and whole tables."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from opal_lake.cli import main
+from opal_lake.job.exit_codes import FINDINGS, INPUT, OK
+from opal_lake.table import Table
+from opal_stream.kafka.connection import Connection
+from opal_stream.tracking.lag import read_lag
+from opal_stream.tracking.status import read_status
+from tests.fixtures_cli import metadata, opal_commands
+from tests.fixtures_kafka import Kafka
+from tests.opal_stream.orders import new_table, new_topic, order, read
+
+__all__ = ["metadata", "opal_commands"]
+
+pytestmark = pytest.mark.usefixtures("opal_commands")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return new_table(tmp_path)
+
+
+def words(table: Table, kafka: Kafka, *more: str) -> list[str]:
+    return ["stream", "status", table.uri, "--bootstrap-servers", kafka.servers, *more]
+
+
+def delete_before(kafka: Kafka, topic: str, partition: int, offset: int) -> None:
+    admin = kafka.admin
+    [deleted] = admin.delete_records([TopicPartition(topic, partition, offset)]).values()
+    deleted.result(30)
+
+
+def test_partitions_that_no_commit_has_reached_are_behind_by_all_they_have(
+    kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, connection = new_topic(kafka, 2), Connection(bootstrap_servers=kafka.servers)
+    kafka.produce(topic, [order(1)])
+    read(table, kafka, topic)
+    assert main(words(table, kafka, "--alarm-lag", "0")) == OK
+    time.sleep(1.2)
+    kafka.produce(topic, [order(n) for n in range(10, 14)], partition=1)
+    kafka.add_partitions(topic, 3)
+    kafka.produce(topic, [order(20)], partition=2)
+    delete_before(kafka, topic, 1, 1)
+    rows = [(row.partition, row.position, row.end, row.lag, row.note, row.lost) for row in read_status(table, connection)]
+    assert rows == [(0, 1, 1, 0, "", 0), (1, None, 4, 3, "not read yet", 0), (2, None, 1, 1, "not read yet", 0)]
+    assert read_lag(table, connection, "main").messages == 4  # the sensor's
+    capsys.readouterr()
+    assert main(words(table, kafka, "--alarm-lag", "2")) == FINDINGS
+    *_, second, third, alarm = capsys.readouterr().out.splitlines()
+    assert second.split()[:6] == ["main", topic, "1", "-", "4", "3"]
+    assert third.split()[:6] == ["main", topic, "2", "-", "1", "1"]
+    assert alarm == f"lag: main {topic}/1 is 3 messages behind, more than 2"
+    time.sleep(1.2)
+    assert main(words(table, kafka, "--alarm-stall", "1s", "--json")) == FINDINGS
+    told = [[alarm["message"] for alarm in entry["alarms"]] for entry in json.loads(capsys.readouterr().out)]
+    assert [message.partition(": its oldest")[0] for messages in told for message in messages] == [
+        f"main {topic}/{number} has never been committed" for number in (1, 2)
+    ]
+    read(table, kafka, topic)
+    assert main(words(table, kafka, "--alarm-lag", "0", "--alarm-stall", "1s")) == OK
+
+
+def test_a_stream_that_began_a_moment_ago_stalls_nowhere(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 2)
+    for partition in (0, 1):
+        kafka.produce(topic, [order(partition)], partition=partition, moments_ms=[1_700_000_000_000])
+    read(table, kafka, topic, partitions=[0])
+    assert main(words(table, kafka, "--alarm-stall", "1h")) == OK
+    assert main(words(table, kafka, "--alarm-lag", "0", "--alarm-stall", "1h")) == FINDINGS
+
+
+def test_a_table_without_a_stream_is_not_told_as_well(kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    topic, nothing = new_topic(kafka), f"no stream has committed to {table.uri} yet"
+    kafka.produce(topic, [order(1), order(2)])
+    assert main(words(table, kafka)) == OK
+    assert capsys.readouterr().out.startswith(nothing)
+    for alarm in (["--alarm-lag", "100"], ["--alarm-stall", "1h"]):
+        assert main(words(table, kafka, *alarm)) == FINDINGS
+        assert capsys.readouterr().out.startswith(f"start: {nothing}")
+    assert main(words(table, kafka, "--alarm-lag", "100", "--json")) == FINDINGS
+    output, errors = capsys.readouterr()
+    assert (json.loads(output), errors.startswith(f"start: {nothing}")) == ([], True)
+
+
+def test_of_topics_that_are_named_a_stream_need_not_have_read_anything(
+    kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = sorted((new_topic(kafka), new_topic(kafka)))
+    kafka.produce(first, [order(1), order(2)])
+    for name in ("main", "again"):
+        named = words(table, kafka, "--topic", first, "--name", name)
+        assert main([*named, "--alarm-lag", "2"]) == OK
+        capsys.readouterr()
+        assert main([*named, "--alarm-lag", "1"]) == FINDINGS
+        assert capsys.readouterr().out.splitlines()[-1] == f"lag: {name} {first}/0 is 2 messages behind, more than 1"
+    read(table, kafka, first)
+    kafka.produce(second, [order(3)])
+    read(table, kafka, second)
+    for topic, name, lag in ((first, "main", 0), (second, "main", 0), (first, "again", 2)):
+        assert main(words(table, kafka, "--topic", topic, "--name", name, "--json")) == OK
+        [entry] = json.loads(capsys.readouterr().out)
+        assert (entry["stream"], entry["topic"], entry["lag"]) == (name, topic, lag)
+    assert main(words(table, kafka, "--topic", "nothing")) == INPUT
+    assert "Kafka has no topic 'nothing'" in capsys.readouterr().err
+
+
+def test_a_topic_of_which_only_the_start_is_committed_has_been_begun(kafka: Kafka, table: Table) -> None:
+    topic, connection = new_topic(kafka), Connection(bootstrap_servers=kafka.servers)
+    read(table, kafka, topic, start="latest")
+    kafka.produce(topic, [order(1), order(2)])
+    assert [(row.position, row.lag) for row in read_status(table, connection)] == [(None, 2)]
+    assert read_lag(table, connection, "main").messages == 2
