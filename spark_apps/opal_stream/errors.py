@@ -20,11 +20,19 @@ class GapError(StreamError):
 
 
 class TopicChangedError(StreamError):
-    """The topic was deleted, and there is another one of its name."""
+    """The topic was deleted, and there is another one of its name; or it has lost messages that were read."""
+
+    def __init__(self, message: str, topic: str = "") -> None:
+        super().__init__(message)
+        self.topic = topic
 
 
 class UnknownTopicError(NotFoundError):
     """There is no such topic or partition."""
+
+    def __init__(self, message: str, topic: str = "") -> None:
+        super().__init__(message)
+        self.topic = topic
 
 
 class TakenOverError(ConflictError):

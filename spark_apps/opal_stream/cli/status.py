@@ -64,7 +64,8 @@ def _print(args: argparse.Namespace, entries: list[dict[str, Any]], alarms: "Seq
         print(json.dumps([entry | {"alarms": _alarms_of(entry, alarms)} for entry in entries], indent=2))
         return
     style = Style.of(sys.stdout)
-    for line in (*(_lines(entries, style) if entries else ()), *(f"{style.bad(alarm.kind)}: {alarm.message}" for alarm in alarms)):
+    told = dict.fromkeys(f"{style.bad(alarm.kind)}: {alarm.message}" for alarm in alarms)  # partitions may have one in common
+    for line in (*(_lines(entries, style) if entries else ()), *told):
         print(line)
 
 

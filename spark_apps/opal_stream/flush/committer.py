@@ -20,7 +20,7 @@ from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_stream.flush.options import Totals
 from opal_stream.flush.writer import PASSING, Backoff
 from opal_stream.formats.rows import fitted
-from opal_stream.gathered.file import MEND, Header
+from opal_stream.gathered.file import Header
 from opal_stream.gathered.folder import Chain, GatheredFolder, Listing
 from opal_stream.kafka.applications import Application, check_stream
 from opal_stream.kafka.taken import Taken
@@ -160,14 +160,14 @@ class Committer:
         return gathered
 
     def _tell(self, listing: Listing) -> None:
-        """Once of each. A listing takes time: a file is behind a gap only if the next listing says so, too."""
-        loose = {chain.loose[0].path: chain for chain in self._chains(listing).values() if chain.loose}
+        """Once of each."""
+        loose = listing.gaps(self._head.positions, self.options.name)
         self._has_more |= not loose.keys() <= self._loose
-        problems = dict(listing.damaged)
-        problems |= {path: _loose_text(chain) for path, chain in loose.items() if path in self._loose}
+        problems = dict(listing.damaged) | {path: why for path, why in loose.items() if path in self._loose}
         for path in sorted(problems.keys() - self._problems.keys()):
             logger.warning("%s", problems[path])
         self._loose, self._problems = set(loose), problems
+        self._tracker.stuck(len(problems))
 
     def _commit(self, gathered: Gathered) -> None:
         began_s, files = time.monotonic(), gathered.files
@@ -197,11 +197,3 @@ class Committer:
         self.totals.version = result.version if result.version is not None else self.totals.version
         events = FlushEvents(taken=gathered.taken, version=result.version, took_s=took_s, bad=bad, topic_ids=gathered.ids)
         self._tracker.flushed(events)
-
-
-def _loose_text(chain: Chain) -> str:
-    header, reached = chain.loose[0], chain.bounds[-1] if chain.bounds else 0
-    return (
-        f"{header.path} begins at offset {header.low}, but the table, with the files before it, reaches {reached}: a file between is "
-        f"missing or damaged; {MEND}"
-    )

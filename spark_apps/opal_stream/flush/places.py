@@ -1,11 +1,12 @@
 """Where the table stands in each partition, where reading goes on, and whether the topics are still those that were read."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from opal_lake.table import Table
-from opal_stream.errors import GapError
+from opal_stream.errors import GapError, TopicChangedError, UnknownTopicError
 from opal_stream.flush.options import StreamOptions, Totals
 from opal_stream.flush.publisher import Publisher
 from opal_stream.flush.start import ReachOf, fix_start
@@ -44,7 +45,8 @@ class Places:
         topics = self._topics.describe(self._options.topics)
         self.ids = {name: topic.id for name, topic in topics.items()}
         known = known_positions(self.writer.stands(), self._options.name)
-        check_topic_ids(known, self.ids, self._options.policies)
+        with self._telling():
+            check_topic_ids(known, self.ids, self._options.policies)
         partitions = chosen_partitions(topics.values(), self._options.partitions)
         if self._options.start == "latest":
             fix_start(self._table, self._options, [*topics.values()], self.writer.stands, reach_of)
@@ -83,7 +85,8 @@ class Places:
 
     def _begin_at(self, partition: Partition, position: int | None, reach: Reach) -> int:
         application = self.writer.applications[partition]
-        begin = plan_begin(application, position, reach, self._options.policies)
+        with self._telling():
+            begin = plan_begin(application, position, reach, self._options.policies)
         if begin.missing:
             self.totals.missing += begin.missing
             self._tracker.gap(partition, position or 0, begin.offset, application.topic_id)
@@ -92,9 +95,21 @@ class Places:
 
     def check_topics(self) -> list[Partition]:
         """Before each commit: a topic that was made anew stops the stream. Returns partitions that there were not before."""
-        topics, known = self._topics.describe(self._options.topics), self.writer.applications
-        for name, topic in topics.items():
-            if topic.id != self.ids[name]:
-                partition = next(part for part in known if part.topic == name)
-                raise changed_topic(partition, self.writer.positions[partition] or 0, self.ids[name], topic.id)
+        known = self.writer.applications
+        with self._telling():
+            topics = self._topics.describe(self._options.topics)
+            for name, topic in topics.items():
+                if topic.id != self.ids[name]:
+                    partition = next(part for part in known if part.topic == name)
+                    raise changed_topic(partition, self.writer.positions[partition] or 0, self.ids[name], topic.id)
         return [] if self._options.partitions else sorted(set(chosen_partitions(topics.values(), ())) - set(known))
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """A topic that is another one now stops the stream, and those who watch it have to know why."""
+        try:
+            yield
+        except (TopicChangedError, UnknownTopicError) as error:
+            if error.topic in self.ids:
+                self._tracker.topic_changed(error.topic)
+            raise

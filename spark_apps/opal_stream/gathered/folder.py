@@ -3,7 +3,7 @@
 It begins where the table stands, and each of its files begins where the one before it ends.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -29,6 +29,15 @@ class Chain:
     def bounds(self) -> list[int]:
         """Where the table stands before, between and after the files."""
         return [*([] if self.position is None else [self.position]), *(header.high for header in self.files)]
+
+    @property
+    def gap(self) -> str:
+        """What is wrong with the first loose file, and what to do."""
+        header, reached = self.loose[0], self.bounds[-1] if self.bounds else 0
+        return (
+            f"{header.path} begins at offset {header.low}, but the table, with the files before it, reaches {reached}: a file between is "
+            f"missing or damaged; {MEND}"
+        )
 
 
 def follow(headers: Sequence[Header], position: int | None) -> Chain:
@@ -69,11 +78,27 @@ class Listing:
         """Of partitions of which nothing is committed yet: where their first file begins."""
         return {application: headers[0].low for application, headers in self.headers.items() if str(application) not in positions}
 
-    def note(self, application: Application, positions: Mapping[str, int]) -> str:
-        """What holds a partition back."""
+    def gaps(self, positions: Mapping[str, int], stream: str | None = None) -> dict[str, str]:
+        """The first loose file of each partition, of all streams or of one, and what is wrong with it.
+
+        A listing takes time: it is so only if the next listing says so, too.
+        """
+        own = [application for application in self.headers if stream in (None, application.stream)]
+        chains = [self.chain(application, positions.get(str(application))) for application in own]
+        return {chain.loose[0].path: chain.gap for chain in chains if chain.loose}
+
+    def note(self, application: Application, positions: Mapping[str, int], stuck: Mapping[str, str]) -> str:
+        """What holds a partition back, where files of it are `stuck`."""
+        if not self.cause(application, stuck):
+            return ""
         folder, name = layout.gathered_folder(str(application)), str(application)
         count = len(self.chain(application, positions.get(name)).loose) + sum(path.startswith(folder) for path in self.damaged)
-        return f"{count_text(count, 'gathered file')} cannot be committed" if count else ""
+        return f"{count_text(count, 'gathered file')} cannot be committed"
+
+    def cause(self, application: Application, stuck: Mapping[str, str]) -> str:
+        """What is wrong with the first of those that are stuck."""
+        folder = layout.gathered_folder(str(application))
+        return next((why for path, why in sorted(stuck.items()) if path.startswith(folder)), "")
 
     def passed(self, positions: Mapping[str, int]) -> list[str]:
         """Files that begin before the position: their rows are committed, and nothing can lead to them any more."""
@@ -108,6 +133,16 @@ class GatheredFolder:
                 headers.setdefault(known.application, []).append(known)
         damaged = {path: known for path, known in self._known.items() if isinstance(known, str)}
         return Listing(paths=paths, headers=headers, damaged=damaged)
+
+    def look_for_stuck(self, head: Callable[[], Mapping[str, int]]) -> tuple[Listing, dict[str, str]]:
+        """Also which files cannot be committed, and why; `head` says where the table stands, after a listing."""
+        listing = self.look()
+        stuck = dict(listing.damaged) | listing.gaps(head())
+        if not stuck:
+            return listing, stuck
+        listing = self.look()
+        again = dict(listing.damaged) | listing.gaps(head())
+        return listing, {path: why for path, why in again.items() if path in stuck}
 
     def put(self, header: Header, rows: pa.Table) -> int:
         """How many bytes it has; 0 if a file begins there already."""

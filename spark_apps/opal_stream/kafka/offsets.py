@@ -1,6 +1,6 @@
 """Where reading begins: at the table's own position, or else at the oldest message. Kafka's group offsets are not asked."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from opal_stream.errors import GapError, TopicChangedError
@@ -38,7 +38,8 @@ def plan_begin(application: Application, position: int | None, reach: Reach, pol
     if position > reach.high:
         raise TopicChangedError(
             f"{where}, but Kafka ends at {reach.high}: messages were lost there, by an unclean election or a restored broker; compare the "
-            "table with the source, and read under another --name to begin again"
+            "table with the source, and read under another --name to begin again",
+            application.partition.topic,
         )
     if begin.missing and policies.on_gap != "continue":
         raise GapError(
@@ -55,17 +56,19 @@ def next_offset(position: int | None, reach: Reach) -> int:
 
 def check_topic_ids(known: Mapping[Application, int], ids: Mapping[str, str], policies: Policies) -> None:
     """A topic must be the one of which the table has positions."""
-    if policies.on_new_topic == "continue":
-        return
-    current = {topic for application in known if ids.get(topic := application.partition.topic) == application.topic_id}
-    for application, position in known.items():
-        partition, topic_id = application.partition, ids.get(application.partition.topic)
-        if topic_id is not None and topic_id != application.topic_id and partition.topic not in current:
-            raise changed_topic(partition, position, application.topic_id, topic_id)
+    for application in changed_topics(known, ids) if policies.on_new_topic != "continue" else ():
+        raise changed_topic(application.partition, known[application], application.topic_id, ids[application.partition.topic])
+
+
+def changed_topics(known: Collection[Application], ids: Mapping[str, str]) -> list[Application]:
+    """Those whose topic is another one now, of which the same stream has read nothing yet: what came before that is history."""
+    current = {(one.stream, topic) for one in known if ids.get(topic := one.partition.topic) == one.topic_id}
+    return [one for one in known if (topic := one.partition.topic) in ids and (one.stream, topic) not in current]
 
 
 def changed_topic(partition: Partition, position: int, was: str, now: str) -> TopicChangedError:
     return TopicChangedError(
         f"{partition}: the table stands at offset {position} of the topic with id {was}, but {partition.topic!r} is another topic now, "
-        f"with id {now}: it was deleted and made anew; to read the new one from its begin, use --on-new-topic continue"
+        f"with id {now}: it was deleted and made anew; to read the new one from its begin, use --on-new-topic continue",
+        partition.topic,
     )

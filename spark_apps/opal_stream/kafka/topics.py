@@ -60,7 +60,9 @@ class Topics:
                     time.sleep(_PAUSE_S)
                     topic = self._ask(name)
             if topic is None:
-                raise UnknownTopicError(f"Kafka has no topic {name!r}: its name is wrong, or it was deleted; check --topic, or create it")
+                raise UnknownTopicError(
+                    f"Kafka has no topic {name!r}: its name is wrong, or it was deleted; check --topic, or create it", name
+                )
             topics[name] = topic
         return topics
 

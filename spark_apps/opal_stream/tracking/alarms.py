@@ -1,4 +1,4 @@
-"""What is wrong with a stream: lag, stall, loss and duplicates, from its status and from the tracking events of the last day."""
+"""What is wrong with a stream: lag, stall, loss, duplicates and what stops it, from its status and its tracking events of the last day."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class AlarmLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """`kind` is lag, stall, loss or duplicates."""
+    """`kind` is lag, stall, topic, gathered, loss or duplicates."""
 
     kind: str
     stream: str
@@ -59,6 +59,8 @@ def _of_status(entry: PartitionStatus, limits: AlarmLimits) -> Iterator[Alarm]:
     if limits.stall_s is not None and lag and entry.waiting_s is not None and entry.waiting_s >= limits.stall_s and not entry.has_moved:
         stays = "has never been committed: its oldest" if entry.position is None else f"stays at {entry.position:,}, and its next"
         yield _alarm("stall", entry, f"{where} {stays} message waits since {entry.waiting_s:,.0f} s")
+    for kind, problem in entry.problems.items() if limits.are_given else ():
+        yield _alarm(kind, entry, problem)
     if entry.lost:
         first = (entry.position or 0) + entry.gathered
         yield _alarm("loss", entry, f"{where}: Kafka has deleted {count_text(entry.lost, 'offset')} from {first:,} on unread")

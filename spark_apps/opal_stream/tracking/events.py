@@ -121,6 +121,16 @@ class Tracker:
         if self._metrics is not None:
             self._metrics.gathered(files, held_back_s)
 
+    def stuck(self, files: int) -> None:
+        """How many gathered files the committer cannot commit."""
+        if self._metrics is not None:
+            self._metrics.stuck(files)
+
+    def topic_changed(self, topic: str) -> None:
+        """The stream stops, because the topic is not the one that was read any more."""
+        if self._metrics is not None:
+            self._metrics.topic_changed(topic)
+
     def seen(self, ends: Mapping[Partition, tuple[int, int]]) -> None:
         """Where the table stands in each partition, and where Kafka ends."""
         if self._metrics is not None:

@@ -28,6 +28,11 @@ HELP = {
     "opal_stream_last_flush_timestamp_seconds": ("gauge", "when the last commit was"),
     "opal_stream_gathered_files": ("gauge", "files of the stream that no commit holds yet, as last seen"),
     "opal_stream_held_back_seconds": ("gauge", "for how long nothing has been read because too many files wait for the committer"),
+    "opal_stream_stuck_files": ("gauge", "gathered files that cannot be committed: damaged ones, and the first behind each missing one"),
+    "opal_stream_topic_changed": (
+        "gauge",
+        "1 when the stream stopped because the topic is gone, is another one, or has lost what was read",
+    ),
     "opal_stream_commit_stalled_seconds": ("gauge", "for how long files have waited since the committer made its last commit"),
     "opal_stream_process_up": ("gauge", "1 while a process of several, or their committer, runs, and 0 while it is awaited"),
     "opal_stream_predicted_load": ("gauge", "messages a second that a process of several is planned for"),
@@ -90,6 +95,20 @@ class Metrics:
         with self._lock:
             self._values["opal_stream_gathered_files", ()] = files
             self._values["opal_stream_held_back_seconds", ()] = round(held_back_s, 1)
+
+    def stuck(self, files: int) -> None:
+        """Written when it changes."""
+        with self._lock:
+            is_news = self._values.get(("opal_stream_stuck_files", ())) != files
+            self._values["opal_stream_stuck_files", ()] = files
+        if is_news:
+            self._write()
+
+    def topic_changed(self, topic: str) -> None:
+        """The last that a stream says."""
+        with self._lock:
+            self._values["opal_stream_topic_changed", (("topic", topic),)] = 1
+        self._write()
 
     def text(self) -> str:
         """All of them, those of a name together. Stalls grow until the text is asked for, whatever the stream waits for."""

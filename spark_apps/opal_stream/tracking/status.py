@@ -10,11 +10,12 @@ from confluent_kafka import Consumer, TopicPartition
 
 from opal_lake.errors import NotFoundError
 from opal_lake.table import Table
+from opal_stream.errors import TopicChangedError
 from opal_stream.gathered.backlog import Backlog, held_back_text
 from opal_stream.gathered.folder import GatheredFolder, Listing
 from opal_stream.kafka.applications import Application, applications_of, begun_topics, known_positions
 from opal_stream.kafka.connection import Connection
-from opal_stream.kafka.offsets import next_offset
+from opal_stream.kafka.offsets import Policies, changed_topic, changed_topics, next_offset, plan_begin
 from opal_stream.kafka.topics import Partition, Reach, Topic, Topics, chosen_partitions, reach_of
 
 _COMMITS = 1_000  # that are looked at for rates
@@ -29,6 +30,7 @@ class PartitionStatus:
 
     `waiting_s` is the age of the next message by its own timestamp; it and `has_moved` are None if nobody asked or nothing waits.
     `gathered` offsets behind the position lie in files that no commit holds yet; the lag counts them, and `lost` are those behind them.
+    `problems` stop the stream or its committer: by kind of alarm, what is wrong and what to do.
     """
 
     stream: str
@@ -45,6 +47,7 @@ class PartitionStatus:
     waiting_s: float | None = None
     has_moved: bool | None = None
     gathered: int = 0
+    problems: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,9 @@ class _Kafka:
         name = application.partition.topic
         topic = self.topics.get(name)
         return name not in self.topics or (topic is not None and topic.id == application.topic_id)
+
+    def changed(self, known: Collection[Application]) -> list[Application]:
+        return changed_topics(known, {name: topic.id for name, topic in self.topics.items() if topic is not None})
 
     def reach_of(self, application: Application) -> Reach | None:
         return self.reach.get(application.partition) if self.is_current(application) else None
@@ -79,7 +85,9 @@ def read_status(
     With `gathered_bytes` of files that wait for the committer its processes read no more. Where `topics` are named it is asked of them and
     of `stream` alone, whether that has begun or not.
     """
-    listing, head = GatheredFolder(table.storage, table.log.head().root.table_id).look(), table.log.head()
+    folder = GatheredFolder(table.storage, table.log.head().root.table_id)
+    listing, stuck = folder.look_for_stuck(lambda: table.log.head().positions)
+    head = table.log.head()
     known = known_positions(head.positions) | listing.begins(head.positions)
     begun = begun_topics(head.positions) | {(application.stream, application.partition.topic) for application in known}
     wanted = {(stream, topic) for topic in topics} or begun
@@ -89,6 +97,8 @@ def read_status(
     before = _positions_before(table, stall_s) if waiting and stall_s is not None else {}
     look = _Look(
         listing=listing,
+        stuck=stuck,
+        changed=kafka.changed(known),
         stands=head.positions,
         ends=listing.ends(head.positions),
         kafka=kafka,
@@ -106,6 +116,8 @@ class _Look:
     """All that was seen at one moment, and what that says of one partition."""
 
     listing: Listing
+    stuck: Mapping[str, str]
+    changed: Collection[Application]
     stands: Mapping[str, int]
     ends: Mapping[str, int]
     kafka: _Kafka
@@ -120,7 +132,7 @@ class _Look:
         reached = self.ends.get(name, position)
         rates, moments = self.rates
         note = _note(reached, reach, is_current=self.kafka.is_current(application))
-        notes = note, self.listing.note(application, self.stands), self.held_back.get(application.stream)
+        notes = note, self.listing.note(application, self.stands, self.stuck), self.held_back.get(application.stream)
         return PartitionStatus(
             stream=application.stream,
             topic=application.partition.topic,
@@ -136,7 +148,35 @@ class _Look:
             waiting_s=self.waiting.get(application),
             has_moved=self._has_moved(application) if application in self.waiting else None,
             gathered=reached - position if reached is not None and position is not None else 0,
+            problems=self._problems(application, reached, reach),
         )
+
+    def _problems(self, application: Application, reached: int | None, reach: Reach | None) -> dict[str, str]:
+        """As the stream itself would say them."""
+        found, stream = {}, application.stream
+        if reached is not None and (changed := self._topic_problem(application, reached, reach)):
+            found["topic"] = f"{stream} {changed}"
+        if held_back := self.held_back.get(stream):
+            found["gathered"] = f"{stream} is {held_back}"
+        if note := self.listing.note(application, self.stands, self.stuck):
+            found["gathered"] = f"{stream} {application.partition}: {note}: {self.listing.cause(application, self.stuck)}"
+        return found
+
+    def _topic_problem(self, application: Application, reached: int, reach: Reach | None) -> str:
+        partition, topic = application.partition, self.kafka.topics.get(application.partition.topic)
+        if application in self.changed:
+            return str(changed_topic(partition, reached, application.topic_id, topic.id if topic else ""))
+        if topic is None and partition.topic in self.kafka.topics:
+            return (
+                f"{partition}: Kafka has no topic {partition.topic!r} any more, and the table stands at offset {reached} of it; create it "
+                "again, or ask by --topic for what is still read"
+            )
+        if reach is not None:
+            try:
+                plan_begin(application, reached, reach, Policies(on_gap="continue"))
+            except TopicChangedError as error:
+                return str(error)
+        return ""
 
     def _has_moved(self, application: Application) -> bool:
         """Where the stream had not begun yet, nothing can have stood still."""
@@ -179,6 +219,8 @@ def _note(reached: int | None, reach: Reach | None, *, is_current: bool) -> str:
         return "of a topic that was deleted or made anew"
     if reached is None:
         return "not read yet"
+    if reach is not None and reached > reach.high:
+        return f"Kafka ends before, at {reach.high}"
     if reach is not None and reached < reach.low:
         return f"{reach.low - reached} offsets are lost"
     return ""

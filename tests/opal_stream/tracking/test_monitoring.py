@@ -43,6 +43,8 @@ def exported() -> dict[str, tuple[str, set[str]]]:
     tracker.gap(partition, 3, 5)
     tracker.gathered(7, 1.5)
     tracker.seen({partition: (5, 9)})
+    tracker.stuck(1)
+    tracker.topic_changed(partition.topic)
     page = metrics.text() + fleet.text()
     kinds = dict(re.findall(r"# TYPE (\w+) (\w+)", page))
     labels = {name: set(re.findall(r'(\w+)="', shown)) for name, shown in re.findall(r"^(opal_\w+)(\{.*\})? ", page, re.MULTILINE)}
@@ -98,7 +100,7 @@ def test_what_a_committer_counts_again_is_no_part_of_a_sum() -> None:
     assert all('process!="committer"' in expression for expression in sums)
 
 
-def test_there_is_an_alert_for_lag_stall_loss_duplicates_and_what_is_down() -> None:
+def test_there_is_an_alert_for_lag_stall_loss_duplicates_and_what_stops_or_is_down() -> None:
     assert {rule["alert"].removeprefix("OpalStream") for rule in RULES} >= {
         "Lag",
         "Stalled",
@@ -106,6 +108,8 @@ def test_there_is_an_alert_for_lag_stall_loss_duplicates_and_what_is_down() -> N
         "Duplicates",
         "ProcessDown",
         "CommitStalled",
+        "TopicChanged",
+        "Stuck",
     }
     for rule in RULES:
         assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}

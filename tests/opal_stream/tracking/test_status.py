@@ -8,14 +8,17 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from opal_lake.cli import main
-from opal_lake.job.exit_codes import FINDINGS, INPUT, OK
+from opal_lake.job.exit_codes import DAMAGE, FINDINGS, INPUT, OK
+from opal_lake.spec.positions import Advance
 from opal_lake.table import Table
+from opal_stream.errors import TopicChangedError
+from opal_stream.gathered import backlog as backlogs
 from opal_stream.kafka.connection import Connection
 from opal_stream.tracking.lag import read_lag
 from opal_stream.tracking.status import read_status
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
-from tests.opal_stream.orders import new_table, new_topic, order, read
+from tests.opal_stream.orders import SCHEMA, new_table, new_topic, order, read
 
 __all__ = ["metadata", "opal_commands"]
 
@@ -118,3 +121,88 @@ def test_a_topic_of_which_only_the_start_is_committed_has_been_begun(kafka: Kafk
     kafka.produce(topic, [order(1), order(2)])
     assert [(row.position, row.lag) for row in read_status(table, connection)] == [(None, 2)]
     assert read_lag(table, connection, "main").messages == 2
+
+
+def alarms(table: Table, kafka: Kafka, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, str]:
+    """By kind; each entry has those of its own."""
+    capsys.readouterr()
+    code = main(words(table, kafka, "--json", *more))
+    found = {alarm["kind"]: alarm["message"] for entry in json.loads(capsys.readouterr().out) for alarm in entry["alarms"]}
+    assert code == (FINDINGS if found else OK)
+    return found
+
+
+LIMITS = (["--alarm-lag", "1000"], ["--alarm-stall", "1h"])
+
+
+def test_a_topic_that_was_made_anew_is_an_alarm_until_the_new_one_is_read(
+    kafka: Kafka, table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, metrics = new_topic(kafka), tmp_path / "m.prom"
+    kafka.produce(topic, [order(n) for n in range(3)])
+    stream = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--until-empty", "--metrics-file", str(metrics)]
+    told = f'opal_stream_topic_changed{{topic="{topic}"}} '
+    assert main(stream) == OK
+    assert told not in metrics.read_text()
+    kafka.delete_topic(topic)
+    for limit in LIMITS:
+        assert alarms(table, kafka, capsys, *limit)["topic"].startswith(f"main {topic}/0: Kafka has no topic {topic!r} any more")
+    kafka.create_topic(topic)
+    assert alarms(table, kafka, capsys) == {}  # nobody asked
+    for limit in LIMITS:
+        assert alarms(table, kafka, capsys, *limit)["topic"].startswith(
+            f"main {topic}/0: the table stands at offset 3 of the topic with id "
+        )
+    assert "--on-new-topic continue" in alarms(table, kafka, capsys, *LIMITS[0])["topic"]
+    assert main(stream) == INPUT
+    assert f"{told}1\n" in metrics.read_text()
+    kafka.produce(topic, [order(4)])
+    assert main([*stream, "--on-new-topic", "continue"]) == OK
+    assert told not in metrics.read_text()
+    assert alarms(table, kafka, capsys, *LIMITS[0]) == {}
+
+
+def test_a_topic_that_ends_before_the_position_is_an_alarm(kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1)])
+    name = f"kafka:main/{topic}@{kafka.topic_id(topic)}/0"
+    table.ingest(SCHEMA.empty_table(), metadata="inline", positions={name: Advance(start=7, end=7, first=True)})  # as of a broker restored
+    with pytest.raises(TopicChangedError):
+        read(table, kafka, topic)
+    for limit in LIMITS:
+        assert alarms(table, kafka, capsys, *limit)["topic"].startswith(
+            f"main {topic}/0: the table stands at offset 7, but Kafka ends at 1: messages were lost there"
+        )
+    assert alarms(table, kafka, capsys) == {}
+
+
+def test_gathered_files_that_cannot_be_committed_are_an_alarm(
+    kafka: Kafka, table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, metrics, told = new_topic(kafka), tmp_path / "m.prom", "opal_stream_stuck_files "
+    commit = ["stream", "commit", table.uri, "--until-empty", "--metrics-file", str(metrics)]
+    for number in range(3):
+        kafka.produce(topic, [order(number)])
+        read(table, kafka, topic, commit="gathered")
+    assert [alarms(table, kafka, capsys, *limit) for limit in LIMITS] == [{}, {}]
+    monkeypatch.setattr(backlogs, "LEAST_BYTES", backlogs.MIB)
+    assert alarms(table, kafka, capsys, "--gathered-mb", "4", *LIMITS[0]) == {}
+    assert alarms(table, kafka, capsys, "--gathered-mb", "3", *LIMITS[0])["gathered"].startswith("main is held back: 3 gathered files")
+    assert alarms(table, kafka, capsys, "--gathered-mb", "3") == {}
+    path = sorted(Path(table.uri).rglob("_opal/gathered/*/*.rows"))[1]
+    data = path.read_bytes()
+    path.write_bytes(b"")
+    for limit in LIMITS:
+        found = alarms(table, kafka, capsys, *limit)
+        assert found["gathered"].startswith(f"main {topic}/0: 2 gathered files cannot be committed: ")
+        assert f"{path.name} is damaged" in found["gathered"]
+        assert "delete it and start its stream again" in found["gathered"]
+    path.unlink()
+    found = alarms(table, kafka, capsys, *LIMITS[0])
+    assert "begins at offset 2, but the table, with the files before it, reaches 1: a file between is missing" in found["gathered"]
+    assert main(commit) == DAMAGE
+    assert f"{told}1\n" in metrics.read_text()
+    path.write_bytes(data)
+    assert main(commit) == OK
+    assert f"{told}0\n" in metrics.read_text()
+    assert alarms(table, kafka, capsys, *LIMITS[0]) == {}
