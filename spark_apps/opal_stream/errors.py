@@ -39,6 +39,10 @@ class TakenOverError(ConflictError):
     """Another process has committed for the same partition."""
 
 
+class TableReplacedError(ConflictError):
+    """The table was dropped, and there is another one in its place: start again."""
+
+
 class StoppedError(ConflictError):
     """Somebody stopped a run that was to read an interval, before it had."""
 

@@ -17,6 +17,7 @@ from opal_lake.spec.positions import Advance
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_stream.errors import TableReplacedError
 from opal_stream.flush.options import Totals
 from opal_stream.flush.writer import PASSING, Backoff
 from opal_stream.formats.rows import fitted
@@ -25,6 +26,7 @@ from opal_stream.gathered.folder import Chain, GatheredFolder, Listing
 from opal_stream.kafka.applications import Application, check_stream
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
+from opal_stream.same_table import follow
 from opal_stream.tracking.events import FlushEvents, Tracker
 from opal_stream.waits import GIVE_UP_S
 
@@ -105,6 +107,8 @@ class Committer:
                 try:
                     files = self._turn()
                     backoff = None
+                except TableReplacedError:
+                    raise
                 except PASSING as error:
                     backoff = backoff or Backoff(what="a look for gathered files, or their commit,", give_up_s=self.options.give_up_s)
                     backoff.wait(error, lambda: None)
@@ -127,7 +131,7 @@ class Committer:
     def _turn(self) -> int:
         """One look, and at most one commit; how many files it has."""
         listing = self._folder.look()
-        self._head = self.table.log.follow(self._head)
+        self._head = follow(self.table.log, self._head)
         positions = self._head.positions
         if self._unsure is not None and all(positions.get(name) == advance.end for name, advance in self._unsure.advances.items()):
             self._count(self._unsure, JobResult(operation="ingest", table=self.table.uri), 0.0)

@@ -18,7 +18,7 @@ from opal_lake.job.job import JobResult
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS
-from opal_stream.errors import BadMessageError, TakenOverError
+from opal_stream.errors import BadMessageError, TableReplacedError, TakenOverError
 from opal_stream.flush.writer import PASSING, Backoff, Batch, Writer, taken_over
 from opal_stream.formats.batch import from_partition
 from opal_stream.formats.rows import fitted
@@ -28,6 +28,7 @@ from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.applications import Application, known_positions
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
+from opal_stream.same_table import follow
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +72,7 @@ class Publisher(Writer):
                 for partition, outcome in published.items():
                     outcome.result()
                     self.positions[partition] = left.pop(partition).high
-            except TakenOverError:
+            except (TakenOverError, TableReplacedError):
                 raise
             except PASSING as error:
                 backoff.wait(error, while_waiting)
@@ -84,7 +85,7 @@ class Publisher(Writer):
         return self._folder
 
     def _look(self) -> Snapshot:
-        self._head = self.table.log.head() if self._head is None else self.table.log.follow(self._head)
+        self._head = self.table.log.head() if self._head is None else follow(self.table.log, self._head)
         self.spec = self._head.spec
         return self._head
 

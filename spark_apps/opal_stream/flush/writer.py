@@ -10,6 +10,7 @@ from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import ClockError, CommitUnknownError, ConflictError, FencedError, InvalidInputError, StorageError
 from opal_lake.job.job import JobResult
+from opal_lake.log.snapshot import Root
 from opal_lake.spec.positions import Advance
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.ingest_job import IngestOptions, ingest
@@ -17,6 +18,7 @@ from opal_stream.errors import BadMessageError, TakenOverError
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
+from opal_stream.same_table import check_id, check_same
 from opal_stream.waits import GIVE_UP_S
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
@@ -64,10 +66,14 @@ class Writer:
     applications: dict[Partition, Application] = field(default_factory=dict)
     positions: dict[Partition, int | None] = field(default_factory=dict)
     spec: TableSpec | None = None  # of the table, as the last commit met it
+    _root: Root | None = field(init=False, default=None)  # as it was when this process began
 
     def stands(self) -> Mapping[str, int]:
         """Where to go on, by application."""
-        return self.table.log.head().positions
+        head = self.table.log.head()
+        self._root = self._root or head.root
+        check_id(self.table.uri, head.root, self._root)
+        return head.positions
 
     def is_held_back(self, now_s: float) -> bool:
         """Whether nothing more is to be read for now."""
@@ -87,6 +93,8 @@ class Writer:
                 before_commit()
                 result = self._ingest(batch, IngestOptions(positions=advances))
             except FencedError as error:
+                if self._root is not None:
+                    check_same(self.table.log, self._root)
                 if is_first or not self._has_landed(advances):
                     raise self._taken_over(error) from error
                 result = _landed(self.table)

@@ -12,6 +12,7 @@ from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition, Topic, Topics, chosen_partitions, reach_of
+from opal_stream.same_table import follow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class Observer:
         partitions = chosen_partitions(topics.values(), self._options.partitions)
         reach = reach_of(self._consumer, self._connection, partitions)
         listing = self._folder.look() if self._folder is not None else None  # before the head, as it says
-        self._head = self._table.log.follow(self._head)
+        self._head = follow(self._table.log, self._head)
         stands = self._head.positions if listing is None else listing.ends(self._head.positions)
         new = never_read(topics.values(), stands, self._options.name) if self._options.start == "latest" else []
         begins = {} if listing is None else {str(application): begin for application, begin in listing.begins(self._head.positions).items()}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from opal_lake.errors import InvalidInputError, OpalError
 from opal_lake.table import Table
+from opal_stream.errors import TableReplacedError
 from opal_stream.flush.options import StreamOptions, Totals
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition
@@ -147,6 +148,8 @@ class Supervisor:
             is_due = time.monotonic() - self._planned_s >= self._fleet_options.replan_s or seen.ends.keys() - known
             if is_due and not self._options.until_empty:
                 await self._plan(seen)
+        except TableReplacedError:
+            raise
         except OpalError as error:
             logger.warning("%s", error)
             self._tell()

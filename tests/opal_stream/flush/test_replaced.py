@@ -1,0 +1,129 @@
+"""A table that is dropped and made anew under those that write to it: they say so, and write nothing more."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from opal_lake.errors import NotFoundError, OpalError
+from opal_lake.inspect.check import check_table
+from opal_lake.table import Table
+from opal_stream.errors import TableReplacedError
+from opal_stream.flush.committer import Committer, CommitterOptions
+from opal_stream.flush.options import StreamOptions
+from opal_stream.kafka.connection import Connection
+from opal_stream.supervise.observation import Observer
+from tests.fixtures_kafka import Kafka
+from tests.opal_stream.orders import gather, gathered, ids, new_stream, new_table, new_topic, order, read
+
+
+class Running(Protocol):
+    def run(self) -> object: ...
+    def stop(self) -> None: ...
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return new_table(tmp_path)
+
+
+def started(running: Running) -> tuple[threading.Thread, list[OpalError]]:
+    failures: list[OpalError] = []
+
+    def run() -> None:
+        try:
+            running.run()
+        except OpalError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, failures
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def make_anew(table: Table) -> tuple[Table, str]:
+    """And what is said of it."""
+    was = table.log.head().root.table_id
+    shutil.rmtree(table.uri)
+    new = new_table(Path(table.uri).parent)
+    now = new.log.head().root.table_id
+    return new, f"{table.uri} is another table now, with id {now}: the one with id {was}, .* was dropped and made anew"
+
+
+def test_a_stream_says_so_and_a_start_reads_everything_into_the_new_one(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1)])
+    running = new_stream(Table.open(table.uri), kafka, topic, until_empty=False)
+    thread, failures = started(running)
+    wait_for(lambda: ids(table) == [1])
+    new, said = make_anew(table)
+    kafka.produce(topic, [order(2)])
+    thread.join(60)
+    assert [type(failure) for failure in failures] == [TableReplacedError]
+    with pytest.raises(TableReplacedError, match=f"{said}.*start it again"):
+        raise failures[0]
+    assert (new.log.head().version, read(new, kafka, topic).records, ids(new)) == (0, 2, [1, 2])
+
+
+def test_so_does_a_process_that_gathers(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1)])
+    running = new_stream(Table.open(table.uri), kafka, topic, until_empty=False, commit="gathered", give_up_s=5)
+    thread, failures = started(running)
+    wait_for(lambda: len(gathered(table)) == 1)
+    new, said = make_anew(table)
+    kafka.produce(topic, [order(2)])
+    thread.join(60)
+    assert [type(failure) for failure in failures] == [TableReplacedError]
+    with pytest.raises(TableReplacedError, match=said):
+        raise failures[0]
+    assert gathered(new) == []
+
+
+@pytest.mark.parametrize("versions", [1, 4])
+def test_a_committer_leaves_the_files_of_the_new_one_alone(kafka: Kafka, table: Table, versions: int) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(n) for n in range(3)])
+    read(table, kafka, topic, commit="gathered")
+    committer = Committer(Table.open(table.uri), CommitterOptions(interval_s=0.05))
+    thread, failures = started(committer)
+    wait_for(lambda: ids(table) == [0, 1, 2])
+    committer.stop()
+    thread.join(60)
+    new, said = make_anew(table)
+    for number in range(versions - 1):  # its log may be longer than that of the old one
+        new.set_properties({"fold_files": 10 + number})
+    read(new, kafka, topic, commit="gathered")
+    with pytest.raises(TableReplacedError, match=said):
+        committer._turn()
+    assert len(gathered(new)) == 1
+    assert (gather(new).records, check_table(new)) == (3, [])
+    assert failures == []
+
+
+def test_a_supervisor_sees_it_and_a_table_that_is_gone_is_told_as_that(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1)])
+    read(table, kafka, topic)
+    observer = Observer(Table.open(table.uri), Connection(bootstrap_servers=kafka.servers), StreamOptions(topics=[topic]))
+    try:
+        observer.look()
+        shutil.rmtree(table.uri)
+        with pytest.raises(NotFoundError, match="is no Opal table"):
+            observer.look()
+        new_table(Path(table.uri).parent)
+        with pytest.raises(TableReplacedError, match="is another table now"):
+            observer.look()
+    finally:
+        observer.close()
