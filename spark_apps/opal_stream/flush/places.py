@@ -35,6 +35,7 @@ class Places:
         else:
             self.writer = Writer(**policy)
         self.ids: dict[str, str] = {}
+        self._late: set[Partition] = set()
         self._table = table
         self._topics = Topics(connection)
         self._options = options
@@ -60,7 +61,23 @@ class Places:
             position = positions.get(str(application))
             self.writer.applications[partition] = application
             self.writer.positions[partition] = position
-        return self.begin_at({partition: self.writer.positions[partition] for partition in partitions}, reach)
+        begins = self.begin_at({partition: self.writer.positions[partition] for partition in partitions}, reach)
+        late = {part: begin for part, begin in begins.items() if begin and self.writer.positions[part] is None and part not in self._late}
+        self._tell_late(late)
+        return begins
+
+    def _tell_late(self, begins: Mapping[Partition, int]) -> None:
+        """Once of each partition. Nothing of the table's is lost, but it will not have all that there ever was."""
+        self._late |= set(begins)
+        for partition, begin in begins.items():
+            self._tracker.begin(partition, begin, self.ids[partition.topic])
+        if begins:
+            places = ", ".join(f"{partition}@{begin}" for partition, begin in begins.items())
+            logger.warning(
+                "reading begins at %s: Kafka has deleted what came before, and this stream had read nothing there yet; if the table is to "
+                "have that, too, ingest it from elsewhere",
+                places,
+            )
 
     def begin_at(self, positions: Mapping[Partition, int | None], reach: Mapping[Partition, Reach]) -> dict[Partition, int]:
         """The next offsets that Kafka still has; a gap before one is told of, or stops the stream."""

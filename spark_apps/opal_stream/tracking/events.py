@@ -108,13 +108,21 @@ class Tracker:
         skipped = max(0, taken.low - before) + max(0, offsets - taken.records)
         return {"skipped": skipped, "repeated": max(0, before - taken.low) + max(0, taken.records - offsets)}
 
+    def begin(self, partition: Partition, offset: int, topic_id: str) -> None:
+        """A first start, of a partition of which Kafka has deleted what came before the offset. That is no loss."""
+        self._passed("begin", partition, 0, offset, topic_id)
+
     def gap(self, partition: Partition, low: int, high: int, topic_id: str = "") -> None:
+        self._passed("gap", partition, low, high, topic_id)
+        if self._metrics is not None:
+            self._metrics.lost(high - low, partition.topic, partition.number)
+
+    def _passed(self, event: str, partition: Partition, low: int, high: int, topic_id: str) -> None:
+        """Offsets that are read no more."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         where = {"topic": partition.topic, "partition": partition.number, "low": low, "high": high, "topic_id": topic_id}
         self._reached[partition] = high
-        self._send([{"event": "gap", "at": at, **self._who, **where}])
-        if self._metrics is not None:
-            self._metrics.lost(high - low, partition.topic, partition.number)
+        self._send([{"event": event, "at": at, **self._who, **where}])
 
     def gathered(self, files: int, held_back_s: float) -> None:
         """How many files wait for the committer, and for how long this process has read nothing because of that."""

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -17,9 +18,15 @@ from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
 from opal_stream.errors import BadMessageError, GapError, TakenOverError, TopicChangedError, UnknownTopicError
 from opal_stream.flush.buffer import FlushLimits
+from opal_stream.flush.options import StreamOptions
 from opal_stream.flush.stream import Stream
 from opal_stream.formats.decoder import FormatOptions
+from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import Policies
+from opal_stream.tracking.alarms import AlarmLimits, find_alarms
+from opal_stream.tracking.event_files import EventReader, FolderSink
+from opal_stream.tracking.events import Tracker
+from opal_stream.tracking.status import read_status
 from tests.fixtures_kafka import Kafka, Registry
 from tests.opal_stream.orders import ends, ids, new_stream, new_table, new_topic, order, read
 from tests.opal_stream.shaky import Shaky
@@ -140,6 +147,37 @@ def test_offsets_that_expired_are_a_gap_that_fails_or_is_passed_by_policy(kafka:
     assert (ids(table), ends(table)) == ([0, 1, 2, 3], [4])
     totals = read(table, kafka, topic, policies=Policies(on_gap="continue"))
     assert (totals.missing, ids(table), ends(table)) == (3, [0, 1, 2, 3, 7, 8, 9], [10])
+
+
+def test_a_first_start_says_where_it_begins_if_kafka_has_deleted_what_came_before(
+    kafka: Kafka, table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, folder = new_topic(kafka, 3), tmp_path / "events"
+    for partition in range(3):
+        kafka.produce(topic, [order(10 * partition + n) for n in range(4)], partition=partition)
+    admin = kafka.admin
+    deleted = admin.delete_records([TopicPartition(topic, partition, offset) for partition, offset in ((0, 1), (2, 4))])
+    for answer in deleted.values():
+        answer.result(30)
+    options = StreamOptions(topics=[topic], limits=FlushLimits(interval_s=0.1), until_empty=True)
+    connection, tracker = Connection(bootstrap_servers=kafka.servers), Tracker([FolderSink(str(folder))])
+    with caplog.at_level(logging.WARNING):
+        totals = Stream(table, connection, options, tracker).run()
+    assert (totals.records, totals.missing, ids(table)) == (7, 0, [1, 2, 3, 10, 11, 12, 13])
+    [said] = caplog.messages
+    assert said.startswith(f"reading begins at {topic}/0@1, {topic}/2@4: Kafka has deleted what came before")
+    events = [*EventReader(str(folder)).read()]
+    assert [(e["partition"], e["low"], e["high"], e["topic_id"]) for e in events if e["event"] == "begin"] == [
+        (0, 0, 1, kafka.topic_id(topic)),
+        (2, 0, 4, kafka.topic_id(topic)),
+    ]
+    assert find_alarms(read_status(table, connection), AlarmLimits(lag=0), events) == []
+    caplog.clear()
+    kafka.produce(topic, [order(40)], partition=2)
+    read(table, kafka, topic, partitions=[2])
+    caplog.clear()
+    read(table, kafka, topic)
+    assert caplog.messages == []  # where something was committed, that is where it goes on
 
 
 def test_a_topic_that_was_made_anew_stops_the_stream_between_runs_and_during_one(kafka: Kafka, table: Table) -> None:
