@@ -8,12 +8,14 @@ import time
 from collections.abc import Mapping
 
 from opal_lake.errors import OpalError
+from opal_lake.log.snapshot import Root
 from opal_lake.table import Table
 from opal_lake.traffic.documents import TrafficFolder
 from opal_lake.traffic.hours import HOUR_MS, MOST_WEEKS, WEEK, Traffic, Volume
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
+from opal_stream.same_table import check_same
 
 EVERY_S = 3600.0  # from the start of the process on: not all write at the turn of an hour
 logger = logging.getLogger(__name__)
@@ -26,6 +28,7 @@ class TrafficRecorder:
         self._table = table
         self._stream = stream
         self._folder: TrafficFolder | None = None
+        self._root: Root | None = None
         self._known: dict[str, Traffic] = {}  # as it was when this process began
         self._counted: dict[str, Traffic] = {}
         self._has_tried = False
@@ -52,18 +55,20 @@ class TrafficRecorder:
         """What is not counted until this works, positions tell later."""
         self._has_tried = True
         try:
-            folder = TrafficFolder(self._table.storage, self._table.log.head().root.table_id, self._table.log.ids)
+            root = self._table.log.head().root
+            folder = TrafficFolder(self._table.storage, root.table_id, self._table.log.ids)
             self._known = folder.read()
-            self._folder = folder
+            self._folder, self._root = folder, root
         except (OpalError, OSError) as error:
             self._due_s = time.monotonic() + EVERY_S
             logger.warning("the traffic so far cannot be read, and is not counted for an hour: %s", error)
 
     def _write(self) -> None:
         self._due_s = time.monotonic() + EVERY_S
-        if self._folder is None or not self._counted:
+        if self._folder is None or self._root is None or not self._counted:
             return
         try:
+            check_same(self._table.log, self._root)
             self._folder.write(self._counted, time.time_ns() // 1_000_000)
         except (OpalError, OSError) as error:
             logger.warning("the traffic of the last hour is not kept: %s", error)

@@ -1,6 +1,7 @@
 """`opal stream --processes` with a real broker: whatever dies or moves, the table is the model, and nothing is left behind."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from opal_lake.cli import main
 from opal_lake.inspect.check import check_table
-from opal_lake.job.exit_codes import INPUT, OK
+from opal_lake.job.exit_codes import INPUT, OK, RETRY
 from opal_lake.table import Table
 from opal_stream.flush.options import StreamOptions
 from opal_stream.gathered.backlog import LEAST_BYTES
@@ -315,3 +316,17 @@ def test_what_came_since_the_last_plan_counts_where_it_is_more_than_expected(kaf
 def test_wrong_usage_is_said(words: list[str], message: str, kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(table, kafka, "t", *words)[3:]) == INPUT
     assert message in capsys.readouterr().err
+
+
+def test_a_table_that_is_made_anew_ends_them_all_also_where_no_message_comes(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka, 2)
+    count = fill(kafka, topic, (3, 4))
+    with supervised(table, kafka, topic, "--processes", "2") as process:
+        wait_until(lambda: ids(table) == [*range(count)])
+        shutil.rmtree(table.uri)
+        new = new_table(Path(table.uri).parent)
+        _, errors = process.communicate(timeout=120)
+    assert (process.returncode, f"{table.uri} is another table now" in errors) == (RETRY, True), errors
+    assert (new.log.head().version, check_table(new)) == (0, [])
+    assert main(command(new, kafka, topic, "--until-empty")[3:]) == OK
+    assert ids(new) == [*range(count)]
