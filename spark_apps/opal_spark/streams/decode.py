@@ -23,6 +23,7 @@ from opal_spark.engine.tasks import forget_archives, with_same_version
 from opal_stream.formats.batch import Headers, MessageBatch
 from opal_stream.formats.decoder import Decoded, Decoder
 from opal_stream.formats.registry import HEAD_BYTES
+from opal_stream.formats.schemas.new_columns import NewColumns
 
 _COLUMNS = ("topic", "partition", "offset", "unix_millis(timestamp)", "key", "value")
 _MET = re.compile(r"a message has what the driver is to decide: (\{.*?\})(?:\n|$)")
@@ -30,12 +31,13 @@ _MET = re.compile(r"a message has what the driver is to decide: (\{.*?\})(?:\n|$
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
-    """What a task met, and in which message: the head of one with a new schema, or columns that the table lacks."""
+    """What a task met, and in which message: the head of one with a new schema, or columns and members that the table lacks."""
 
     source: str
     head: bytes | None = None
     columns: pa.Schema | None = None
     names: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
 
 
 def decoded_rows(messages: DataFrame, decoder: Decoder) -> DataFrame:
@@ -54,7 +56,7 @@ def met_in(text: str) -> Met | None:
     found = json.loads(match[1])
     head, columns = (found[name] and base64.b64decode(found[name]) for name in ("head", "columns"))
     schema = pa.ipc.read_schema(pa.py_buffer(columns)) if columns else None
-    return Met(source=found["source"], head=head, columns=schema, names=tuple(found["names"]))
+    return Met(source=found["source"], head=head, columns=schema, names=tuple(found["names"]), paths=tuple(found["paths"]))
 
 
 def _marks(decoder: Decoder) -> list[tuple[str, pa.DataType]]:
@@ -75,13 +77,16 @@ def _decode(batches: Batches, *, decoder: Decoder) -> Iterator[pa.RecordBatch]:
 def _settled(decoded: Decoded, messages: MessageBatch) -> pa.Table:
     if decoded.new is None:
         return decoded.rows
-    first = decoded.new.first
-    raise _asking(messages.source(first), columns=decoded.new.columns, names=decoded.new.found[first])
+    new, first = decoded.new, decoded.new.first
+    raise _asking(messages.source(first), new=new, names=new.found.get(first, ()), paths=new.paths(first))
 
 
-def _asking(source: str, *, head: bytes = b"", columns: pa.Schema | None = None, names: tuple[str, ...] = ()) -> InvalidInputError:
-    packed = b"" if columns is None else columns.serialize().to_pybytes()
-    found = {"source": source, "head": base64.b64encode(head).decode(), "columns": base64.b64encode(packed).decode(), "names": names}
+def _asking(
+    source: str, *, head: bytes = b"", new: NewColumns | None = None, names: tuple[str, ...] = (), paths: tuple[str, ...] = ()
+) -> InvalidInputError:
+    packed = b"" if new is None else new.columns.serialize().to_pybytes()
+    found: dict[str, Any] = {"source": source, "head": base64.b64encode(head).decode(), "columns": base64.b64encode(packed).decode()}
+    found |= {"names": names, "paths": paths}
     return InvalidInputError(f"a message has what the driver is to decide: {json.dumps(found)}")
 
 

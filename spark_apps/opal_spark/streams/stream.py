@@ -189,7 +189,7 @@ class SparkStream:
         elif self.options.formats.on_new_columns == "add":
             self._intake.add_columns(met.source, met.columns)
         else:
-            raise refused_columns(met.source, met.names)
+            raise refused_columns(met.source, met.names, met.paths)
 
     def _check_topics(self) -> None:
         self._places.check_topics()

@@ -13,7 +13,8 @@ from opal_lake.table import Table
 from opal_lake.write.spec_change import with_new_columns
 from opal_stream.errors import BadMessageError, NewColumnsError
 from opal_stream.formats.batch import MessageBatch
-from opal_stream.formats.decoder import Decoded, Decoder, FormatOptions, new_columns_text
+from opal_stream.formats.decoder import Decoded, Decoder, FormatOptions
+from opal_stream.formats.schemas.new_columns import new_columns_text
 
 logger = logging.getLogger(__name__)
 
@@ -60,14 +61,14 @@ class Intake:
             self.add_columns(batch.source(decoded.new.first), decoded.new.columns)
             decoded = self.decoder.decode(batch)
         refused = {bad.position: bad.reason for bad in decoded.bad if not bad.has_new_columns and self._on_bad_message == "fail"}
-        new = {} if decoded.new is None else decoded.new.found
-        first = min([*refused, *new], default=None)
+        new = decoded.new
+        first = min([*refused, *(new.positions if new is not None else ())], default=None)
         if first is None:
             return decoded
         self._settle_before(batch, first)
-        if first in refused:
+        if new is None or first in refused:
             _refuse(batch, first, refused[first])
-        raise refused_columns(batch.source(first), new[first])
+        raise refused_columns(batch.source(first), new.found.get(first, ()), new.paths(first))
 
     def learn(self, value: bytes) -> None:
         """Take the schema that a message names, for the table as it is by now."""
@@ -95,9 +96,9 @@ def _refuse(batch: MessageBatch, position: int, reason: str) -> NoReturn:
     )
 
 
-def refused_columns(source: str, names: Sequence[str]) -> NewColumnsError:
-    """A table that has them by then takes the message."""
-    return NewColumnsError(
-        f"{source}: {new_columns_text(names)}. Say what becomes of new columns: "
-        "--on-new-columns add, ignore, or quarantine to put such messages aside; or add them by opal add-columns"
-    )
+def refused_columns(source: str, names: Sequence[str], paths: Sequence[str] = ()) -> NewColumnsError:
+    """A table that has them by then takes the message; `paths` are of members, which none can get."""
+    ways = "add, ignore, or quarantine to put such messages aside; or add them by opal add-columns"
+    if paths:
+        ways = "ignore leaves the members out, quarantine puts such messages aside"
+    return NewColumnsError(f"{source}: {new_columns_text(names, paths)}. Say what becomes of new columns: --on-new-columns {ways}")

@@ -22,7 +22,8 @@ from opal_stream.formats.parsed import Parsed
 from opal_stream.formats.registry import HEAD_BYTES, SchemaRegistry, first_unseen, schema_id
 from opal_stream.formats.schemas.avro_types import avro_columns
 from opal_stream.formats.schemas.connect import of_variable_scale
-from opal_stream.formats.schemas.new_columns import Known, is_new, new_of_schemas
+from opal_stream.formats.schemas.new_columns import Known
+from opal_stream.formats.schemas.of_schemas import NewOfSchema, new_of_schema, new_of_schemas
 
 Record = dict[str, Any]
 _ERRORS = (
@@ -60,7 +61,7 @@ class AvroParser:
         self.schemas: dict[int, Any] = {}
         self.newest = -1
         self._known = known
-        self._new: dict[bytes, pa.Schema] = {}
+        self._new: dict[bytes, NewOfSchema] = {}
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
         records: list[Record] = []
@@ -81,14 +82,13 @@ class AvroParser:
         if self._debezium:
             parsed.deleted = pa.array([record["@op"] == "d" for record in records], pa.bool_())
         if self._known is not None:
-            parsed.new = new_of_schemas(self._columns, {position: values[position][:HEAD_BYTES] for position in parsed.kept})
+            parsed.new = new_of_schemas(self._new_of, {position: values[position][:HEAD_BYTES] for position in parsed.kept})
         return parsed
 
-    def _columns(self, head: bytes) -> pa.Schema:
-        """Those that a schema has and the table lacks."""
+    def _new_of(self, head: bytes) -> NewOfSchema:
         if head not in self._new:
             types = avro_columns(self._schema(schema_id(head)), debezium=self._debezium)
-            self._new[head] = pa.schema([(name, kind) for name, kind in types.items() if is_new(name, self._known)])
+            self._new[head] = new_of_schema(types, self._types, self._known)
         return self._new[head]
 
     def take_over(self, other: "AvroParser") -> None:

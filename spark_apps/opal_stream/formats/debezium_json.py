@@ -12,7 +12,8 @@ from opal_stream.formats.json_lines import ERRORS, TypedJson, one_array
 from opal_stream.formats.parsed import Parsed, halve_until_good
 from opal_stream.formats.schemas.connect import ConnectSchemas, connect_columns
 from opal_stream.formats.schemas.inferred import inferred_columns
-from opal_stream.formats.schemas.new_columns import Known, NewColumns, is_new
+from opal_stream.formats.schemas.members import members_of_values
+from opal_stream.formats.schemas.new_columns import Known, Member, NewColumns, is_new, with_members
 
 OPERATIONS = ("c", "u", "r", "d")  # insert, update, read by a snapshot, delete
 _BASE64 = ": decimals in base64 need the schema in the event (schemas.enable=true), else decimal.handling.mode=string"
@@ -57,7 +58,7 @@ class DebeziumJsonParser:
         is_delete = check_operations(_leaf(events, "op"))
         if not pc.all(pc.if_else(is_delete, _is_there(events, "before"), _is_there(events, "after"))).as_py():
             raise ValueError("the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), everything else `after`")
-        columns = {name: pc.if_else(is_delete, _leaf(events, "before", name), _leaf(events, "after", name)) for name in self._json.types}
+        columns = {name: self._column(events, name, is_delete) for name in self._json.types}
         for name, column in columns.items():
             if pa.types.is_string(column.type) and pc.any(pc.equal(column, UNAVAILABLE)).as_py():
                 raise unavailable_value(name)
@@ -68,9 +69,16 @@ class DebeziumJsonParser:
             table = table.append_column(f"@source.{name}", _leaf(events, "source", name))
         return Parsed(rows=table, kept=[], deleted=is_delete, new=self._new(events))
 
+    def _column(self, events: pa.Table, name: str, is_delete: pa.Array) -> pa.Array:
+        """Rows before and after may differ in members that the table lacks."""
+        kind = self._json.raw_type(name)
+        before, after = (_leaf(events, row, name, kind=kind) for row in ("before", "after"))
+        return pc.if_else(is_delete, before, after)
+
     def _new(self, events: pa.Table) -> NewColumns | None:
         """Of the rows after changes: a delete makes no column."""
         members: dict[str, pa.Array] = {}
+        inner: dict[int, tuple[Member, ...]] = {}
         for path in (("after",), ("payload", "after")):
             row = events.schema.field(path[0]).type
             for step in path[1:]:
@@ -79,7 +87,10 @@ class DebeziumJsonParser:
                 values = pc.struct_field(one_array(events[path[0]]), [*path[1:], name])
                 if name not in members or members[name].null_count == len(values):
                     members[name] = values
-        return inferred_columns(members) if members else None
+            if self._json.nested:
+                nested = {name: pc.struct_field(one_array(events[path[0]]), [*path[1:], name]) for name in self._json.nested}
+                inner |= members_of_values(nested, self._json.nested)
+        return with_members(inferred_columns(members) if members else None, inner)
 
     def _enveloped(self, columns: pa.Schema) -> pa.Schema:
         row = pa.struct(list(columns))
@@ -106,11 +117,13 @@ def check_operations(operations: pa.Array) -> pa.Array:
     return pc.equal(operations, "d")
 
 
-def _leaf(events: pa.Table, *path: str) -> pa.Array:
+def _leaf(events: pa.Table, *path: str, kind: pa.DataType | None = None) -> pa.Array:
     """Of the event itself or of its payload; null where one of both has no such member."""
     payload = pc.struct_field(one_array(events["payload"]), list(path))
     own = one_array(events[path[0]])
     own = pc.struct_field(own, list(path[1:])) if len(path) > 1 else own
+    if kind is not None:
+        own, payload = (part if part.type == kind else part.cast(kind) for part in (own, payload))
     return own if payload.null_count == len(payload) else pc.coalesce(own, payload)
 
 

@@ -16,10 +16,9 @@ from opal_stream.formats.deletes import DeleteCondition
 from opal_stream.formats.parsed import Parser
 from opal_stream.formats.parsers import FORMATS, Format, parser_of
 from opal_stream.formats.rows import row_schema
-from opal_stream.formats.schemas.new_columns import NewColumns, apart_by_case
+from opal_stream.formats.schemas.new_columns import NewColumns, apart_by_case, apart_by_member
 
 ON_NEW_COLUMNS = ("fail", "add", "ignore", "quarantine")
-_SHOWN, _SHOWN_LETTERS = 10, 80
 _OBJECTS = (b"{", b"\0")  # of JSON, and of a schema registry
 _ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError)
 
@@ -29,7 +28,7 @@ class FormatOptions:
     """How messages are read. `columns` come from the message: `{"at": "@timestamp"}`. `time_unit` is that of times given as numbers.
 
     `on_new_columns` says what becomes of columns that the table lacks: "fail", "add" them to the table, "ignore" them, or put the messages
-    aside ("quarantine").
+    aside ("quarantine"). The same holds for members of nested columns, but that none can be added: such messages are bad then.
     """
 
     format: str = "json"
@@ -126,7 +125,7 @@ class Decoder:
         if bad:
             parts.append(self._bad_rows(batch, bad))
         rows = pa.concat_tables(parts) if parts else self.row_schema.empty_table()
-        put_aside = new.found if new is not None and self.options.on_new_columns == "quarantine" else {}
+        put_aside = new.positions if new is not None and self.options.on_new_columns == "quarantine" else []
         messages = [_bad_message(batch, position, reason, has_new=position in put_aside) for position, reason in sorted(bad)]
         return Decoded(rows=rows, bad=messages, skipped=skipped, new=None if put_aside else new)
 
@@ -143,10 +142,8 @@ class Decoder:
         bad, rows = list(parsed.bad), parsed.rows
         if not parsed.kept:
             return self.row_schema.empty_table(), bad, None
-        new, by_case = (None, {}) if parsed.new is None else apart_by_case(parsed.new, self._schema.names)
-        bad += by_case.items()
-        if new is not None and self.options.on_new_columns == "quarantine":
-            bad += [(position, new_columns_text(names)) for position, names in new.found.items()]
+        new, unfit = self._fit(parsed.new)
+        bad += unfit
         kept = parsed.kept
         messages = batch if len(kept) == len(batch) else batch.take(kept)
         columns, wrong = self._of_messages(messages, rows)
@@ -155,6 +152,18 @@ class Decoder:
         deleted = parsed.deleted if self._condition is None else self._condition.of(table)
         bad += [(kept[position], reason) for position, reason in wrong.items()]
         return *self._finish(table, deleted, messages, kept, bad), new
+
+    def _fit(self, new: NewColumns | None) -> tuple[NewColumns | None, list[tuple[int, str]]]:
+        """What somebody has to decide, and the messages that are bad for what the table lacks of them."""
+        wrong: dict[int, str] = {}
+        if new is not None:
+            new, wrong = apart_by_case(new, self._schema.names)
+        if new is not None and self.options.on_new_columns == "add":
+            new, never = apart_by_member(new)
+            wrong |= never
+        if new is not None and self.options.on_new_columns == "quarantine":
+            wrong |= {position: new.text(position) for position in new.positions}
+        return new, list(wrong.items())
 
     def _of_messages(self, messages: MessageBatch, rows: pa.Table) -> tuple[dict[str, pa.Array], dict[int, str]]:
         """The columns of the messages themselves, and which have no such value."""
@@ -276,13 +285,6 @@ def _key_rows(parser: Parser, messages: MessageBatch) -> tuple[pa.Table | None, 
     if not rows:
         return None, wrong
     return parsed.rows.take(pa.array([rows.get(position) for position in range(len(messages))], pa.int64())), wrong
-
-
-def new_columns_text(names: Sequence[str]) -> str:
-    """A message may have thousands of them, of any length."""
-    shown = ", ".join(repr(name if len(name) <= _SHOWN_LETTERS else f"{name[:_SHOWN_LETTERS]}...") for name in names[:_SHOWN])
-    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return f"the table has no column{'' if len(names) == 1 else 's'} {shown}{more}"
 
 
 def _bad_message(batch: MessageBatch, position: int, reason: str, *, has_new: bool) -> BadMessage:

@@ -14,9 +14,10 @@ import pyarrow.json as pj
 from opal_stream.formats.parsed import Parsed, halve_until_good
 from opal_stream.formats.schemas.connect import Holding
 from opal_stream.formats.schemas.inferred import inferred_columns
-from opal_stream.formats.schemas.new_columns import Known, is_new
+from opal_stream.formats.schemas.members import members_of_values, nested_types
+from opal_stream.formats.schemas.new_columns import Known, is_new, with_members
 
-ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, ValueError)
+ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeDecodeError, ValueError)
 _CHANGED = re.compile(r"Column\(/(?P<path>.+)\) changed from (string to number|number to string)")
 SchemaOf = Callable[[pa.Schema], pa.Schema]
 
@@ -28,12 +29,13 @@ class TypedJson:
         self.types = dict(types)
         self.time_unit = time_unit
         self.known = known
+        self.nested = {} if known is None else nested_types(types)  # columns whose members somebody asks for
         self.holding: Holding = {}  # what is known of how the next values hold columns
         self._other: set[str] = set()  # columns whose values come in the other of the two forms
 
     def schema(self) -> pa.Schema:
         """As the values hold the columns."""
-        return pa.schema([(name, self._raw_type(name)) for name in self.types])
+        return pa.schema([(name, self.raw_type(name)) for name in self.types])
 
     def read(self, values: Sequence[bytes], schema_of: SchemaOf = lambda columns: columns) -> pa.Table:
         """A row for each value, or an error; the columns are not converted yet. `schema_of` says what is around them."""
@@ -53,7 +55,8 @@ class TypedJson:
         """To the columns' own types."""
         return pa.table({name: self._convert(name, column) for name, column in columns.items()})
 
-    def _raw_type(self, name: str) -> pa.DataType:
+    def raw_type(self, name: str) -> pa.DataType:
+        """As the values hold a column."""
         kind = self.types[name]
         if name in self.holding and (raw := self.holding[name].raw_type(kind)) is not None:
             return raw
@@ -118,6 +121,9 @@ class JsonParser:
         rows = self._json.read(values)
         others = {name: one_array(rows[name]) for name in rows.column_names if is_new(name, self._json.known)}
         new = inferred_columns(others) if others else None
+        if self._json.nested:
+            nested = {name: one_array(rows[name]) for name in self._json.nested}
+            new = with_members(new, members_of_values(nested, self._json.nested))
         return Parsed(rows=self._json.convert({name: rows[name] for name in self._json.types}), kept=[], new=new)
 
     def unseen(self, values: Sequence[bytes | None]) -> int | None:

@@ -59,4 +59,4 @@ def parser_of(chosen: Chosen, types: Types, source: Types, *, is_key: bool = Fal
     of_values = None if form.is_registered else known  # else the schemas say it
     make = partial(DebeziumJsonParser, source=source) if is_event else JsonParser
     inner: Parser = make(types, chosen.time_unit, known=of_values)
-    return RegistryJsonParser(registry, inner, known=known, debezium=is_event) if registry is not None else inner
+    return RegistryJsonParser(registry, inner, types, known=known, debezium=is_event) if registry is not None else inner

@@ -1,24 +1,34 @@
 """JSON in a registry's wire format: the head is taken off, and the rest is JSON as ever."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
 from opal_stream.formats.parsed import Parsed, Parser
 from opal_stream.formats.registry import HEAD_BYTES, SchemaRegistry, UnknownSchemaError, first_unseen, schema_id
 from opal_stream.formats.schemas.json_types import json_schema_columns
-from opal_stream.formats.schemas.new_columns import Known, is_new, new_of_schemas
+from opal_stream.formats.schemas.new_columns import Known
+from opal_stream.formats.schemas.of_schemas import NewOfSchema, new_of_schema, new_of_schemas
 
 
 class RegistryJsonParser:
     """Around a parser of JSON. A message of an unknown schema is a bad one."""
 
-    def __init__(self, registry: SchemaRegistry, inner: Parser, *, known: Known = None, debezium: bool = False) -> None:
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        inner: Parser,
+        types: Mapping[str, pa.DataType],
+        *,
+        known: Known = None,
+        debezium: bool = False,
+    ) -> None:
         self.registry = registry
         self._inner = inner
+        self._types = types
         self._known = known
         self._debezium = debezium
-        self._new: dict[bytes, pa.Schema] = {}
+        self._new: dict[bytes, NewOfSchema] = {}
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
         wrong = {head: reason for head in {value[:HEAD_BYTES] for value in values} if (reason := self._why_wrong(head)) is not None}
@@ -28,14 +38,13 @@ class RegistryJsonParser:
         parsed.bad = [(good[position], reason) for position, reason in parsed.bad]
         parsed.bad += [(position, wrong[value[:HEAD_BYTES]]) for position, value in enumerate(values) if value[:HEAD_BYTES] in wrong]
         if self._known is not None:
-            parsed.new = new_of_schemas(self._columns, {position: values[position][:HEAD_BYTES] for position in parsed.kept})
+            parsed.new = new_of_schemas(self._new_of, {position: values[position][:HEAD_BYTES] for position in parsed.kept})
         return parsed
 
-    def _columns(self, head: bytes) -> pa.Schema:
-        """Those that a schema has and the table lacks."""
+    def _new_of(self, head: bytes) -> NewOfSchema:
         if head not in self._new:
             types = json_schema_columns(self.registry.schema(schema_id(head)), debezium=self._debezium)
-            self._new[head] = pa.schema([(name, kind) for name, kind in types.items() if is_new(name, self._known)])
+            self._new[head] = new_of_schema(types, self._types, self._known)
         return self._new[head]
 
     def take_over(self, other: "RegistryJsonParser") -> None:

@@ -65,6 +65,13 @@ def test_a_task_names_columns_that_the_table_lacks_and_the_driver_is_to_decide(s
     )
 
 
+def test_a_task_names_members_that_a_nested_column_lacks(spark: SparkSession) -> None:
+    spec = new_spec(id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), address=pa.struct([("city", pa.string())]))
+    values = [{"id": 1, "at": 5, "address": {"city": "x"}}, {"id": 2, "at": 5, "address": {"zip": "1"}}]
+    found = met(spark, Decoder(spec, FormatOptions()), values)
+    assert (found.source, found.names, found.paths) == ("orders/3@101", (), ("address.zip",))
+
+
 def test_a_task_names_the_head_of_a_message_with_a_new_schema_until_the_driver_has_learned_it(
     spark: SparkSession, registry: Registry
 ) -> None:

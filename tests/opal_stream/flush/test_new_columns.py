@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,7 +19,7 @@ from opal_stream.formats.decoder import FormatOptions
 from tests.fixtures_kafka import Kafka, Registry
 from tests.opal_stream.flush.test_stream import started, wait_for
 from tests.opal_stream.formats.test_registry import FIRST, SECOND, avro, head, record
-from tests.opal_stream.orders import ends, ids, new_stream, new_table, new_topic, order, read
+from tests.opal_stream.orders import LAYOUT, SCHEMA, ends, ids, new_stream, new_table, new_topic, order, read
 
 FLOAT = {"name": "discount", "type": ["null", "float"], "default": None}
 WIDER = {**SECOND, "fields": [*SECOND["fields"], FLOAT, {"name": "size", "type": {"type": "array", "items": "int"}, "default": []}]}
@@ -105,6 +106,30 @@ def test_new_columns_may_be_left_out(kafka: Kafka, table: Table) -> None:
     kafka.produce(topic, [order(1, discount=0.5)])
     assert read(table, kafka, topic, formats=FormatOptions(on_new_columns="ignore")).bad == 0
     assert (ids(table), "discount" in table.snapshot_at().spec.schema.names) == ([1], False)
+
+
+def test_members_of_nested_columns_that_the_table_lacks_stop_the_stream_or_are_put_aside_or_left_out(kafka: Kafka, tmp_path: Path) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1, address={"city": "x"}), order(2, address={"city": "x", "zip": "1"}), order(3, address={"city": "y"})])
+
+    def made(name: str) -> Table:
+        return Table.create(str(tmp_path / name), SCHEMA.append(pa.field("address", pa.struct([("city", pa.string())]))), LAYOUT)
+
+    said = rf"{topic}/0@1: the table has no member 'address\.zip', and nested columns cannot get more\. "
+    for policy, kind, way in (
+        ("fail", NewColumnsError, "Say .*--on-new-columns ignore leaves the members out, quarantine puts such messages aside"),
+        ("add", BadMessageError, "Correct the source, or put such messages aside with --on-bad-message quarantine"),
+    ):
+        table = made(policy)
+        with pytest.raises(kind, match=said + way):
+            read(table, kafka, topic, formats=FormatOptions(on_new_columns=policy))
+        assert ids(table) == [1]
+    with pytest.raises(NewColumnsError, match=said):
+        read(made("strict"), kafka, topic, on_bad_message="quarantine")
+    for policy, others, left in (("quarantine", "fail", [1, 3]), ("add", "quarantine", [1, 3]), ("ignore", "fail", [1, 2, 3])):
+        table = made(f"{policy}-{others}")
+        read(table, kafka, topic, formats=FormatOptions(on_new_columns=policy), on_bad_message=others)
+        assert ids(table) == left
 
 
 def test_a_column_that_no_table_can_have_stops_the_stream_and_says_why(kafka: Kafka, table: Table) -> None:

@@ -29,7 +29,7 @@ _LOGICAL = {
 
 
 def avro_columns(schema: Any, *, debezium: bool = False) -> dict[str, pa.DataType]:
-    """By name; of a change event those of its row. Null stands for a type that no table has."""
+    """By name; of a change event those of its row. Null stands for a type that no table has, also of a member."""
     record: Any = expand_schema(schema)
     if debezium:
         after = next((field["type"] for field in record.get("fields", ()) if field["name"] == "after"), None)
@@ -57,7 +57,7 @@ def avro_type(schema: Any) -> pa.DataType:
         return _nested(lambda value: pa.map_(pa.string(), value), avro_type(schema["values"]))
     if kind == "record":
         members = [(field["name"], avro_type(field["type"])) for field in schema["fields"]]
-        return pa.null() if any(pa.types.is_null(member) for _, member in members) or not members else pa.struct(members)
+        return pa.struct(members) if members else pa.null()
     return avro_type(kind) if isinstance(kind, dict | list) else _PLAIN.get(kind, pa.null())
 
 

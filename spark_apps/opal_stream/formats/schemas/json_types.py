@@ -11,7 +11,7 @@ _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
 
 
 def json_schema_columns(text: str, *, debezium: bool = False) -> dict[str, pa.DataType]:
-    """By name; of a change event those of its row. Null stands for a type that no table has."""
+    """By name; of a change event those of its row. Null stands for a type that no table has, also of a member."""
     root = json.loads(text)
     if not isinstance(root, dict):
         return {}
@@ -21,22 +21,24 @@ def json_schema_columns(text: str, *, debezium: bool = False) -> dict[str, pa.Da
     return {name: _type(member, root) for name, member in _members(row).items()}
 
 
-def _type(schema: Any, root: Mapping[str, Any], depth: int = 0) -> pa.DataType:
+def _type(schema: Any, root: Mapping[str, Any], above: tuple[int, ...] = ()) -> pa.DataType:
+    """`above` are the schemas that this one is a part of: none ends if it is a part of itself."""
     schema = _resolved(schema, root)
-    if depth > 20 or not isinstance(schema, dict):
+    if not isinstance(schema, dict) or id(schema) in above:
         return pa.null()
+    within = (*above, id(schema))
     kind = schema.get("type")
     if isinstance(kind, list):
         others = [name for name in kind if name != "null"]
         kind = others[0] if len(others) == 1 else None
     if kind == "array":
-        element = _type(schema.get("items"), root, depth + 1)
+        element = _type(schema.get("items"), root, within)
         return element if pa.types.is_null(element) else pa.list_(element)
     if kind == "object":
-        members = [(name, _type(member, root, depth + 1)) for name, member in _members(schema).items()]
-        return pa.null() if not members or any(pa.types.is_null(member) for _, member in members) else pa.struct(members)
+        members = [(name, _type(member, root, within)) for name, member in _members(schema).items()]
+        return pa.struct(members) if members else pa.null()
     if kind == "string":
-        return _FORMATS.get(str(schema.get("format")), pa.string()) if depth == 0 else pa.string()
+        return _FORMATS.get(str(schema.get("format")), pa.string()) if not above else pa.string()
     return _PLAIN.get(str(kind), pa.null())
 
 

@@ -1,31 +1,79 @@
-"""What a batch has beside the columns of the table."""
+"""What a batch has beside the columns of the table, and beside the members of its nested columns."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 Known = frozenset[str] | None  # names of the table's columns; None: nobody asks for others
+_SHOWN, _SHOWN_LETTERS = 10, 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """Of a nested column, as `address.zip`; `[]` stands for the elements of a list and the values of a map.
+
+    `like` is the column's own one that differs in case only.
+    """
+
+    path: str
+    like: str | None = None
+
+
+Members = Mapping[int, tuple[Member, ...]]  # by position in a batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewColumns:
-    """Their types, null where a table has none, and at which positions of a batch which of them are."""
+    """Their types, null where a table has none, and at which positions of a batch which of them are. `members` a table cannot get."""
 
     columns: pa.Schema
     found: Mapping[int, tuple[str, ...]]
+    members: Members = field(default_factory=dict)
+
+    @property
+    def positions(self) -> list[int]:
+        return sorted({*self.found, *self.members})
 
     @property
     def first(self) -> int:
-        return min(self.found)
+        return self.positions[0]
 
     def moved(self, positions: "range | list[int]") -> "NewColumns":
         """In a batch in which the values stand at these positions."""
-        return NewColumns(columns=self.columns, found={positions[position]: names for position, names in self.found.items()})
+        found = {positions[position]: names for position, names in self.found.items()}
+        members = {positions[position]: paths for position, paths in self.members.items()}
+        return replace(self, found=found, members=members)
 
     def of_types(self, types: Mapping[str, pa.DataType]) -> "NewColumns":
         """Of better types, where there are some."""
-        return NewColumns(columns=pa.schema([(field.name, types.get(field.name, field.type)) for field in self.columns]), found=self.found)
+        return replace(self, columns=pa.schema([(field.name, types.get(field.name, field.type)) for field in self.columns]))
+
+    def paths(self, position: int) -> tuple[str, ...]:
+        """Of the members that are at a position."""
+        return tuple(member.path for member in self.members.get(position, ()))
+
+    def text(self, position: int) -> str:
+        """What the table lacks of a message."""
+        return new_columns_text(self.found.get(position, ()), self.paths(position))
+
+
+def new_columns_text(names: Sequence[str], paths: Sequence[str] = ()) -> str:
+    """A message may have thousands of them, of any length."""
+    columns = f"the table has no column{_shown(names)}" if names else ""
+    members = f"the table has no member{_shown(paths)}, and nested columns cannot get more" if paths else ""
+    return "; ".join(filter(None, (columns, members)))
+
+
+def _shown(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name if len(name) <= _SHOWN_LETTERS else f"{name[:_SHOWN_LETTERS]}...") for name in names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return f"{'' if len(names) == 1 else 's'} {shown}{more}"
+
+
+def with_members(new: NewColumns | None, members: Members) -> NewColumns | None:
+    """Both, if there is one of both."""
+    return replace(new or NewColumns(columns=pa.schema([]), found={}), members=members) if members else new
 
 
 def merged(parts: Iterable[NewColumns | None]) -> NewColumns | None:
@@ -40,7 +88,8 @@ def merged(parts: Iterable[NewColumns | None]) -> NewColumns | None:
         except pa.ArrowTypeError:
             others = [field for field in part.columns if field.name not in columns.names]
             columns = pa.schema([*columns, *others])
-    return NewColumns(columns=columns, found={position: names for part in given for position, names in part.found.items()})
+    found = {position: names for part in given for position, names in part.found.items()}
+    return NewColumns(columns=columns, found=found, members={position: paths for part in given for position, paths in part.members.items()})
 
 
 def is_new(name: str, known: Known) -> bool:
@@ -48,30 +97,39 @@ def is_new(name: str, known: Known) -> bool:
 
 
 def apart_by_case(new: NewColumns, names: Iterable[str]) -> tuple[NewColumns | None, dict[int, str]]:
-    """Without those that are columns of the table but for their case, and why the messages that have such are bad.
+    """Without those that the table has but for their case, and why the messages that have such are bad.
 
     A table can have no second column of that name, and to leave the member out would lose its values without a word.
     """
     own = {name.casefold(): name for name in names}
     same = {name: own[name.casefold()] for name in new.columns.names if name.casefold() in own}
-    if not same:
+    inner = {position: twin for position, members in new.members.items() if (twin := next((one for one in members if one.like), None))}
+    if not same and not inner:
         return new, {}
-    wrong = {
-        position: f"member {name!r} differs from column {same[name]!r} in case only; write it as the table does"
+    wrong = {position: _by_case(f"member {twin.path!r}", f"member {twin.like!r}") for position, twin in inner.items()}
+    wrong |= {
+        position: _by_case(f"member {name!r}", f"column {same[name]!r}")
         for position, found in new.found.items()
         for name in found
         if name in same
     }
-    columns = pa.schema([field for field in new.columns if field.name not in same])
-    found = {position: names for position, names in new.found.items() if position not in wrong}
-    return NewColumns(columns=columns, found=found) if columns and found else None, wrong
+    return _without(new, wrong), wrong
 
 
-def new_of_schemas(columns_of: Callable[[bytes], pa.Schema], heads: Mapping[int, bytes]) -> NewColumns | None:
-    """Of values that name their schema: all of its columns that the table lacks, whether a value has them or not."""
-    new = {head: columns for head in set(heads.values()) if (columns := columns_of(head))}
-    parts = [
-        NewColumns(columns=columns, found={position: tuple(columns.names) for position, other in heads.items() if other == head})
-        for head, columns in sorted(new.items())
-    ]
-    return merged(parts)
+def apart_by_member(new: NewColumns) -> tuple[NewColumns | None, dict[int, str]]:
+    """Without what no table can get, and why the messages that have such are bad."""
+    wrong = {position: new_columns_text((), new.paths(position)) for position in new.members}
+    return (_without(new, wrong) if wrong else new), wrong
+
+
+def _by_case(member: str, own: str) -> str:
+    return f"{member} differs from {own} in case only; write it as the table does"
+
+
+def _without(new: NewColumns, positions: Container[int]) -> NewColumns | None:
+    """Of the messages at other positions."""
+    found = {position: names for position, names in new.found.items() if position not in positions}
+    members = {position: others for position, others in new.members.items() if position not in positions}
+    wanted = {name for names in found.values() for name in names}
+    columns = pa.schema([column for column in new.columns if column.name in wanted])
+    return NewColumns(columns=columns, found=found, members=members) if found or members else None

@@ -1,0 +1,131 @@
+"""Members inside nested columns that the table lacks: in every format they are told of, or left out by the policy that says so."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from opal_stream.formats.decoder import Decoder, FormatOptions
+from tests.fixtures_kafka import Registry
+from tests.opal_stream.formats.test_registry import FIRST, avro, head, record
+from tests.opal_stream.orders import bad, batch, decode, good, new_spec
+
+ADDRESS = pa.struct([("city", pa.string()), ("geo", pa.struct([("lat", pa.float64())]))])
+LINES = pa.list_(pa.struct([("sku", pa.string())]))
+SPEC = new_spec(id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), address=ADDRESS, lines=LINES)
+PLAIN = {"city": "x", "geo": {"lat": 1.5}}
+KNOWN = [
+    {"address": PLAIN, "lines": [{"sku": "a"}, {}]},
+    {"address": {**PLAIN, "zip": None, "tags": [], "more": {}}},  # nothing is lost of it
+    {"address": None, "lines": None},
+]
+UNKNOWN: list[tuple[dict[str, Any], str]] = [
+    ({"address": {"city": "x", "zip": "1"}}, "'address.zip'"),
+    ({"address": {"geo": {"lat": 1, "lon": 2}}}, "'address.geo.lon'"),
+    ({"lines": [{"sku": "a"}, {"sku": "b", "n": 1}, {"n": 2}]}, "'lines[].n'"),
+    ({"address": {"zip": 1, "more": {"x": [1]}}, "lines": [{"n": {"x": 1}}]}, "s 'address.zip', 'address.more', 'lines[].n'"),
+]
+LACKS = "the table has no member{}, and nested columns cannot get more"
+
+
+def row(number: int, more: dict[str, Any]) -> dict[str, Any]:
+    return {"id": number, "op": "I", "at": 5, **more}
+
+
+@pytest.mark.parametrize("form", ["json", "debezium-json", "payload"])
+@pytest.mark.parametrize("policy", ["add", "quarantine", "fail", "ignore"])
+def test_unknown_members_are_named_by_their_path(form: str, policy: str) -> None:
+    rows = [row(number, more) for number, more in enumerate([KNOWN[0], *(more for more, _ in UNKNOWN), *KNOWN[1:]])]
+    events = [{"before": None, "after": one, "op": "c", "ts_ms": 5} for one in rows]
+    values = {"json": rows, "debezium-json": events, "payload": [{"schema": None, "payload": event} for event in events]}[form]
+    decoded = decode(values, FormatOptions(format="json" if form == "json" else "debezium-json", on_new_columns=policy), SPEC)
+    expected = {number: LACKS.format(paths if paths[0] == "s" else f" {paths}") for number, (_, paths) in enumerate(UNKNOWN, 1)}
+    if policy in ("add", "quarantine"):
+        assert bad(decoded) == {f"orders/3@{100 + number}": reason for number, reason in expected.items()}
+        assert {message.has_new_columns for message in decoded.bad} == {policy == "quarantine"}
+        assert decoded.new is None
+        assert [one["id"] for one in good(decoded)] == [0, 5, 6]
+    else:
+        told = {} if decoded.new is None else {position: decoded.new.text(position) for position in decoded.new.positions}
+        assert (told, bad(decoded)) == (expected if policy == "fail" else {}, {})
+    if policy == "ignore":
+        assert good(decoded)[3]["lines"] == [{"sku": "a"}, {"sku": "b"}, {"sku": None}]
+    assert good(decoded)[0]["address"] == PLAIN
+
+
+@pytest.mark.parametrize("policy", ["add", "quarantine", "fail"])
+def test_a_member_that_differs_in_case_only_makes_its_message_bad(policy: str) -> None:
+    values = [row(0, {"address": {"City": "x"}}), row(1, {"lines": [{"SKU": "x", "n": 1}]}), row(2, {"address": {"CITY": None}})]
+    decoded = decode(values, FormatOptions(on_new_columns=policy), SPEC)
+    reason = "member '{}' differs from member '{}' in case only; write it as the table does"
+    assert bad(decoded) == {
+        "orders/3@100": reason.format("address.City", "address.city"),
+        "orders/3@101": reason.format("lines[].SKU", "lines[].sku"),
+    }
+    assert (decoded.new, [one["id"] for one in good(decoded)]) == (None, [2])
+    assert not any(message.has_new_columns for message in decoded.bad), "no policy of new columns puts them aside"
+
+
+def test_a_new_column_and_an_unknown_member_of_one_message_are_both_told_and_no_column_is_added_for_it() -> None:
+    values = [row(0, {"address": {"zip": 1}, "size": 1}), row(1, {"colour": "red"})]
+    decoded = decode(values, FormatOptions(), SPEC)
+    assert decoded.new is not None
+    assert decoded.new.text(0) == f"the table has no column 'size'; {LACKS.format(' ' + repr('address.zip'))}"
+    decoded = decode(values, FormatOptions(on_new_columns="add"), SPEC)
+    assert decoded.new is not None
+    assert (decoded.new.found, decoded.new.columns, decoded.new.members) == ({1: ("colour",)}, pa.schema([("colour", pa.string())]), {})
+    assert list(bad(decoded)) == ["orders/3@100"]
+
+
+def test_members_of_the_row_before_a_change_are_not_asked_for() -> None:
+    before = row(1, {"address": {"city": "x", "zip": "1"}})
+    values = [
+        {"before": before, "after": row(1, {"address": PLAIN}), "op": "u", "ts_ms": 5},
+        {"before": before, "after": None, "op": "d", "ts_ms": 5},
+    ]
+    decoded = decode(values, FormatOptions(format="debezium-json"), SPEC)
+    assert (decoded.new, bad(decoded), [one["address"]["city"] for one in good(decoded)]) == (None, {}, ["x", "x"])
+
+
+PLACE = {"type": "record", "name": "Place", "fields": [{"name": "city", "type": "string"}]}
+WIDE_PLACE = {**PLACE, "fields": [*PLACE["fields"], {"name": "zip", "type": ["null", "string", "int"], "default": None}]}
+
+
+def with_places(place: Any) -> dict[str, Any]:
+    fields = [
+        {"name": "address", "type": ["null", place]},
+        {"name": "places", "type": {"type": "map", "values": "Place"}},
+        {"name": "stops", "type": {"type": "array", "items": "Place"}},
+    ]
+    return {**FIRST, "fields": [*FIRST["fields"], *fields]}
+
+
+@pytest.mark.parametrize("debezium", [False, True])
+def test_with_avro_the_schema_says_which_members_there_are(debezium: bool, registry: Registry) -> None:
+    place = pa.struct([("city", pa.string())])
+    columns = {"address": place, "places": pa.map_(pa.string(), place), "stops": pa.list_(place)}
+    spec = new_spec(id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), **columns)
+    values = []
+    for number, kind in ((1, PLACE), (2, WIDE_PLACE)):
+        schema: dict[str, Any] = with_places(kind)
+        value: dict[str, Any] = record(number, address={"city": "x"}, places={"a": {"city": "y"}}, stops=[])
+        if debezium:
+            schema = {"type": "record", "name": "E", "fields": [{"name": "after", "type": schema}, {"name": "op", "type": "string"}]}
+            value = {"after": value, "op": "c"}
+        registry.register(number, schema)
+        values.append(avro(number, schema, value))
+    options = FormatOptions(format="debezium-avro" if debezium else "avro", registry=registry.url, on_new_columns="quarantine")
+    decoded = Decoder(spec, options).decode(batch(values))
+    assert bad(decoded) == {"orders/3@101": LACKS.format("s 'address.zip', 'places[].zip', 'stops[].zip'")}
+    assert [(one["id"], one["address"], one["places"]) for one in good(decoded)] == [(1, {"city": "x"}, [("a", {"city": "y"})])]
+
+
+def test_with_a_json_schema_so_it_does_and_one_that_is_a_part_of_itself_ends(registry: Registry) -> None:
+    node: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}}
+    node["properties"] |= {name: {"$ref": "#/$defs/node"} for name in ("a", "b", "c", "d")}
+    root = {"type": "object", "properties": {"id": {"type": "integer"}, "address": {"$ref": "#/$defs/node"}}, "$defs": {"node": node}}
+    registry.register(1, root)
+    options = FormatOptions(format="json-registry", registry=registry.url, on_new_columns="quarantine")
+    decoded = Decoder(SPEC, options).decode(batch([head(1) + json.dumps(row(1, {"address": PLAIN})).encode()]))
+    assert bad(decoded) == {"orders/3@100": LACKS.format("s 'address.a', 'address.b', 'address.c', 'address.d'")}
