@@ -10,16 +10,16 @@ from airflow_provider_opal.hooks.kafka import kafka_access
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.secrets import mask
 from opal_lake.errors import InvalidInputError
+from opal_stream.rules import FORMATS
 from opal_stream.supervise.process import WATCHED_S
 
-FORMATS = ("json", "json-registry", "avro", "debezium-json", "debezium-json-registry", "debezium-avro")
 POLICIES = {
     "on_bad_message": ("fail", "quarantine"),
     "on_new_columns": ("fail", "add", "ignore", "quarantine"),
     "on_gap": ("fail", "continue"),
     "on_new_topic": ("fail", "continue"),
     "start": ("earliest", "latest"),
-    "format": FORMATS,
+    "format": tuple(FORMATS),
     "time_unit": ("s", "ms", "us", "ns"),
     "commit": ("direct", "gathered"),
 }
@@ -63,8 +63,9 @@ class StreamJob:
         for name, value in store.items():
             words += [] if name in _KEYS else ["--option", f"{name}={value}"]
         words += _flag("column", self.columns)
+        known = kafka.registry if FORMATS[self.options.get("format", "json")].is_registered else None  # others need none
         for name, value in {"registry": None, **self.options}.items():
-            words += _flag(name, value or (kafka.registry if name == "registry" else None))
+            words += _flag(name, value or (known if name == "registry" else None))
         return words, {**os.environ, **keys, **kafka.environment()}
 
 

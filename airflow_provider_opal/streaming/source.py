@@ -6,9 +6,11 @@ from typing import Any
 
 from airflow_provider_opal.streaming.job import POLICIES, checked
 from opal_lake.job.operations.values import Span, span_of, span_text
+from opal_stream.rules import check_options
 
 MODES = ("continuous", "until_empty", "interval")
-_PROCESSES = "at least 1 reads a stream, and an interval is read by one; give another mode, or leave it out"
+_PROCESSES = "an interval is read by one; give another mode, or leave it out"
+_START = "an interval begins at its own time; leave it out"
 _SPARK = "spreads partitions over tasks by itself, and reads no interval; leave out processes, and give another mode"
 _GATHERED = "an interval and Spark make their own commits; leave it out"
 
@@ -53,8 +55,10 @@ class Kafka:
             raise ValueError(f"mode={self.mode!r} is unknown; use one of {', '.join(MODES)}")
         if self.run_for is not None and self.mode != "continuous":
             raise ValueError("run_for ends a continuous stream, and others end by themselves: add mode='continuous', or leave it out")
-        if self.processes is not None and (self.processes < 1 or self.mode == "interval"):
+        if self.processes is not None and self.mode == "interval":
             raise ValueError(f"processes={self.processes!r}: {_PROCESSES}")
+        if self.start != "earliest" and self.mode == "interval":
+            raise ValueError(f"start={self.start!r}: {_START}")
         if self.spark and (self.processes is not None or self.mode == "interval"):
             raise ValueError(f"spark=True: Spark {_SPARK}")
         if self.commit == "gathered" and (self.spark or self.mode == "interval"):
@@ -65,6 +69,7 @@ class Kafka:
             checked(option, getattr(self, option, None))
         span_text("flush_interval", self.flush_interval)
         _ = self.run_for_s
+        check_options({name: getattr(self, name) for name in self.__slots__})
 
     @property
     def run_for_s(self) -> float | None:
@@ -95,6 +100,8 @@ def stream_faults(kafka: Kafka, schedule: Any, by: Mapping[str, str], *, has_sch
         )
     if mode == "interval" and kafka.processes is not None:
         yield ("source", "kafka", "processes"), f"is {kafka.processes}: {_PROCESSES}"
+    if mode == "interval" and kafka.start != "earliest":
+        yield ("source", "kafka", "start"), f"is {kafka.start}: {_START}"
     if mode == "interval" and kafka.commit == "gathered":
         yield ("source", "kafka", "commit"), f"is gathered: {_GATHERED}"
     if mode == "interval" and kafka.spark:

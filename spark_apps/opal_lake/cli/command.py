@@ -59,13 +59,21 @@ class OpalParser(argparse.ArgumentParser):
             args.paths += rest
         return args
 
-    def given_words(self, args: argparse.Namespace, without: Collection[str] = ()) -> list[str]:
-        """The options that are not as by default, but for these: another process of the same verb takes them as they are."""
+    def given(self, args: argparse.Namespace) -> dict[str, str]:
+        """The options that are not as by default: how each is written, by name."""
+        options = [action for action in self._actions if action.option_strings]
+        return {
+            action.dest: action.option_strings[-1]
+            for action in options
+            if getattr(args, action.dest, action.default) not in (None, action.default)
+        }
+
+    def given_words(self, args: argparse.Namespace, without: Collection[str] = (), only: Collection[str] | None = None) -> list[str]:
+        """The options that are not as by default, as another process of the same verb takes them."""
         words: list[str] = []
-        for action in self._actions:
-            value = getattr(args, action.dest, action.default)
-            if action.option_strings and action.dest not in without and value not in (None, action.default):
-                flag = action.option_strings[-1]
+        for name, flag in self.given(args).items():
+            if name not in without and (only is None or name in only):
+                value = getattr(args, name)
                 values = value if isinstance(value, list) else [value]
                 words += [flag] if value is True else [f"{flag}={one}" for one in values]
         return words

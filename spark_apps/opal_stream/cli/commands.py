@@ -14,11 +14,13 @@ from opal_lake.cli.command import Verb, Verbs, add_command, pairs, store_options
 from opal_lake.cli.render import Style
 from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError, count_text
-from opal_stream.cli.commit import COMMIT, add_commit, commit
+from opal_stream.cli.commit import add_commit, commit
 from opal_stream.cli.monitoring import MONITORING, print_monitoring
 from opal_stream.cli.plan import add_plan, plan
 from opal_stream.cli.status import add_alarms, status
 from opal_stream.cli.supervised import add_supervised, has_committer, is_supervised, refuse_supervised, supervisor_of
+from opal_stream.cli.uses import COMMIT, READ, STATUS, check_use, use_of
+from opal_stream.rules import FORMATS
 from opal_stream.waits import GIVE_UP_S
 
 if TYPE_CHECKING:
@@ -31,9 +33,7 @@ if TYPE_CHECKING:
 
 GROUP = "Streams from Kafka (no Spark)"
 EXAMPLE = "opal stream lake/orders --bootstrap-servers localhost:9092 --topic orders --until-empty"
-STATUS, PLAN = "status", "plan"
 SETTINGS = "OPAL_KAFKA_SETTINGS"
-FORMATS = ("json", "json-registry", "avro", "debezium-json", "debezium-json-registry", "debezium-avro")
 _MIB = 1 << 20
 
 
@@ -78,7 +78,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_formats(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", choices=FORMATS, default="json", help="of the messages (default: %(default)s)")
+    parser.add_argument("--format", choices=tuple(FORMATS), default="json", help="of the messages (default: %(default)s)")
     parser.add_argument("--registry", metavar="URL", help="the schema registry; SCHEMA_REGISTRY_LOGIN=user:password in the environment")
     parser.add_argument(
         "--column", action="append", default=[], metavar="NAME=@WHAT", help="a column from the message: @key, @timestamp, @header.NAME, ..."
@@ -153,14 +153,15 @@ def stream(args: argparse.Namespace) -> int | None:
 
 
 def reads(args: argparse.Namespace) -> bool:
-    """Whether a table is to be read into; another word in its place asks for something else."""
-    if args.table in MONITORING and not args.paths and not args.topic:
+    """Whether a table is to be read into; another word in its place asks for something else. What makes no sense is refused."""
+    check_use(args)
+    if use_of(args) in MONITORING:
         return False
     try:
         import confluent_kafka  # noqa: F401  # said before anything else is done
     except ImportError as error:
         raise InvalidInputError("opal stream needs the extra kafka: pip install 'airflow-provider-opal[kafka]'") from error
-    return not (args.table in (STATUS, COMMIT) and len(args.paths) == 1) and not (args.table == PLAN and len(args.paths) <= 1)
+    return use_of(args) == READ
 
 
 def _tell(args: argparse.Namespace) -> int | None:
@@ -171,7 +172,6 @@ def _tell(args: argparse.Namespace) -> int | None:
         args.table = args.paths[0]
         return status(args, _connection(args))
     if args.table == COMMIT:
-        refuse_supervised(args, "what they gather is committed by one")
         args.table = args.paths[0]
         commit(args, finish, _tracker(args, _connection(args)))
         return None

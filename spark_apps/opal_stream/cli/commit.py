@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from opal_stream.tracking.events import Tracker
 
 
-COMMIT = "commit"
-
-
 def add_commit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--commit",

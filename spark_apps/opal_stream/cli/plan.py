@@ -35,8 +35,8 @@ def plan(args: argparse.Namespace, connection: "Connection | None") -> None:
 
     if connection is None or not args.topic:
         raise InvalidInputError("a plan needs Kafka and topics: --bootstrap-servers localhost:9092 --topic orders")
-    if bool(args.processes) == bool(args.capacity) or not args.hours:
-        raise InvalidInputError("a plan needs one of --processes N and --capacity N, and at least an hour")
+    if bool(args.processes) == bool(args.capacity):
+        raise InvalidInputError("a plan needs one of --processes N and --capacity N")
     topics = Topics(connection).describe(args.topic).values()
     partitions = chosen_partitions(topics, ())
     now_hour = time.time_ns() // 1_000_000 // HOUR_MS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from opal_lake.cli.command import whole_number
 from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError
-from opal_stream.cli.commit import COMMIT
+from opal_stream.cli.uses import COMMIT, SHARED, TAKES
 
 if TYPE_CHECKING:
     from opal_lake.table import Table
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # What is its own, and what each process gets in another way
 _OF_SUPERVISOR = ("processes", "capacity", "replan_interval", "stall_after", "no_committer", "json", "watched", "partitions")
 _OF_METRICS = ("metrics_file", "metrics_port")
-_OF_READERS = ("commit", "until_empty")  # which the committer outlives
+_OF_READERS = ("until_empty",)  # which the committer outlives
 
 
 def add_supervised(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def add_supervised(parser: argparse.ArgumentParser) -> None:
 
 
 def is_supervised(args: argparse.Namespace) -> bool:
-    return bool(args.processes or args.capacity)
+    return args.processes is not None or args.capacity is not None
 
 
 def has_committer(args: argparse.Namespace) -> bool:
@@ -82,9 +82,9 @@ def child_words(args: argparse.Namespace) -> list[str]:
 
 
 def committer_words(args: argparse.Namespace) -> list[str]:
-    """Also to the committer, which leaves alone what it has no use for."""
+    """Also to the committer, as far as it has a use for it."""
     without = (*_OF_SUPERVISOR, *_OF_METRICS, *_OF_READERS)
-    return [*_watched_words(COMMIT, args.table), *args.parser.given_words(args, without=without)]
+    return [*_watched_words(COMMIT, args.table), *args.parser.given_words(args, without=without, only=TAKES[COMMIT] | SHARED)]
 
 
 def _watched_words(*operands: str) -> list[str]:

@@ -14,9 +14,10 @@ from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.columns import HEADER, KEY, KEY_MEMBER, SOURCE_MEMBER, check_columns, message_column
 from opal_stream.formats.deletes import DeleteCondition
 from opal_stream.formats.parsed import Parser
-from opal_stream.formats.parsers import FORMATS, Format, parser_of
+from opal_stream.formats.parsers import parser_of
 from opal_stream.formats.rows import row_schema
 from opal_stream.formats.schemas.new_columns import NewColumns, apart_by_case, apart_by_member
+from opal_stream.rules import FORMATS, Format
 
 ON_NEW_COLUMNS = ("fail", "add", "ignore", "quarantine")
 _OBJECTS = (b"{", b"\0")  # of JSON, and of a schema registry

@@ -1,7 +1,6 @@
-"""Which formats there are, and the parser of each."""
+"""The parser of each format."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -13,27 +12,9 @@ from opal_stream.formats.parsed import Parser
 from opal_stream.formats.registry import SchemaRegistry
 from opal_stream.formats.registry_json import RegistryJsonParser
 from opal_stream.formats.schemas.new_columns import Known
+from opal_stream.rules import FORMATS
 
 Types = Mapping[str, pa.DataType]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
-    """What a name stands for."""
-
-    is_avro: bool = False
-    is_registered: bool = False
-    is_debezium: bool = False
-
-
-FORMATS = {
-    "json": Format(),
-    "json-registry": Format(is_registered=True),
-    "avro": Format(is_avro=True, is_registered=True),
-    "debezium-json": Format(is_debezium=True),
-    "debezium-json-registry": Format(is_debezium=True, is_registered=True),
-    "debezium-avro": Format(is_avro=True, is_registered=True, is_debezium=True),
-}
 
 
 class Chosen(Protocol):

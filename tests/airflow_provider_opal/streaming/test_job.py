@@ -1,6 +1,7 @@
 """The command of a stream: what is secret is in its environment, and what a trigger keeps holds none of it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -37,6 +38,8 @@ def test_secrets_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -
     given = {"AWS_ACCESS_KEY_ID": "key-id", "AWS_SECRET_ACCESS_KEY": "key-secret", "SCHEMA_REGISTRY_LOGIN": "me:registry-secret"}
     assert given.items() <= environment.items()
     assert environment["OPAL_KAFKA_SETTINGS"] == "sasl.password=kafka-secret"
+    plain = replace(job, options={**options, "format": "debezium-json"})
+    assert "--registry" not in plain.command()[0], "what needs no registry is given none, though the connection names one"
     assert StreamJob.from_json(json.loads(json.dumps(job.to_json()))) == job
 
 

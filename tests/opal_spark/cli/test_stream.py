@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from opal_lake.cli import main
-from opal_lake.job.exit_codes import INPUT, OK
+from opal_lake.job.exit_codes import INPUT
 from tests.fixtures_cli import metadata, opal_commands
 from tests.opal_stream.orders import new_table
 
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("opal_commands")
     [
         (["--kafka", "fetch.wait.max.ms=9"], "Kafka's own client reads, which has no setting for librdkafka's 'fetch.wait.max.ms'"),
         (["--start-timestamp", "2026-11-01"], "--spark reads no interval of time; leave out one of both"),
+        (["--flush-mb", "8"], "--flush-mb does nothing with --spark, whose commits --flush-rows limits; leave it out"),
     ],
 )
 def test_what_spark_cannot_do_is_said_at_once(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +28,14 @@ def test_what_spark_cannot_do_is_said_at_once(words: list[str], said: str, tmp_p
     assert said in capsys.readouterr().err
 
 
-def test_what_only_tells_needs_no_spark(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stream", "alerts", "--spark"]) == OK
-    assert "groups:" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["alerts", "--spark"], "opal stream alerts has no use for --spark"),
+        (["lake/x", "--topic", "t", "--conf", "a=b"], "--conf does nothing without --spark"),
+        (["lake/x", "--topic", "t", "--verbose"], "--verbose does nothing without --spark"),
+    ],
+)
+def test_options_of_spark_are_for_spark_alone(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stream", *words]) == INPUT
+    assert said in capsys.readouterr().err

@@ -76,6 +76,7 @@ def test_a_process_that_leaves_its_commits_to_another_one(
         ("gathered", 0, 2, None),
         ("flush", 0, 2, 1),
     ]
+    words.remove("--until-empty")
     for refused in ([*words, "--start-timestamp", "1", "--end-timestamp", "2"], [*words, "--spark"]):
         assert main(refused) == INPUT
         assert "leave out --commit gathered" in capsys.readouterr().err
@@ -206,6 +207,33 @@ def test_an_interval_of_time_with_settings_from_the_environment(
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--start-timestamp", "1"], "--end-timestamp is missing"),
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--start-timestamp", "x", "--end-timestamp", "1"], "is no time"),
         (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--partition-key", "k"], "for the rows of an interval"),
+        (["{table}", "--topic", "t", "--processes", "0"], "--processes=0 makes no sense; give a whole number from 1"),
+        (["{table}", "--topic", "t", "--capacity", "0"], "--capacity=0 makes no sense"),
+        (["{table}", "--topic", "t", "--flush-rows", "0"], "--flush-rows=0 makes no sense"),
+        (["{table}", "--topic", "t", "--flush-mb", "0"], "--flush-mb=0 makes no sense"),
+        (["{table}", "--topic", "t", "--flush-interval", "0s"], "--flush-interval is no time at all; give more than 0"),
+        (["{table}", "--topic", "t", "--watched", "0s"], "--watched is no time at all"),
+        (["{table}", "--topic", "t", "--metrics-port", "65536"], "--metrics-port=65536 is no port; give one up to 65535"),
+        (["{table}", "--topic", "t", "--gathered-mb", "5"], "--gathered-mb does nothing without --commit gathered"),
+        (
+            ["{table}", "--topic", "t", "--registry", "http://r:1"],
+            "messages of --format=json need no schema registry; leave it out, or give",
+        ),
+        (["{table}", "--registry", "http://r:1", "--format", "debezium-json"], "--format=debezium-json need no schema registry"),
+        (["{table}", "--topic", "t", "--stall-after", "1m"], "--stall-after does nothing without --processes or --capacity"),
+        (["{table}", "--topic", "t", "--replan-interval", "1m"], "--replan-interval does nothing without --processes or --capacity"),
+        (["{table}", "--topic", "t", "--start-timestamp", "1", "--until-empty"], "--until-empty does nothing where an interval"),
+        (["{table}", "--topic", "t", "--end-timestamp", "1", "--start", "latest"], "--start does nothing where an interval"),
+        (["{table}", "--topic", "t", "--alarm-lag", "1"], "no use for --alarm-lag; leave it out, it is for opal stream status"),
+        (["{table}", "--topic", "t", "--hours", "2"], "no use for --hours; leave it out, it is for opal stream plan"),
+        (["commit", "{table}", "--topic", "t"], "opal stream commit has no use for --topic; leave it out"),
+        (["commit", "{table}", "--processes", "2"], "opal stream commit has no use for --processes"),
+        (["commit", "{table}", "--flush-interval", "0s"], "--flush-interval is no time at all"),
+        (["status", "{table}", "--name", "x"], "opal stream status has no use for --name"),
+        (["status", "{table}", "--kafka", "a=b"], "--kafka does nothing without --bootstrap-servers"),
+        (["plan", "{table}", "--until-empty"], "opal stream plan has no use for --until-empty"),
+        (["plan", "--hours", "0"], "--hours=0 makes no sense"),
+        (["alerts", "--name", "x"], "opal stream alerts has no use for --name"),
     ],
 )
 def test_wrong_usage_is_one_line(words: list[str], message: str, table: Table, capsys: pytest.CaptureFixture[str]) -> None:

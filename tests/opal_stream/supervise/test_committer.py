@@ -130,8 +130,11 @@ def test_it_may_run_elsewhere_and_two_do_no_harm(kafka: Kafka, table: Table) -> 
     assert (done.returncode, ids(table)) == (OK, []), done.stderr
     assert done.stdout == f"gathered {count} messages; opal stream commit {table.uri} commits them\n"
     assert gather(table).records == count
-    words = [sys.executable, "-m", "opal_lake.cli", "stream", "commit", table.uri, "--flush-interval", "0s"]
-    elsewhere = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    eager = "Committer(Table.open(sys.argv[1]), CommitterOptions(interval_s=0)).run()"
+    imports = "import sys; from opal_lake.table import Table; from opal_stream.flush.committer import Committer, CommitterOptions"
+    elsewhere = subprocess.Popen(
+        [sys.executable, "-c", f"{imports}; {eager}", table.uri], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         for _ in range(3):
             count = fill(kafka, topic, (300, 200), count)

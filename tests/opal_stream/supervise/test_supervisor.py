@@ -52,7 +52,11 @@ def fill(kafka: Kafka, topic: str, counts: tuple[int, ...], first: int = 0) -> i
     return first
 
 
+TABLES: dict[str, str] = {}  # of each topic: a committer knows no topic
+
+
 def command(table: Table, kafka: Kafka, topic: str, *more: str) -> list[str]:
+    TABLES[topic] = table.uri
     words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, *more]
     return [sys.executable, "-m", "opal_lake.cli", *words]
 
@@ -74,7 +78,7 @@ def watched_of(topic: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         words = process.info["cmdline"] or []
-        if f"--topic={topic}" in words and "--watched" in words and process.info["status"] != psutil.STATUS_ZOMBIE:
+        if {f"--topic={topic}", TABLES.get(topic)} & {*words} and "--watched" in words and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(process)
     return found
 
@@ -140,7 +144,7 @@ def test_processes_that_gather_stand_where_their_files_end_and_one_committer_mak
     assert (ids(table), ends(table)) == ([*range(count)], [20, 10, 5])
     refused = subprocess.run([*gather, "--processes", "2"], capture_output=True, text=True, timeout=120)
     assert refused.returncode == INPUT
-    assert "what they gather is committed by one" in refused.stderr
+    assert "opal stream commit has no use for --processes" in refused.stderr
 
 
 @pytest.mark.slow

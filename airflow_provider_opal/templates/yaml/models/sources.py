@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from airflow_provider_opal.streaming.job import FORMATS
+from airflow_provider_opal.streaming.job import POLICIES
 from airflow_provider_opal.streaming.source import Kafka
 from airflow_provider_opal.templates.yaml.models.base import (
     OTHER,
@@ -75,7 +75,7 @@ class KafkaModel(Strict):
         ),
     )
     name: Text = Field("main", description="Of the stream: another name reads the topic again.")
-    format: Literal[FORMATS] = Field("json", description="Of the messages.")  # type: ignore[valid-type]  # the tuple is constant
+    format: Literal[POLICIES["format"]] = Field("json", description="Of the messages.")  # type: ignore[valid-type]  # the tuple is constant
     registry: Text | None = Field(None, description="The schema registry, as http://registry:8081; the connection may name it, too.")
     columns: dict[Column, Text] = Field(default_factory=dict, description="Columns from the message itself, as `at: '@timestamp'`.")
     time_unit: Literal["s", "ms", "us", "ns"] = Field("ms", description="Of times that are numbers.")
@@ -96,6 +96,11 @@ class KafkaModel(Strict):
     run_for: Duration | None = Field(
         None, description="With `mode: continuous`, how long a run takes, after which the consumers run; 1h if not given."
     )
+
+    @model_validator(mode="after")
+    def _known_to_streams(self) -> "KafkaModel":
+        self.to_source()
+        return self
 
     def to_source(self) -> Kafka:
         given = self.model_dump(exclude={"topic", "connection"})

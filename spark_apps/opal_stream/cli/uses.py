@@ -1,0 +1,65 @@
+"""What `opal stream` is used for, and which options each use takes: one that would do nothing is refused."""
+
+import argparse
+from collections.abc import Iterator
+
+from opal_lake.errors import InvalidInputError
+from opal_stream.cli.monitoring import MONITORING
+from opal_stream.rules import check_options
+
+READ, STATUS, COMMIT, PLAN = "", "status", "commit", "plan"
+WORDS = (STATUS, COMMIT, PLAN, *MONITORING)
+_KAFKA = frozenset({"bootstrap_servers", "kafka", "kafka_settings"})
+SHARED = frozenset({"json", "option", "traceback"})  # of every verb
+TAKES = {
+    STATUS: _KAFKA | {"alarm_lag", "alarm_stall", "tracking", "gathered_mb"},
+    COMMIT: _KAFKA
+    | {"name", "flush_interval", "flush_mb", "until_empty", "give_up_after", "watched"}
+    | {"tracking", "tracking_topic", "metrics_file", "metrics_port"},
+    PLAN: _KAFKA | {"topic", "name", "processes", "capacity", "hours", "current"},
+    **dict.fromkeys(MONITORING, frozenset[str]()),
+}
+_NEVER_READ = frozenset({"alarm_lag", "alarm_stall", "hours", "current"})
+
+
+def use_of(args: argparse.Namespace) -> str:
+    """The word in the place of the table, where it asks for something else than to read into one."""
+    word, tables = args.table, len(args.paths)
+    if word in MONITORING and not tables and not args.topic:
+        return str(word)
+    return str(word) if (word in (STATUS, COMMIT) and tables == 1) or (word == PLAN and tables <= 1) else READ
+
+
+def check_use(args: argparse.Namespace) -> None:
+    """An error names the first option that has no use, or whose value makes no sense."""
+    given, use = args.parser.given(args), use_of(args)
+    taken = given.keys() - _NEVER_READ if use == READ else TAKES[use] | SHARED
+    if useless := [name for name in given if name not in taken]:
+        others = [f"opal stream {word}" for word, options in TAKES.items() if useless[0] in options]
+        who = f"opal stream {use}" if use != READ else "a stream that reads"
+        where = f", it is for {' and '.join(others)}" if use == READ else ""
+        raise InvalidInputError(f"{who} has no use for {flag_of(useless[0])}; leave it out{where}")
+    for name, needed in _unmet(args, use):
+        if name in given:
+            raise InvalidInputError(f"{flag_of(name)} does nothing {needed}")
+    check_options({name: getattr(args, name) for name in given}, flag_of)
+
+
+def _unmet(args: argparse.Namespace, use: str) -> Iterator[tuple[str, str]]:
+    """Options that do nothing as things are, and what would have to change."""
+    if not args.bootstrap_servers and use != READ:
+        yield from ((name, "without --bootstrap-servers; add it, or leave it out") for name in ("kafka", "kafka_settings"))
+    if use != READ:
+        return
+    if args.processes is None and args.capacity is None:
+        yield from ((name, "without --processes or --capacity; add one, or leave it out") for name in ("replan_interval", "stall_after"))
+    if args.commit != "gathered":
+        yield "gathered_mb", "without --commit gathered; add it, or leave it out"
+    if not getattr(args, "spark", False):
+        yield from ((name, "without --spark; add it, or leave it out") for name in ("conf", "verbose"))
+    if args.start_timestamp or args.end_timestamp:
+        yield from ((name, "where an interval of time is read; leave it out") for name in ("start", "until_empty"))
+
+
+def flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

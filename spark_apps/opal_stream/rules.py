@@ -1,0 +1,55 @@
+"""Which values of a stream's options make sense. The command line asks, and so do DAGs, before anything runs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from opal_lake.duration import parse_duration
+from opal_lake.errors import InvalidInputError
+
+_COUNTS = ("processes", "capacity", "hours", "flush_rows", "flush_mb")  # of which none makes no sense
+_SPANS = ("flush_interval", "replan_interval", "stall_after", "watched", "run_for")
+_PORTS = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """What a name stands for."""
+
+    is_avro: bool = False
+    is_registered: bool = False
+    is_debezium: bool = False
+
+
+FORMATS = {
+    "json": Format(),
+    "json-registry": Format(is_registered=True),
+    "avro": Format(is_avro=True, is_registered=True),
+    "debezium-json": Format(is_debezium=True),
+    "debezium-json-registry": Format(is_debezium=True, is_registered=True),
+    "debezium-avro": Format(is_avro=True, is_registered=True, is_debezium=True),
+}
+
+
+def check_options(given: Mapping[str, Any], spelled: Callable[[str], str] = str) -> None:
+    """What was given, by name; None says nothing. An error calls an option as the caller does: that is `spelled`."""
+    for name in _COUNTS:
+        number = given.get(name)
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
+            raise InvalidInputError(f"{spelled(name)}={number!r} makes no sense; give a whole number from 1, or leave it out")
+    for name in _SPANS:
+        if given.get(name) is not None and not parse_duration(given[name], name=spelled(name)):
+            raise InvalidInputError(f"{spelled(name)} is no time at all; give more than 0, or leave it out")
+    port = given.get("metrics_port")
+    if port is not None and port > _PORTS:
+        raise InvalidInputError(f"{spelled('metrics_port')}={port} is no port; give one up to {_PORTS}, or 0 for any that is free")
+    if given.get("spark") and given.get("flush_mb") is not None:
+        raise InvalidInputError(
+            f"{spelled('flush_mb')} does nothing with {spelled('spark')}, whose commits {spelled('flush_rows')} limits; leave it out"
+        )
+    form = given.get("format", "json")
+    if given.get("registry") is not None and form in FORMATS and not FORMATS[form].is_registered:
+        others = ", ".join(name for name, other in FORMATS.items() if other.is_registered)
+        raise InvalidInputError(
+            f"{spelled('registry')}: messages of {spelled('format')}={form} need no schema registry; leave it out, or give one of {others}"
+        )
