@@ -4,7 +4,7 @@ import argparse
 import csv
 import difflib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -86,8 +86,13 @@ class OpalParser(argparse.ArgumentParser):
         """Say which command was probably meant."""
         first = next((argument for argument in argv if not argument.startswith("-")), None)
         if first is not None and first not in self.verbs():
-            near = difflib.get_close_matches(first, self.verbs(), n=1)
-            self.error(f"there is no command {first!r}" + (f", did you mean {near[0]!r}?" if near else ""))
+            self.error(f"there is no command {first!r}{meant(first, self.verbs())}")
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """What a misspelt word is probably meant to be, for the end of a message; empty if it is like none."""
+    near = difflib.get_close_matches(word, known, n=1)
+    return f", did you mean {near[0]!r}?" if near else ""
 
 
 def add_command(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:

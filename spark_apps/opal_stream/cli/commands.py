@@ -192,10 +192,6 @@ def opened(args: argparse.Namespace) -> "tuple[Table, Connection, StreamOptions]
     """Into what, from where, and how."""
     from opal_lake.table import Table
 
-    if args.paths:
-        if args.table == "gather":
-            raise InvalidInputError(f"opal stream gather is called opal stream commit: opal stream commit {args.paths[0]}")
-        raise InvalidInputError(f"opal stream reads into one table; {args.paths[0]!r} is one too many")
     logging.basicConfig(level=logging.WARNING, format="opal stream: %(message)s", stream=sys.stderr)
     options, connection = _options(args), _connection(args)
     has_committer(args)  # refuses what makes no sense

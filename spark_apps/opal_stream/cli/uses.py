@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Iterator
 
+from opal_lake.cli.command import meant
 from opal_lake.errors import InvalidInputError
 from opal_stream.cli.monitoring import MONITORING
 from opal_stream.rules import check_options
@@ -33,6 +34,8 @@ def use_of(args: argparse.Namespace) -> str:
 def check_use(args: argparse.Namespace) -> None:
     """An error names the first option that has no use, or whose value makes no sense."""
     given, use = args.parser.given(args), use_of(args)
+    if use == READ:
+        _check_words(args)
     taken = given.keys() - _NEVER_READ if use == READ else TAKES[use] | SHARED
     if useless := [name for name in given if name not in taken]:
         others = [f"opal stream {word}" for word, options in TAKES.items() if useless[0] in options]
@@ -43,6 +46,23 @@ def check_use(args: argparse.Namespace) -> None:
         if name in given:
             raise InvalidInputError(f"{flag_of(name)} does nothing {needed}")
     check_options({name: getattr(args, name) for name in given}, flag_of)
+
+
+def _check_words(args: argparse.Namespace) -> None:
+    """A word that is misspelt, or has not the tables that it takes, is not the name of a table."""
+    word, tables = args.table, args.paths
+    if not tables and args.topic:
+        return
+    if word == "gather" and tables:
+        raise InvalidInputError(f"opal stream gather is called opal stream commit: opal stream commit {tables[0]}")
+    if word in MONITORING and tables:
+        raise InvalidInputError(f"opal stream {word} takes no table; leave out {tables[0]!r}")
+    if word in WORDS:
+        raise InvalidInputError(f"opal stream {word} takes one table: opal stream {word} lake/orders")
+    if "/" not in word and (near := meant(word, WORDS)):
+        raise InvalidInputError(f"there is no opal stream {word!r}{near}")
+    if tables:
+        raise InvalidInputError(f"opal stream reads into one table; {tables[0]!r} is one too many")
 
 
 def _unmet(args: argparse.Namespace, use: str) -> Iterator[tuple[str, str]]:
