@@ -91,9 +91,8 @@ class Intake:
 
 
 def _refuse(batch: MessageBatch, position: int, reason: str) -> NoReturn:
-    raise BadMessageError(
-        f"{batch.source(position)}: {reason}. Correct the source, or put such messages aside with --on-bad-message quarantine"
-    )
+    what = f"{batch.source(position)}: {reason.rstrip(' .?!')}"
+    raise BadMessageError(f"{what}. Correct the source, or put such messages aside with --on-bad-message quarantine")
 
 
 def refused_columns(source: str, names: Sequence[str], paths: Sequence[str] = ()) -> NewColumnsError:

@@ -204,9 +204,11 @@ class Decoder:
             found, without = self._key_columns(batch, missing)
             columns |= found
             wrong |= without
-        delta = self.spec.delta.name
-        if delta not in self._columns and pa.types.is_timestamp(self._type(delta)):
-            columns[delta] = message_column(batch, "@timestamp", self._type(delta))
+        delta, kind = self.spec.delta.name, self._type(self.spec.delta.name)
+        if delta not in self._columns and pa.types.is_timestamp(kind):
+            columns[delta] = message_column(batch, "@timestamp", kind)
+        elif delta not in self._columns:
+            wrong = dict.fromkeys(range(len(batch)), _without_delta(delta, kind)) | wrong
         return self._finish(pa.table(columns), pa.array([True] * len(batch)), batch, list(range(len(batch))), list(wrong.items()))
 
     def _key_columns(self, batch: MessageBatch, missing: Mapping[str, pa.DataType]) -> tuple[dict[str, pa.Array], dict[int, str]]:
@@ -286,6 +288,11 @@ def _key_rows(parser: Parser, messages: MessageBatch) -> tuple[pa.Table | None, 
     if not rows:
         return None, wrong
     return parsed.rows.take(pa.array([rows.get(position) for position in range(len(messages))], pa.int64())), wrong
+
+
+def _without_delta(name: str, kind: pa.DataType) -> str:
+    filled = f"--column {name}={'@timestamp' if pa.types.is_date(kind) else '@offset'}"
+    return f"a tombstone has no value for the delta column {name!r}, which is no timestamp: fill it from each message, as by {filled}"
 
 
 def _bad_message(batch: MessageBatch, position: int, reason: str, *, has_new: bool) -> BadMessage:

@@ -77,7 +77,9 @@ class SchemaRegistry:
 def schema_id(value: bytes) -> int:
     """Of a value in the wire format."""
     if len(value) < HEAD_BYTES or value[0] != 0:
-        raise ValueError("the message does not begin with a zero byte and the id of a schema; is it written with a schema registry?")
+        raise ValueError(
+            "the message does not begin with a zero byte and the id of a schema, as what is written with a schema registry does"
+        )
     return int(struct.unpack(">I", value[1:HEAD_BYTES])[0])
 
 

@@ -18,6 +18,7 @@ from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
 from opal_stream.errors import BadMessageError, GapError, TakenOverError, TopicChangedError, UnknownTopicError
 from opal_stream.flush.buffer import FlushLimits
+from opal_stream.flush.intake import _refuse
 from opal_stream.flush.options import StreamOptions
 from opal_stream.flush.stream import Stream
 from opal_stream.formats.decoder import FormatOptions
@@ -28,7 +29,7 @@ from opal_stream.tracking.event_files import EventReader, FolderSink
 from opal_stream.tracking.events import Tracker
 from opal_stream.tracking.status import read_status
 from tests.fixtures_kafka import Kafka, Registry
-from tests.opal_stream.orders import ends, ids, new_stream, new_table, new_topic, order, read
+from tests.opal_stream.orders import batch, ends, ids, new_stream, new_table, new_topic, order, read
 from tests.opal_stream.shaky import Shaky
 
 SLOW_S = 0.8
@@ -37,6 +38,19 @@ SLOW_S = 0.8
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     return new_table(tmp_path)
+
+
+def test_what_stops_a_stream_is_said_in_plain_sentences(kafka: Kafka, table: Table, registry: Registry) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1)])
+    with pytest.raises(BadMessageError, match=r"as what is written with a schema registry does\. Correct the source, or put such"):
+        read(table, kafka, topic, formats=FormatOptions(format="avro", registry=registry.url))
+
+
+@pytest.mark.parametrize("end", ["", ".", "?", " !"])
+def test_a_reason_that_is_a_sentence_gets_no_second_full_stop(end: str) -> None:
+    with pytest.raises(BadMessageError, match=r"^orders/3@100: no row\. Correct the source"):
+        _refuse(batch([order(1)]), 0, f"no row{end}")
 
 
 def started(stream: Stream) -> tuple[threading.Thread, list[OpalError]]:

@@ -61,6 +61,21 @@ def test_each_tombstone_s_key_is_judged_alone() -> None:
     assert [row["id"] for row in good(decode([None] * 2, FormatOptions(columns=columns), text, keys=[b"x", b'{"a": 1}']))] == ["x"]
 
 
+@pytest.mark.parametrize("kind, filled", [(pa.int64(), "at=@offset"), (pa.date32(), "at=@timestamp")])
+def test_a_tombstone_of_a_table_whose_delta_is_no_timestamp_says_what_to_write(kind: pa.DataType, filled: str) -> None:
+    spec = new_spec(id=pa.int64(), op=pa.string(), at=kind)
+    decoded = decode([{"id": 1, "at": 1}, None, None], spec=spec, keys=[None, b"1", b"x"])
+    reasons = bad(decoded)
+    assert reasons["orders/3@101"] == (
+        f"a tombstone has no value for the delta column 'at', which is no timestamp: fill it from each message, as by --column {filled}"
+    )
+    assert "x" in reasons["orders/3@102"], "a key that is none is said first"
+    name, what = filled.split("=")
+    [row] = good(decode([None], FormatOptions(columns={name: what}), spec, keys=[b"1"]))
+    assert row["_opal_deleted"]
+    assert row["at"] is not None
+
+
 def test_a_tombstone_without_a_key_and_one_for_a_table_without_deletes_are_bad() -> None:
     assert bad(decode([None])) == {"orders/3@100": "key column 'id' is null"}
     plain = plan_spec(pa.schema([("id", pa.int64()), ("at", pa.int64())]), TableLayout(keys=["id"], delta="at"))

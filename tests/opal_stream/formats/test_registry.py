@@ -64,7 +64,7 @@ def test_records_of_an_older_schema_get_the_defaults_of_the_newest(registry: Reg
     "value, reason",
     [
         (b"\0\0\0\0\x09rest", "no schema 9"),
-        (b"{}", "does not begin with a zero byte"),
+        (b"{}", "does not begin with a zero byte and the id of a schema, as what is written with a schema registry does"),
         (head(1), ""),
         (head(1) + b"\xff" * 20, ""),
     ],
