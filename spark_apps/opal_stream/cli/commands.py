@@ -307,6 +307,7 @@ def _connection(args: argparse.Namespace) -> "Connection | None":
 
 def _tracker(args: argparse.Namespace, connection: "Connection | None", table: "Table | None" = None) -> "Tracker":
     """Whoever reads a table's topics, and no interval of them, counts what comes into the table."""
+    from opal_stream.cli.watched import ToldTotals
     from opal_stream.plan.recorder import TrafficRecorder
     from opal_stream.tracking.event_files import FolderSink
     from opal_stream.tracking.events import TopicSink, Tracker
@@ -322,4 +323,5 @@ def _tracker(args: argparse.Namespace, connection: "Connection | None", table: "
     has_metrics = args.metrics_file is not None or args.metrics_port is not None
     metrics = Metrics(path=args.metrics_file, port=args.metrics_port) if has_metrics else None
     listeners = [] if table is None or is_of_interval(args) else [TrafficRecorder(table, args.name)]
-    return Tracker(sinks, metrics, table=args.table, stream=args.name, listeners=listeners)
+    tell = ToldTotals() if args.watched and args.json else None
+    return Tracker(sinks, metrics, table=args.table, stream=args.name, listeners=listeners, tell=tell)

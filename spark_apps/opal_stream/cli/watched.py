@@ -4,12 +4,19 @@ The watcher holds the other end of the standard input, and writes a line now and
 child of the watcher may hold the pipe open, and a watcher that hangs closes nothing.
 """
 
+import json
 import logging
 import os
 import select
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opal_stream.tracking.events import FlushEvents
 
 _CHUNK = 4096
 logger = logging.getLogger(__name__)
@@ -30,3 +37,15 @@ def _listen(stop: Callable[[], None], descriptor: int, longest_s: float) -> None
             logger.warning("the watcher is gone: flushing, and ending")
             break
     stop()
+
+
+class ToldTotals:
+    """Tells the watcher after each flush what was done so far, a line of JSON: it counts, too, if this process is killed."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def __call__(self, flush: "FlushEvents") -> None:
+        self._counts.update(records=sum(taken.records for taken in flush.taken.values()), bad=flush.bad, flushes=1)
+        with suppress(OSError):  # the watcher is gone
+            print(json.dumps({**self._counts, "version": flush.version}), flush=True)

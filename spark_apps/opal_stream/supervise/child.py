@@ -11,10 +11,9 @@ from opal_lake.errors import FormatError
 from opal_lake.job.exit_codes import BUG, DAMAGE
 from opal_stream.errors import ProcessError, StreamError
 from opal_stream.flush.options import Totals
-from opal_stream.supervise.process import Outcome, WatchedProcess
+from opal_stream.supervise.process import COUNTS, Outcome, WatchedProcess
 
 _HUNG_DRAIN_S = 5.0  # it has done nothing for minutes
-_COUNTS = ("records", "bad", "flushes", "missing")
 logger = logging.getLogger(__name__)
 
 
@@ -29,7 +28,7 @@ class Child:
 
 @dataclass(slots=True)
 class Sums:
-    """Of processes that have ended. Of one that was killed nobody knows."""
+    """Of processes that have ended. Of one that was killed, what it told after its last flush."""
 
     counts: Counter[str] = field(default_factory=Counter)
     version: int | None = None
@@ -37,12 +36,12 @@ class Sums:
     def add(self, outcome: Outcome) -> None:
         if outcome.failure is not None:
             logger.warning("%s", outcome.failure)
-        self.counts.update({name: int(outcome.totals.get(name) or 0) for name in _COUNTS})
+        self.counts.update({name: int(outcome.totals.get(name) or 0) for name in COUNTS})
         versions = [version for version in (self.version, outcome.totals.get("version")) if version is not None]
         self.version = max(versions, default=None)
 
     def totals(self) -> Totals:
-        return Totals(**{name: self.counts[name] for name in _COUNTS}, version=self.version)
+        return Totals(**{name: self.counts[name] for name in COUNTS}, version=self.version)
 
 
 def begin(

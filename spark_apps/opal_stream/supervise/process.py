@@ -31,6 +31,7 @@ AGAIN_S = 1.0  # before one is started that has ended unasked
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _WORKED_S = 1.0, 60.0, 60.0
 _KILLED_S = 5.0
 _LAST_LINES, _SHOWN = 5, 200
+COUNTS = ("records", "bad", "flushes", "missing")
 _LONGEST_TOTALS = 1 << 24  # an interval names each partition that it has read
 Say = Callable[[str], None]
 Command = Callable[[], tuple[list[str], Mapping[str, str]]]  # the words, and the environment beside them
@@ -38,7 +39,7 @@ Command = Callable[[], tuple[list[str], Mapping[str, str]]]  # the words, and th
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """How it ended: `totals` are what a process that was done has told; a failure is final if the same would fail again."""
+    """How it ended: `totals` are what it told, also before it failed; a failure is final if the same would fail again."""
 
     totals: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None
@@ -79,10 +80,11 @@ class WatchedProcess:
         self._loop = asyncio.get_running_loop()
         if self._stopping:
             self._stop_asked.set()
-        in_a_row = 0
+        in_a_row, told = 0, dict[str, Any]()
         while True:
             self._began_s = time.monotonic()
             outcome = await self._run_once()
+            outcome.totals = told = _together(told, outcome.totals)
             if outcome.failure is None or outcome.is_final or self._stopping:
                 return outcome
             in_a_row = 1 if time.monotonic() - self._began_s >= _WORKED_S else in_a_row + 1
@@ -194,20 +196,33 @@ class WatchedProcess:
         if code == OK:
             return Outcome(totals=self._totals(told), code=code)
         if self._stopping and code == -signal.SIGTERM:  # it was ended before it could listen, and so before it had read anything
-            return Outcome(code=code)
+            return Outcome(totals=_read(told), code=code)
         by_signal = f"it was ended by signal {-code}" + (f", {self._drain_s:g} s after it was asked to end" if self.is_killed else "")
         what = MEANINGS.get(code, by_signal if code < 0 else f"exit code {code}")
         text = "\n".join([f"the stream of {self._reads} failed: {what}", *self.last_lines])
-        return Outcome(failure=text, is_final=code in FINAL, code=code)
+        return Outcome(totals=_read(told), failure=text, is_final=code in FINAL, code=code)
 
     def _totals(self, told: str) -> dict[str, Any]:
         """Its work is in the table, whatever it tells of it."""
-        with suppress(ValueError):
-            totals = json.loads(told or "{}")
-            if isinstance(totals, dict):
-                return totals
-        self._say(f"it has ended, and its counts are not known: it told {told[:_SHOWN]!r}")
-        return {}
+        totals = _read(told)
+        if told and not totals:
+            self._say(f"it has ended, and its counts are not known: it told {told[:_SHOWN]!r}")
+        return totals
+
+
+def _read(told: str) -> dict[str, Any]:
+    with suppress(ValueError):
+        totals = json.loads(told or "{}")
+        if isinstance(totals, dict):
+            return totals
+    return {}
+
+
+def _together(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a process and of its successor."""
+    sums = {name: int(before.get(name) or 0) + int(now.get(name) or 0) for name in COUNTS if name in before or name in now}
+    versions = [version for version in (before.get("version"), now.get("version")) if version is not None]
+    return {**before, **now, **sums, **({"version": max(versions)} if versions else {})}
 
 
 async def _last_line(process: asyncio.subprocess.Process) -> str:

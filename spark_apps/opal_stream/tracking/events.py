@@ -4,7 +4,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -67,7 +67,7 @@ class TopicSink:
 
 
 class Tracker:
-    """Tells sinks, metrics and listeners. What fails here stops no stream."""
+    """Tells sinks, metrics, listeners and whoever watches (`tell`). What fails here stops no stream."""
 
     def __init__(
         self,
@@ -77,14 +77,18 @@ class Tracker:
         table: str = "",
         stream: str = "main",
         listeners: Sequence[Listener] = (),
+        tell: Callable[[FlushEvents], None] | None = None,
     ) -> None:
         self._sinks = [(sink, Outage(str(sink))) for sink in sinks]
         self._listeners = list(listeners)
         self._metrics = metrics
+        self._tell = tell
         self._reached: dict[Partition, int] = {}
         self._who = {"table": table, "stream": stream, "host": socket.gethostname(), "process": os.getpid()}
 
     def flushed(self, flush: FlushEvents) -> None:
+        if self._tell is not None:
+            self._tell(flush)
         now_ms = time.time_ns() // 1_000_000
         at = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
         events = [

@@ -176,6 +176,22 @@ def test_a_stream_that_is_watched_flushes_and_ends_without_its_watcher(kafka: Ka
         process.wait()
 
 
+def test_one_that_is_watched_tells_what_it_has_done_after_each_commit(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(n) for n in range(7)])
+    words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--until-empty", "--json", "--watched", "1h"]
+    process = subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        told = [json.loads(line) for line in process.stdout]
+        assert process.wait(60) == OK
+    finally:
+        process.kill()
+    assert len(told) == told[-1]["flushes"] + 1
+    assert told[-2].items() <= told[-1].items()
+    assert (told[-1]["records"], told[-1]["version"], told[-1]["table"]) == (7, table.log.head().version, table.uri)
+
+
 def test_an_interval_of_time_with_settings_from_the_environment(
     kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,19 @@ def test_what_a_process_tells_may_be_long_and_have_lines_before_it() -> None:
     assert (outcome.totals["records"], len(outcome.totals["open"][0])) == (3, 200_000)
 
 
+def test_what_one_told_before_it_failed_counts_with_what_its_successor_tells(tmp_path: Path) -> None:
+    tells = 'print(\'{"table": "t", "records": %d, "version": %d}\' % (records, version), flush=True)'
+    first = f"records, version = 2, 7\n{tells}\nrecords, version = 3, 8\n{tells}\nos.kill(os.getpid(), signal.SIGKILL)"
+    second = f"records, version = 5, 4\n{tells}"
+    marker = str(tmp_path / "began")
+    program = f"if not os.path.exists({marker!r}):\n open({marker!r}, 'w').close()\n exec({first!r})\nexec({second!r})"
+    outcome, _ = watch(program, restarts=1)
+    assert (outcome.failure, outcome.totals) == (None, {"table": "t", "records": 8, "version": 8})
+    (tmp_path / "began").unlink()
+    outcome, _ = watch(program)
+    assert (outcome.code, outcome.totals) == (-9, {"table": "t", "records": 3, "version": 8})
+
+
 def test_one_that_tells_nothing_readable_is_done_all_the_same() -> None:
     outcome, said = watch("print('bye')")
     assert (outcome.failure, outcome.totals, said) == (None, {}, ["it has ended, and its counts are not known: it told 'bye'"])
