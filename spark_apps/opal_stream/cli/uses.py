@@ -13,7 +13,7 @@ WORDS = (STATUS, COMMIT, PLAN, *MONITORING)
 _KAFKA = frozenset({"bootstrap_servers", "kafka", "kafka_settings"})
 SHARED = frozenset({"json", "option", "traceback"})  # of every verb
 TAKES = {
-    STATUS: _KAFKA | {"alarm_lag", "alarm_stall", "tracking", "gathered_mb"},
+    STATUS: _KAFKA | {"topic", "name", "alarm_lag", "alarm_stall", "tracking", "gathered_mb"},
     COMMIT: _KAFKA
     | {"name", "flush_interval", "flush_mb", "until_empty", "give_up_after", "watched"}
     | {"tracking", "tracking_topic", "metrics_file", "metrics_port"},
@@ -69,6 +69,8 @@ def _unmet(args: argparse.Namespace, use: str) -> Iterator[tuple[str, str]]:
     """Options that do nothing as things are, and what would have to change."""
     if not args.bootstrap_servers and use != READ:
         yield from ((name, "without --bootstrap-servers; add it, or leave it out") for name in ("kafka", "kafka_settings"))
+    if use == STATUS and not args.topic:
+        yield "name", "without --topic; add it, or leave it out"
     if use != READ:
         return
     if args.processes is None and args.capacity is None:

@@ -252,7 +252,7 @@ def test_an_interval_of_time_with_settings_from_the_environment(
         (["commit", "{table}", "--topic", "t"], "opal stream commit has no use for --topic; leave it out"),
         (["commit", "{table}", "--processes", "2"], "opal stream commit has no use for --processes"),
         (["commit", "{table}", "--flush-interval", "0s"], "--flush-interval is no time at all"),
-        (["status", "{table}", "--name", "x"], "opal stream status has no use for --name"),
+        (["status", "{table}", "--name", "x"], "--name does nothing without --topic; add it, or leave it out"),
         (["status", "{table}", "--kafka", "a=b"], "--kafka does nothing without --bootstrap-servers"),
         (["plan", "{table}", "--until-empty"], "opal stream plan has no use for --until-empty"),
         (["plan", "--hours", "0"], "--hours=0 makes no sense"),
