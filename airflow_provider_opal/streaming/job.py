@@ -63,7 +63,7 @@ class StreamJob:
         for name, value in store.items():
             words += [] if name in _KEYS else ["--option", f"{name}={value}"]
         words += _flag("column", self.columns)
-        known = kafka.registry if FORMATS[self.options.get("format", "json")].is_registered else None  # others need none
+        known = kafka.registry if FORMATS[self.options.get("format") or "json"].is_registered else None  # others need none
         for name, value in {"registry": None, **self.options}.items():
             words += _flag(name, value or (known if name == "registry" else None))
         return words, {**os.environ, **keys, **kafka.environment()}

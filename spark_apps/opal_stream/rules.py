@@ -8,7 +8,7 @@ from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError
 
 _COUNTS = ("processes", "capacity", "hours", "flush_rows", "flush_mb")  # of which none makes no sense
-_SPANS = ("flush_interval", "replan_interval", "stall_after", "watched", "run_for")
+_SPANS = ("replan_interval", "stall_after", "watched", "run_for")
 _PORTS = 65_535
 
 
@@ -48,8 +48,8 @@ def check_options(given: Mapping[str, Any], spelled: Callable[[str], str] = str)
             f"{spelled('flush_mb')} does nothing with {spelled('spark')}, whose commits {spelled('flush_rows')} limits; leave it out"
         )
     form = given.get("format", "json")
-    if given.get("registry") is not None and form in FORMATS and not FORMATS[form].is_registered:
+    if given.get("registry") and form in FORMATS and not FORMATS[form].is_registered:
         others = ", ".join(name for name, other in FORMATS.items() if other.is_registered)
         raise InvalidInputError(
-            f"{spelled('registry')}: messages of {spelled('format')}={form} need no schema registry; leave it out, or give one of {others}"
+            f"{spelled('registry')}: messages of {spelled('format')}={form} need no schema registry, as {others} do; leave it out"
         )

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from opal_stream.tracking.alarms import Alarm
 
 
-_NOTHING = (
-    "no stream has committed to {table} yet: see whether one runs, and whether this is its table; --topic NAME asks for what waits there"
-)
+_NOTHING = "no stream has committed to {0} yet: see whether one runs, and whether this is its table; --topic NAME asks for what waits there"
+_NOTHING_OF = "stream {1} has committed nothing of {2} to {0}; with --bootstrap-servers Kafka says what waits there"
 
 
 def add_alarms(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +54,8 @@ def status(args: argparse.Namespace, connection: "Connection | None") -> int:
     _print(args, [asdict(entry) for entry in statuses], alarms)
     is_unknown = limits.are_given and not statuses
     if not statuses:
-        print(f"{'start: ' if is_unknown else ''}{_NOTHING.format(table=args.table)}", file=sys.stderr if args.json else sys.stdout)
+        text = (_NOTHING_OF if args.topic else _NOTHING).format(args.table, args.name, ", ".join(args.topic))
+        print(f"{'start: ' if is_unknown else ''}{text}", file=sys.stderr if args.json else sys.stdout)
     return FINDINGS if alarms or is_unknown else OK
 
 

@@ -99,5 +99,5 @@ def refused_columns(source: str, names: Sequence[str], paths: Sequence[str] = ()
     """A table that has them by then takes the message; `paths` are of members, which none can get."""
     ways = "add, ignore, or quarantine to put such messages aside; or add them by opal add-columns"
     if paths:
-        ways = "ignore leaves the members out, quarantine puts such messages aside"
+        ways = "ignore leaves the members out, quarantine puts such messages aside, and add takes only columns"
     return NewColumnsError(f"{source}: {new_columns_text(names, paths)}. Say what becomes of new columns: --on-new-columns {ways}")

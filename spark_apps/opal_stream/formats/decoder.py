@@ -126,7 +126,7 @@ class Decoder:
         if bad:
             parts.append(self._bad_rows(batch, bad))
         rows = pa.concat_tables(parts) if parts else self.row_schema.empty_table()
-        put_aside = new.positions if new is not None and self.options.on_new_columns == "quarantine" else []
+        put_aside = frozenset(new.positions if new is not None and self.options.on_new_columns == "quarantine" else ())
         messages = [_bad_message(batch, position, reason, has_new=position in put_aside) for position, reason in sorted(bad)]
         return Decoded(rows=rows, bad=messages, skipped=skipped, new=None if put_aside else new)
 
@@ -158,7 +158,7 @@ class Decoder:
         """What somebody has to decide, and the messages that are bad for what the table lacks of them."""
         wrong: dict[int, str] = {}
         if new is not None:
-            new, wrong = apart_by_case(new, self._schema.names)
+            new, wrong = apart_by_case(new, self._schema.names, filled=self._columns)
         if new is not None and self.options.on_new_columns == "add":
             new, never = apart_by_member(new)
             wrong |= never

@@ -134,7 +134,7 @@ def test_yaml_says_all_of_it(tmp_path: Path) -> None:
             ("source", "kafka"),
             "registry: messages of format=json need no schema registry",
         ),
-        ("null", "{topic: a, flush_interval: 0s}", "", ("source", "kafka"), "is no time at all"),
+        ("null", "{topic: a, mode: continuous, run_for: 0s}", "", ("source", "kafka"), "run_for is no time at all"),
         ("null", "{topic: a, formt: json}", "", ("source", "kafka", "formt"), "format"),
         ("null", "{topics: a}", "", ("source", "kafka"), "topic"),
     ],

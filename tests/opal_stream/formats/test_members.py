@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from opal_stream.formats.decoder import Decoder, FormatOptions
+from opal_stream.formats.schemas.json_types import json_schema_columns
 from tests.fixtures_kafka import Registry
 from tests.opal_stream.formats.test_registry import FIRST, avro, head, record
 from tests.opal_stream.orders import bad, batch, decode, good, new_spec
@@ -52,6 +53,15 @@ def test_unknown_members_are_named_by_their_path(form: str, policy: str) -> None
     if policy == "ignore":
         assert good(decoded)[3]["lines"] == [{"sku": "a"}, {"sku": "b"}, {"sku": None}]
     assert good(decoded)[0]["address"] == PLAIN
+
+
+@pytest.mark.parametrize("policy", ["add", "quarantine", "fail"])
+def test_an_empty_member_is_none_whatever_other_messages_have_in_it(policy: str) -> None:
+    empty: dict[str, Any] = {"address": {"more": {}, "tags": [], "deep": [{"x": {}}, None]}, "extra": {}, "list": [[]]}
+    held = {"address": {"more": {"a": 1}, "tags": [1], "deep": [{"x": {"y": 1}}]}, "extra": {"a": 1}, "list": [[1]]}
+    decoded = decode([row(0, empty), row(1, held), row(2, {})], FormatOptions(on_new_columns=policy), SPEC)
+    concerned = {message.position for message in decoded.bad} | {*(decoded.new.positions if decoded.new is not None else ())}
+    assert concerned == {1}
 
 
 @pytest.mark.parametrize("policy", ["add", "quarantine", "fail"])
@@ -129,3 +139,15 @@ def test_with_a_json_schema_so_it_does_and_one_that_is_a_part_of_itself_ends(reg
     options = FormatOptions(format="json-registry", registry=registry.url, on_new_columns="quarantine")
     decoded = Decoder(SPEC, options).decode(batch([head(1) + json.dumps(row(1, {"address": PLAIN})).encode()]))
     assert bad(decoded) == {"orders/3@100": LACKS.format("s 'address.a', 'address.b', 'address.c', 'address.d'")}
+
+
+def test_a_schema_of_many_references_is_looked_at_once_and_one_that_is_deep_ends() -> None:
+    def level(number: int, names: str, last: int) -> dict[str, Any]:
+        if number == last:
+            return {"type": "object", "properties": {"city": {"type": "string"}}}
+        return {"type": "object", "properties": {name: {"$ref": f"#/$defs/{number + 1}"} for name in names}}
+
+    for names, last in (("ab", 16), ("a", 2000)):
+        parts = {str(number): level(number, names, last) for number in range(last + 1)}
+        root = {"type": "object", "properties": {"id": {"type": "integer"}, "address": {"$ref": "#/$defs/0"}}, "$defs": parts}
+        assert pa.types.is_struct(json_schema_columns(json.dumps(root))["address"])

@@ -91,6 +91,8 @@ def test_a_table_without_a_stream_is_not_told_as_well(kafka: Kafka, table: Table
     assert main(words(table, kafka, "--alarm-lag", "100", "--json")) == FINDINGS
     output, errors = capsys.readouterr()
     assert (json.loads(output), errors.startswith(f"start: {nothing}")) == ([], True)
+    assert main(["stream", "status", table.uri, "--topic", "typo"]) == OK
+    assert capsys.readouterr().out.startswith(f"stream main has committed nothing of typo to {table.uri}; with --bootstrap-servers")
 
 
 def test_of_topics_that_are_named_a_stream_need_not_have_read_anything(

@@ -20,6 +20,7 @@ from airflow_provider_opal.templates.yaml.models.base import (
     is_text,
 )
 from opal_lake.job.source import FILE_FORMATS, Source, source_from_json
+from opal_stream.rules import check_options
 
 
 class FilesModel(Strict):
@@ -99,7 +100,7 @@ class KafkaModel(Strict):
 
     @model_validator(mode="after")
     def _known_to_streams(self) -> "KafkaModel":
-        self.to_source()
+        check_options(self.model_dump())
         return self
 
     def to_source(self) -> Kafka:

@@ -17,12 +17,26 @@ def inferred_columns(members: Mapping[str, pa.Array]) -> NewColumns | None:
     found: dict[int, tuple[str, ...]] = {}
     for name, values in members.items():
         kind = plain_type(values.type)
-        if kind is None or values.null_count == len(values):
+        positions = [] if kind is None else pc.indices_nonzero(has_value(values)).to_pylist()
+        if not positions:
             continue
         fields.append(pa.field(name, kind))
-        for position in pc.indices_nonzero(pc.is_valid(values)).to_pylist():
+        for position in positions:
             found[position] = (*found.get(position, ()), name)
     return NewColumns(columns=pa.schema(fields), found=found) if fields else None
+
+
+def has_value(values: pa.Array) -> pa.Array:
+    """Where something is lost if the values are: objects and lists that are empty, or hold only such, hold nothing."""
+    if pa.types.is_struct(values.type):
+        holds = pa.array([False] * len(values))
+        for number in range(values.type.num_fields):
+            holds = pc.or_(holds, has_value(pc.struct_field(values, number)))
+        return holds
+    if pa.types.is_list(values.type):
+        holding = pc.list_parent_indices(values).filter(has_value(pc.list_flatten(values)))
+        return pc.is_in(pa.array(range(len(values)), holding.type), value_set=holding)
+    return pc.is_valid(values)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType | None:

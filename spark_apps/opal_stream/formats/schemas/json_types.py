@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 _PLAIN = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "string": pa.string()}
+_DEEPEST = 50
 _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
 
 
@@ -18,28 +20,46 @@ def json_schema_columns(text: str, *, debezium: bool = False) -> dict[str, pa.Da
     row = _resolved(root, root)
     if debezium:
         row = _resolved(_members(row).get("after", {}), root)
-    return {name: _type(member, root) for name, member in _members(row).items()}
+    types = _Types(root=root)
+    return {name: types.of(member) for name, member in _members(row).items()}
 
 
-def _type(schema: Any, root: Mapping[str, Any], above: tuple[int, ...] = ()) -> pa.DataType:
-    """`above` are the schemas that this one is a part of: none ends if it is a part of itself."""
-    schema = _resolved(schema, root)
-    if not isinstance(schema, dict) or id(schema) in above:
-        return pa.null()
-    within = (*above, id(schema))
+@dataclass(slots=True, kw_only=True)
+class _Types:
+    """Of one schema and its parts, each of which is looked at once, however often it is named."""
+
+    root: Mapping[str, Any]
+    known: dict[int, pa.DataType] = field(default_factory=dict)
+
+    def of(self, schema: Any, above: tuple[int, ...] = ()) -> pa.DataType:
+        """`above` are the schemas that this one is a part of: none ends if it is a part of itself."""
+        schema = _resolved(schema, self.root)
+        if not isinstance(schema, dict) or id(schema) in above or len(above) > _DEEPEST:
+            return pa.null()
+        kind = _kind(schema)
+        if kind == "string":
+            return pa.string() if above else _FORMATS.get(str(schema.get("format")), pa.string())
+        if kind not in ("array", "object"):
+            return _PLAIN.get(str(kind), pa.null())
+        if id(schema) not in self.known:
+            self.known[id(schema)] = self._nested(schema, kind, (*above, id(schema)))
+        return self.known[id(schema)]
+
+    def _nested(self, schema: dict[str, Any], kind: str, within: tuple[int, ...]) -> pa.DataType:
+        if kind == "array":
+            element = self.of(schema.get("items"), within)
+            return element if pa.types.is_null(element) else pa.list_(element)
+        members = [(name, self.of(member, within)) for name, member in _members(schema).items()]
+        return pa.struct(members) if members else pa.null()
+
+
+def _kind(schema: Mapping[str, Any]) -> Any:
+    """Its type, without the choice to be null."""
     kind = schema.get("type")
     if isinstance(kind, list):
         others = [name for name in kind if name != "null"]
-        kind = others[0] if len(others) == 1 else None
-    if kind == "array":
-        element = _type(schema.get("items"), root, within)
-        return element if pa.types.is_null(element) else pa.list_(element)
-    if kind == "object":
-        members = [(name, _type(member, root, within)) for name, member in _members(schema).items()]
-        return pa.struct(members) if members else pa.null()
-    if kind == "string":
-        return _FORMATS.get(str(schema.get("format")), pa.string()) if not above else pa.string()
-    return _PLAIN.get(str(kind), pa.null())
+        return others[0] if len(others) == 1 else None
+    return kind
 
 
 def _resolved(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:

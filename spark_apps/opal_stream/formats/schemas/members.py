@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opal_stream.formats.schemas.inferred import plain_type
+from opal_stream.formats.schemas.inferred import has_value, plain_type
 from opal_stream.formats.schemas.new_columns import Member, Members
 
 _ELEMENTS = -1
@@ -60,6 +60,6 @@ def _rows_with(values: pa.Array, steps: Steps) -> list[int]:
             values = pc.list_flatten(values)
         else:
             values = pc.struct_field(values, step)
-    there = pc.indices_nonzero(pc.is_valid(values))
+    there = pc.indices_nonzero(has_value(values))
     found: list[int] = (there if rows is None else rows.take(there).unique()).to_pylist()
     return found

@@ -96,12 +96,16 @@ def is_new(name: str, known: Known) -> bool:
     return known is not None and name not in known
 
 
-def apart_by_case(new: NewColumns, names: Iterable[str]) -> tuple[NewColumns | None, dict[int, str]]:
+def apart_by_case(given: NewColumns, names: Iterable[str], filled: Container[str] = ()) -> tuple[NewColumns | None, dict[int, str]]:
     """Without those that the table has but for their case, and why the messages that have such are bad.
 
-    A table can have no second column of that name, and to leave the member out would lose its values without a word.
+    A table can have no second column of that name, and to leave the member out would lose its values without a word. But of a column that
+    is filled from elsewhere members are left out, however they are written.
     """
     own = {name.casefold(): name for name in names}
+    new = _without(given, names={name for name in given.columns.names if own.get(name.casefold()) in filled})
+    if new is None:
+        return None, {}
     same = {name: own[name.casefold()] for name in new.columns.names if name.casefold() in own}
     inner = {position: twin for position, members in new.members.items() if (twin := next((one for one in members if one.like), None))}
     if not same and not inner:
@@ -126,10 +130,11 @@ def _by_case(member: str, own: str) -> str:
     return f"{member} differs from {own} in case only; write it as the table does"
 
 
-def _without(new: NewColumns, positions: Container[int]) -> NewColumns | None:
-    """Of the messages at other positions."""
-    found = {position: names for position, names in new.found.items() if position not in positions}
-    members = {position: others for position, others in new.members.items() if position not in positions}
-    wanted = {name for names in found.values() for name in names}
+def _without(new: NewColumns, positions: Container[int] = (), names: Container[str] = ()) -> NewColumns | None:
+    """Of the messages at other positions, and without columns of these names."""
+    others = {position: given for position, given in new.found.items() if position not in positions}
+    found = {position: left for position, given in others.items() if (left := tuple(name for name in given if name not in names))}
+    members = {position: inner for position, inner in new.members.items() if position not in positions}
+    wanted = {name for left in found.values() for name in left}
     columns = pa.schema([column for column in new.columns if column.name in wanted])
     return NewColumns(columns=columns, found=found, members=members) if found or members else None

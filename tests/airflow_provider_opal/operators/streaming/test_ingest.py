@@ -176,7 +176,6 @@ def test_a_bad_message_fails_the_task_for_good(kafka: Broker, table: LakeTable) 
         ({"processes": 0}, "processes=0 makes no sense; give a whole number from 1"),
         ({"flush_rows": 0}, "flush_rows=0 makes no sense"),
         ({"flush_mb": -1}, "flush_mb=-1 makes no sense"),
-        ({"flush_interval": "0s"}, "flush_interval is no time at all"),
         ({"mode": "continuous", "run_for": "0s"}, "run_for is no time at all"),
         ({"registry": "http://r:1"}, "registry: messages of format=json need no schema registry"),
         ({"spark": True, "flush_mb": 8}, "flush_mb does nothing with spark"),

@@ -30,3 +30,9 @@ def test_names_that_differ_in_case_only_make_their_messages_bad_and_no_column() 
     assert wrong.keys() == {1, 2}
     assert new == NewColumns(columns=pa.schema([("x", pa.int64())]), found={0: ("x",)})
     assert apart_by_case(NewColumns(columns=pa.schema([("ID", pa.int64())]), found={0: ("ID",)}), known)[0] is None
+
+
+def test_of_a_column_that_is_filled_from_elsewhere_members_are_left_out_however_they_are_written() -> None:
+    given = NewColumns(columns=pa.schema([("x", pa.int64()), ("AT", pa.int64())]), found={0: ("AT",), 1: ("x", "AT")})
+    left = NewColumns(columns=pa.schema([("x", pa.int64())]), found={1: ("x",)})
+    assert apart_by_case(given, ["id", "at"], filled={"at": "@timestamp"}) == (left, {})
