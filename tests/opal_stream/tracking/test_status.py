@@ -72,7 +72,7 @@ def test_partitions_that_no_commit_has_reached_are_behind_by_all_they_have(
 
 
 def test_a_stream_that_began_a_moment_ago_stalls_nowhere(kafka: Kafka, table: Table) -> None:
-    topic = new_topic(kafka, 2)
+    topic = new_topic(kafka, 2, retention_ms="-1")
     for partition in (0, 1):
         kafka.produce(topic, [order(partition)], partition=partition, moments_ms=[1_700_000_000_000])
     read(table, kafka, topic, partitions=[0])
