@@ -167,7 +167,7 @@ class Committer:
         """Once of each."""
         loose = listing.gaps(self._head.positions, self.options.name)
         self._has_more |= not loose.keys() <= self._loose
-        problems = dict(listing.damaged) | {path: why for path, why in loose.items() if path in self._loose}
+        problems = listing.damaged_of(self.options.name) | {path: why for path, why in loose.items() if path in self._loose}
         for path in sorted(problems.keys() - self._problems.keys()):
             logger.warning("%s", problems[path])
         self._loose, self._problems = set(loose), problems

@@ -87,6 +87,11 @@ class Listing:
         chains = [self.chain(application, positions.get(str(application))) for application in own]
         return {chain.loose[0].path: chain.gap for chain in chains if chain.loose}
 
+    def damaged_of(self, stream: str) -> dict[str, str]:
+        """Those in the folders of one stream."""
+        prefix = layout.gathered_prefix(f"kafka:{stream}/")
+        return {path: why for path, why in self.damaged.items() if path.startswith(prefix)}
+
     def note(self, application: Application, positions: Mapping[str, int], stuck: Mapping[str, str]) -> str:
         """What holds a partition back, where files of it are `stuck`."""
         if not self.cause(application, stuck):

@@ -26,6 +26,8 @@ from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import Policies
 from opal_stream.tracking.alarms import AlarmLimits, find_alarms
+from opal_stream.tracking.events import Tracker
+from opal_stream.tracking.metrics import Metrics
 from opal_stream.tracking.status import read_status
 from tests.fixtures_kafka import Kafka
 from tests.opal_stream.orders import LAYOUT, SCHEMA, ends, gather, gathered, ids, new_stream, new_table, new_topic, order, read
@@ -230,6 +232,17 @@ def test_a_damaged_file_is_named_and_holds_back_its_own_partition(
         path.unlink()
     assert (publish(table, kafka, topic), gather(table).records) == (2, 2)
     assert (ids(table), ends(table), gathered(table)) == ([0, 1, 2, 10, 11, 12], [3, 3], [])
+
+
+def test_damaged_files_of_another_stream_are_no_problem_of_this_one(kafka: Kafka, table: Table, damaged: tuple[str, list[Path]]) -> None:
+    damaged[1][1].write_bytes(b"?")
+    read(table, kafka, damaged[0], commit="gathered", name="other")
+    metrics = Metrics()
+    done = Committer(table, CommitterOptions(name="other", until_empty=True), Tracker(metrics=metrics)).run()
+    assert (done.records, ids(table)) == (6, [0, 1, 2, 10, 11, 12])
+    assert "opal_stream_stuck_files 0\n" in metrics.text()
+    with pytest.raises(FormatError, match=damaged[1][1].name):
+        gather(table)
 
 
 @pytest.mark.parametrize("how", ["header", "rows"])
