@@ -62,12 +62,15 @@ class Places:
             self.writer.applications[partition] = application
             self.writer.positions[partition] = position
         begins = self.begin_at({partition: self.writer.positions[partition] for partition in partitions}, reach)
-        late = {part: begin for part, begin in begins.items() if begin and self.writer.positions[part] is None and part not in self._late}
-        self._tell_late(late)
+        new = {part: begin for part, begin in begins.items() if begin and self.writer.positions[part] is None and part not in self._late}
+        self._tell_late({part: begin for part, begin in new.items() if begin < reach[part].high or not self._options.until_empty})
         return begins
 
     def _tell_late(self, begins: Mapping[Partition, int]) -> None:
-        """Once of each partition. Nothing of the table's is lost, but it will not have all that there ever was."""
+        """Once of each partition. Nothing of the table's is lost, but it will not have all that there ever was.
+
+        Not of one of which a run until empty reads nothing: the next run would find it as it is, and tell it again.
+        """
         self._late |= set(begins)
         for partition, begin in begins.items():
             self._tracker.begin(partition, begin, self.ids[partition.topic])
