@@ -14,7 +14,7 @@ from opal_lake.log.snapshot import Root
 from opal_lake.spec.positions import Advance
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.ingest_job import IngestOptions, ingest
-from opal_stream.errors import BadMessageError, TakenOverError
+from opal_stream.errors import BadMessageError, TableReplacedError, TakenOverError
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
@@ -93,11 +93,7 @@ class Writer:
                 before_commit()
                 result = self._ingest(batch, IngestOptions(positions=advances))
             except FencedError as error:
-                if self._root is not None:
-                    check_same(self.table.log, self._root)
-                if is_first or not self._has_landed(advances):
-                    raise self._taken_over(error) from error
-                result = _landed(self.table)
+                result = self._own(error, None if is_first else advances, lambda passing: backoff.wait(passing, while_waiting))
             except PASSING as error:
                 if self._has_landed(advances):
                     result = _landed(self.table)
@@ -143,12 +139,29 @@ class Writer:
         self.spec = spec
         return batch.rows_for(spec)
 
+    def _own(self, error: FencedError, advances: dict[str, Advance] | None, wait: Callable[[Exception], None]) -> JobResult:
+        """The commit before a fence, if a former try made it, of these `advances`. A store that fails is asked again."""
+        while True:
+            try:
+                if self._root is not None:
+                    check_same(self.table.log, self._root)
+                if advances is None or not self._stands_at(advances):
+                    raise self._taken_over(error) from error
+                return _landed(self.table)
+            except (TableReplacedError, TakenOverError):
+                raise
+            except PASSING as passing:
+                wait(passing)
+
     def _has_landed(self, advances: dict[str, Advance]) -> bool:
-        """Whether the table stands at the ends: then the same messages are in it, whoever committed them."""
         try:
-            positions = self.table.log.head().positions
+            return self._stands_at(advances)
         except PASSING:
             return False
+
+    def _stands_at(self, advances: dict[str, Advance]) -> bool:
+        """Whether the table stands at the ends: then the same messages are in it, whoever committed them."""
+        positions = self.table.log.head().positions
         return all(positions.get(name) == advance.end for name, advance in advances.items())
 
     def _taken_over(self, error: FencedError) -> TakenOverError:

@@ -9,9 +9,10 @@ from typing import Protocol
 
 import pytest
 
-from opal_lake.errors import NotFoundError, OpalError
+from opal_lake.errors import CommitUnknownError, NotFoundError, OpalError, StorageError
 from opal_lake.inspect.check import check_table
-from opal_lake.table import Table
+from opal_lake.storage.open import open_storage
+from opal_lake.table import Table, table_on
 from opal_stream.errors import TableReplacedError
 from opal_stream.flush.committer import Committer, CommitterOptions
 from opal_stream.flush.options import StreamOptions
@@ -19,6 +20,7 @@ from opal_stream.kafka.connection import Connection
 from opal_stream.supervise.observation import Observer
 from tests.fixtures_kafka import Kafka
 from tests.opal_stream.orders import gather, gathered, ids, new_stream, new_table, new_topic, order, read
+from tests.opal_stream.shaky import Shaky
 
 
 class Running(Protocol):
@@ -89,6 +91,39 @@ def test_so_does_a_process_that_gathers(kafka: Kafka, table: Table) -> None:
     with pytest.raises(TableReplacedError, match=said):
         raise failures[0]
     assert gathered(new) == []
+
+
+class Blind(Shaky):
+    """Fails these reads after a put that was done, and said to have failed."""
+
+    blind: frozenset[int] = frozenset()
+    reads: int | None = None
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+        try:
+            return super().put_if_absent(path, data)
+        except CommitUnknownError:
+            self.reads = 0
+            raise
+
+    def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        if self.reads is not None:
+            self.reads += 1
+            if self.reads in self.blind:
+                raise StorageError("the store is away")
+        return super().get(path, start, length)
+
+
+@pytest.mark.parametrize("number", range(2, 11))
+def test_a_store_that_fails_when_it_is_asked_who_was_first_is_asked_again(kafka: Kafka, table: Table, number: int) -> None:
+    """At each read behind a commit that was said to have failed, also at the one that looks for another table."""
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1)])
+    store = Blind(open_storage(table.uri))
+    store.failures, store.blind = ["after"], frozenset({1, number})
+    totals = read(table_on(store), kafka, topic)
+    assert (totals.records, totals.flushes, ids(table), table.snapshot_at().root.rows) == (1, 1, [1], 1)
+    assert (store.reads or 0) >= number
 
 
 @pytest.mark.parametrize("versions", [1, 4])
