@@ -39,8 +39,8 @@ class TakenOverError(ConflictError):
     """Another process has committed for the same partition."""
 
 
-class TableReplacedError(ConflictError):
-    """The table was dropped, and there is another one in its place: start again."""
+class TableReplacedError(NotFoundError):
+    """The table is there no more, and another one is in its place. To read into that is for somebody to decide: start again."""
 
 
 class StoppedError(ConflictError):

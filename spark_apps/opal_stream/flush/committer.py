@@ -17,7 +17,6 @@ from opal_lake.spec.positions import Advance
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestOptions, ingest
-from opal_stream.errors import TableReplacedError
 from opal_stream.flush.options import Totals
 from opal_stream.flush.writer import PASSING, Backoff
 from opal_stream.formats.rows import fitted
@@ -107,8 +106,6 @@ class Committer:
                 try:
                     files = self._turn()
                     backoff = None
-                except TableReplacedError:
-                    raise
                 except PASSING as error:
                     backoff = backoff or Backoff(what="a look for gathered files, or their commit,", give_up_s=self.options.give_up_s)
                     backoff.wait(error, lambda: None)

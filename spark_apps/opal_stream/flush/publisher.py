@@ -18,7 +18,7 @@ from opal_lake.job.job import JobResult
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS
-from opal_stream.errors import BadMessageError, TableReplacedError, TakenOverError
+from opal_stream.errors import BadMessageError, TakenOverError
 from opal_stream.flush.writer import PASSING, Backoff, Batch, Writer, taken_over
 from opal_stream.formats.batch import from_partition
 from opal_stream.formats.rows import fitted
@@ -72,7 +72,7 @@ class Publisher(Writer):
                 for partition, outcome in published.items():
                     outcome.result()
                     self.positions[partition] = left.pop(partition).high
-            except (TakenOverError, TableReplacedError):
+            except TakenOverError:
                 raise
             except PASSING as error:
                 backoff.wait(error, while_waiting)

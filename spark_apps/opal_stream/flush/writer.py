@@ -14,7 +14,7 @@ from opal_lake.log.snapshot import Root
 from opal_lake.spec.positions import Advance
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.ingest_job import IngestOptions, ingest
-from opal_stream.errors import BadMessageError, TableReplacedError, TakenOverError
+from opal_stream.errors import BadMessageError, TakenOverError
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
@@ -148,7 +148,7 @@ class Writer:
                 if advances is None or not self._stands_at(advances):
                     raise self._taken_over(error) from error
                 return _landed(self.table)
-            except (TableReplacedError, TakenOverError):
+            except TakenOverError:
                 raise
             except PASSING as passing:
                 wait(passing)
