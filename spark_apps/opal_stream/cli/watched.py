@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from opal_stream.kafka.topics import Partition
     from opal_stream.tracking.events import FlushEvents
 
 _CHUNK = 4096
@@ -40,12 +41,20 @@ def _listen(stop: Callable[[], None], descriptor: int, longest_s: float) -> None
 
 
 class ToldTotals:
-    """Tells the watcher after each flush what was done so far, a line of JSON: it counts, too, if this process is killed."""
+    """Tells the watcher after each flush what was done so far, a line of JSON: it counts, too, if this process is killed.
+
+    A gap counts with the flush behind it: one that was not committed is met again.
+    """
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self._gaps: Counter[Partition] = Counter()
 
-    def __call__(self, flush: "FlushEvents") -> None:
-        self._counts.update(records=sum(taken.records for taken in flush.taken.values()), bad=flush.bad, flushes=1)
+    def gap(self, partition: "Partition", offsets: int) -> None:
+        self._gaps[partition] += offsets
+
+    def flushed(self, flush: "FlushEvents") -> None:
+        missing = sum(self._gaps.pop(partition, 0) for partition in flush.taken)
+        self._counts.update(records=sum(taken.records for taken in flush.taken.values()), bad=flush.bad, flushes=1, missing=missing)
         with suppress(OSError):  # the watcher is gone
             print(json.dumps({**self._counts, "version": flush.version}), flush=True)

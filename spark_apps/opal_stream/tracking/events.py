@@ -4,7 +4,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -66,6 +66,13 @@ class TopicSink:
         self._producer.flush(_CLOSE_S)
 
 
+class Teller(Protocol):
+    """Tells whoever watches what was done so far."""
+
+    def flushed(self, flush: FlushEvents) -> None: ...
+    def gap(self, partition: Partition, offsets: int) -> None: ...
+
+
 class Tracker:
     """Tells sinks, metrics, listeners and whoever watches (`tell`). What fails here stops no stream."""
 
@@ -77,7 +84,7 @@ class Tracker:
         table: str = "",
         stream: str = "main",
         listeners: Sequence[Listener] = (),
-        tell: Callable[[FlushEvents], None] | None = None,
+        tell: Teller | None = None,
     ) -> None:
         self._sinks = [(sink, Outage(str(sink))) for sink in sinks]
         self._listeners = list(listeners)
@@ -88,7 +95,7 @@ class Tracker:
 
     def flushed(self, flush: FlushEvents) -> None:
         if self._tell is not None:
-            self._tell(flush)
+            self._tell.flushed(flush)
         now_ms = time.time_ns() // 1_000_000
         at = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
         events = [
@@ -118,6 +125,8 @@ class Tracker:
 
     def gap(self, partition: Partition, low: int, high: int, topic_id: str = "") -> None:
         self._passed("gap", partition, low, high, topic_id)
+        if self._tell is not None:
+            self._tell.gap(partition, high - low)
         if self._metrics is not None:
             self._metrics.lost(high - low, partition.topic, partition.number)
 

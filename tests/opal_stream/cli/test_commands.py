@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from opal_lake.cli import main
 from opal_lake.job.exit_codes import INPUT, OK
 from opal_lake.table import Table
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
-from tests.opal_stream.orders import ends, ids, new_table, new_topic, order
+from tests.opal_stream.orders import ends, ids, new_table, new_topic, order, read
 
 __all__ = ["metadata", "opal_commands"]
 
@@ -178,8 +179,14 @@ def test_a_stream_that_is_watched_flushes_and_ends_without_its_watcher(kafka: Ka
 
 def test_one_that_is_watched_tells_what_it_has_done_after_each_commit(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
-    kafka.produce(topic, [order(n) for n in range(7)])
+    kafka.produce(topic, [order(n) for n in range(2)])
+    read(table, kafka, topic)
+    kafka.produce(topic, [order(n) for n in range(2, 12)])
+    admin = kafka.admin  # lives as long as its answers are awaited
+    [deleted] = admin.delete_records([TopicPartition(topic, 0, 5)]).values()
+    deleted.result(30)
     words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--until-empty", "--json", "--watched", "1h"]
+    words += ["--on-gap", "continue"]
     process = subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
@@ -190,6 +197,7 @@ def test_one_that_is_watched_tells_what_it_has_done_after_each_commit(kafka: Kaf
     assert len(told) == told[-1]["flushes"] + 1
     assert told[-2].items() <= told[-1].items()
     assert (told[-1]["records"], told[-1]["version"], told[-1]["table"]) == (7, table.log.head().version, table.uri)
+    assert [line["missing"] for line in told] == [3] * len(told)
 
 
 def test_an_interval_of_time_with_settings_from_the_environment(
