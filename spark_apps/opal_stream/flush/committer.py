@@ -29,6 +29,7 @@ from opal_stream.same_table import follow
 from opal_stream.tracking.events import FlushEvents, Tracker
 from opal_stream.waits import GIVE_UP_S
 
+_CHECK_S = 3.0
 _LOOKS, _LONGEST_PAUSE_S = 4, 0.1  # the folder is listed so often in an interval
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class Committer:
         self._problems: dict[str, str] = {}
         self._unsure: Gathered | None = None
         self._one_by_one = 0
+        self._check_s = 0.0  # when to look whether the table is the same, though nothing is to be done
         self._has_more = False
         self._stopping = False
 
@@ -128,7 +130,9 @@ class Committer:
     def _turn(self) -> int:
         """One look, and at most one commit; how many files it has."""
         listing = self._folder.look()
-        self._head = follow(self.table.log, self._head)
+        is_due = bool(listing.paths) or time.monotonic() >= self._check_s
+        self._head = follow(self.table.log, self._head, is_checked=is_due)
+        self._check_s = time.monotonic() + _CHECK_S if is_due else self._check_s
         positions = self._head.positions
         if self._unsure is not None and all(positions.get(name) == advance.end for name, advance in self._unsure.advances.items()):
             self._count(self._unsure, JobResult(operation="ingest", table=self.table.uri), 0.0)

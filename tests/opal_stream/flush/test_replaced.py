@@ -13,6 +13,7 @@ from opal_lake.errors import CommitUnknownError, NotFoundError, OpalError, Stora
 from opal_lake.inspect.check import check_table
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
+from opal_lake.testing.failing_store import FailingStore
 from opal_stream.errors import TableReplacedError
 from opal_stream.flush.committer import Committer, CommitterOptions
 from opal_stream.flush.options import StreamOptions
@@ -145,6 +146,24 @@ def test_a_committer_leaves_the_files_of_the_new_one_alone(kafka: Kafka, table: 
     assert len(gathered(new)) == 1
     assert (gather(new).records, check_table(new)) == (3, [])
     assert failures == []
+
+
+def test_a_committer_with_nothing_to_do_looks_now_and_then_alone(table: Table) -> None:
+    store = FailingStore(open_storage(table.uri))
+    committer = Committer(table_on(store), CommitterOptions())
+    committer._turn()
+    before = len(store.trace)
+    committer._turn()
+    cost = len(store.trace) - before
+    committer._check_s = 0.0
+    before += cost
+    committer._turn()
+    assert len(store.trace) - before == cost + 1
+    _, said = make_anew(table)
+    committer._turn()
+    committer._check_s -= 3
+    with pytest.raises(TableReplacedError, match=said):
+        committer._turn()
 
 
 def test_a_supervisor_sees_it_and_a_table_that_is_gone_is_told_as_that(kafka: Kafka, table: Table) -> None:
