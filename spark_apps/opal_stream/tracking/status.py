@@ -169,7 +169,7 @@ class _Look:
         if topic is None and partition.topic in self.kafka.topics:
             return (
                 f"{partition}: Kafka has no topic {partition.topic!r} any more, and the table stands at offset {reached} of it; create it "
-                "again, or ask by --topic for what is still read"
+                "again, and start the stream with --on-new-topic continue, or ask by --topic for what is still read"
             )
         if reach is not None:
             try:

@@ -148,7 +148,9 @@ def test_a_topic_that_was_made_anew_is_an_alarm_until_the_new_one_is_read(
     assert told not in metrics.read_text()
     kafka.delete_topic(topic)
     for limit in LIMITS:
-        assert alarms(table, kafka, capsys, *limit)["topic"].startswith(f"main {topic}/0: Kafka has no topic {topic!r} any more")
+        said = alarms(table, kafka, capsys, *limit)["topic"]
+        assert said.startswith(f"main {topic}/0: Kafka has no topic {topic!r} any more")
+        assert "create it again, and start the stream with --on-new-topic continue" in said
     kafka.create_topic(topic)
     assert alarms(table, kafka, capsys) == {}  # nobody asked
     for limit in LIMITS:
