@@ -76,15 +76,15 @@ def test_what_the_same_start_would_end_in_again_is_final(kafka: Kafka, table: Ta
     assert "the message is no JSON object" in str(outcome.failure)
 
 
-def test_one_that_is_killed_is_started_again_and_one_whose_time_is_over_flushes(kafka: Kafka, table: Table) -> None:
-    topic, said = new_topic(kafka), list[str]()
+def test_one_that_is_killed_is_started_again_and_one_whose_time_is_over_flushes(kafka: Kafka, table: Table, tmp_path: Path) -> None:
+    topic, said, metrics = new_topic(kafka), list[str](), tmp_path / "m.prom"
     kafka.produce(topic, [order(1)])
 
     async def scene() -> Outcome:
-        watched = StreamProcess(new_job(topic, until_empty=False), said.append)
+        watched = StreamProcess(new_job(topic, until_empty=False, metrics_file=str(metrics)), said.append)
         running = asyncio.ensure_future(watched.watch())
-        await until(lambda: ids(table) == [1])
-        await asyncio.sleep(0.5)  # it tells what it has committed
+        await until(lambda: metrics.exists() and "opal_stream_flushes_total 1\n" in metrics.read_text())  # behind the line for its watcher
+        assert ids(table) == [1]
         [process] = streams_of(topic)
         process.kill()
         kafka.produce(topic, [order(2)])
