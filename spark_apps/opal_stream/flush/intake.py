@@ -57,9 +57,13 @@ class Intake:
 
     def _decoded(self, batch: MessageBatch) -> Decoded:
         decoded = self.decoder.decode(batch)
-        while decoded.new is not None and self._formats.on_new_columns == "add":
-            self.add_columns(batch.source(decoded.new.first), decoded.new.columns)
-            decoded = self.decoder.decode(batch)
+        unfit: NewColumnsError | None = None
+        while decoded.new is not None and self._formats.on_new_columns == "add" and unfit is None:
+            try:
+                self.add_columns(batch.source(decoded.new.first), decoded.new.columns)
+                decoded = self.decoder.decode(batch)
+            except NewColumnsError as error:
+                unfit = error
         refused = {bad.position: bad.reason for bad in decoded.bad if not bad.has_new_columns and self._on_bad_message == "fail"}
         new = decoded.new
         first = min([*refused, *(new.positions if new is not None else ())], default=None)
@@ -68,7 +72,7 @@ class Intake:
         self._settle_before(batch, first)
         if new is None or first in refused:
             _refuse(batch, first, refused[first])
-        raise refused_columns(batch.source(first), new.found.get(first, ()), new.paths(first))
+        raise unfit or refused_columns(batch.source(first), new.found.get(first, ()), new.paths(first))
 
     def learn(self, value: bytes) -> None:
         """Take the schema that a message names, for the table as it is by now."""
@@ -82,9 +86,10 @@ class Intake:
         try:
             head = with_new_columns(log, log.head(), "add", lambda spec: unknown_columns(spec.schema, columns))
         except InvalidInputError as error:
+            unfit = f"{new_columns_text(columns.names)}, and cannot get {'it' if len(columns) == 1 else 'them'}"
             raise NewColumnsError(
-                f"{source}: {new_columns_text(columns.names)}, and cannot get them: {error}. Leave them out with "
-                "--on-new-columns ignore, or put such messages aside with --on-new-columns quarantine"
+                f"{source}: {unfit}: {error}. Leave them out with --on-new-columns ignore, or put such messages aside with "
+                "--on-new-columns quarantine"
             ) from error
         logger.warning("%s: columns that the table has now: %s", source, ", ".join(columns.names))
         self.follow(head.spec)

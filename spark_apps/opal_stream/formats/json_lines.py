@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.json as pj
 
+from opal_lake.errors import InvalidInputError
 from opal_stream.formats.parsed import Parsed, halve_until_good
 from opal_stream.formats.schemas.connect import Holding
 from opal_stream.formats.schemas.inferred import inferred_columns
@@ -26,6 +27,8 @@ class TypedJson:
     """Parses into columns of these types, and into such as are not `known`."""
 
     def __init__(self, types: Mapping[str, pa.DataType], time_unit: str = "ms", known: Known = None) -> None:
+        if maps := [name for name, kind in types.items() if _has_map(kind)]:
+            raise InvalidInputError(f"column {maps[0]!r} is a map, or has one in it, which a stream fills from Avro alone")
         self.types = dict(types)
         self.time_unit = time_unit
         self.known = known
@@ -106,6 +109,11 @@ def _object(value: bytes) -> bytes:
     if not stripped.startswith(b"{"):
         raise ValueError("the message is no JSON object")
     return stripped
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    inner = [kind.field(number).type for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    return pa.types.is_map(kind) or any(map(_has_map, inner))
 
 
 class JsonParser:

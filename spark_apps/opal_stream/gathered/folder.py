@@ -56,7 +56,10 @@ def follow(headers: Sequence[Header], position: int | None) -> Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What lay in the folder: files of each partition by offset, and files that are none, with what is wrong."""
+    """What lay in the folder: files of each partition by offset, and files that are none, with what is wrong.
+
+    Partitions are in the order of their oldest files: of a topic that was made anew, what the one before it had comes first.
+    """
 
     paths: Sequence[str] = ()
     headers: Mapping[Application, Sequence[Header]] = field(default_factory=dict)
@@ -75,8 +78,9 @@ class Listing:
         return ends
 
     def begins(self, positions: Mapping[str, int]) -> dict[Application, int]:
-        """Of partitions of which nothing is committed yet: where their first file begins."""
-        return {application: headers[0].low for application, headers in self.headers.items() if str(application) not in positions}
+        """Of partitions of which nothing is committed yet: where their first file begins; 0 if that is missing."""
+        new = {application: headers[0] for application, headers in self.headers.items() if str(application) not in positions}
+        return {application: header.low if header.first else 0 for application, header in new.items()}
 
     def gaps(self, positions: Mapping[str, int], stream: str | None = None) -> dict[str, str]:
         """The first loose file of each partition, of all streams or of one, and what is wrong with it.
@@ -133,11 +137,14 @@ class GatheredFolder:
             new = [path for path in paths if path not in self._known]
             self._known |= {path: found for path, found in zip(new, pool.map(self._read_header, new), strict=True) if found is not None}
         headers: dict[Application, list[Header]] = {}
+        oldest_us: dict[Application, int] = {}
         for path in paths:
             if isinstance(known := self._known.get(path), Header):
                 headers.setdefault(known.application, []).append(known)
+                oldest_us[known.application] = min(listed[path].modified_us, oldest_us.get(known.application, listed[path].modified_us))
         damaged = {path: known for path, known in self._known.items() if isinstance(known, str)}
-        return Listing(paths=paths, headers=headers, damaged=damaged)
+        in_order = {application: headers[application] for application in sorted(headers, key=lambda one: (oldest_us[one], str(one)))}
+        return Listing(paths=paths, headers=in_order, damaged=damaged)
 
     def look_for_stuck(self, head: Callable[[], Mapping[str, int]]) -> tuple[Listing, dict[str, str]]:
         """Also which files cannot be committed, and why; `head` says where the table stands, after a listing."""

@@ -356,3 +356,33 @@ def test_a_file_that_an_ingest_refuses_is_found_among_the_others(kafka: Kafka, t
     with pytest.raises(FormatError, match=f"{topic}.*1/0+.rows: its rows cannot go into the table: one task would write more than 4 files"):
         gather(table)
     assert ids(table) == [0, 1, 20, 21, 22]
+
+
+def test_rows_of_a_topic_that_was_made_anew_come_after_those_of_the_one_before(kafka: Kafka, table: Table) -> None:
+    topic, went_back = new_topic(kafka), False
+    for turn in range(20):  # by chance the next id is before the last one in the order of their names
+        before = kafka.topic_id(topic)
+        kafka.produce(topic, [order(1, name=f"old{turn}"), order(2, op="D")])
+        publish(table, kafka, topic, policies=Policies(on_new_topic="continue"))
+        kafka.delete_topic(topic)
+        kafka.create_topic(topic)
+        went_back = kafka.topic_id(topic) < before
+        kafka.produce(topic, [order(1, name=f"new{turn}"), order(2)])
+        publish(table, kafka, topic, policies=Policies(on_new_topic="continue"))
+        assert gather(table).records == 4
+        assert {row["id"]: row["name"] for row in table.read(columns=["id", "name"]).to_pylist()} == {1: f"new{turn}", 2: "n2"}
+        if went_back:
+            break
+        kafka.delete_topic(topic)
+        kafka.create_topic(topic)
+    assert went_back
+
+
+def test_where_the_first_file_is_missing_all_that_kafka_has_is_behind(kafka: Kafka, table: Table, tmp_path: Path) -> None:
+    topic = new_topic(kafka)
+    for number in range(3):
+        kafka.produce(topic, [order(number)])
+        publish(table, kafka, topic)
+    min((tmp_path / "orders/_opal/gathered").rglob("*.*")).unlink()
+    (entry,) = read_status(table, Connection(bootstrap_servers=kafka.servers))
+    assert (entry.position, entry.lag) == (0, 3)

@@ -223,3 +223,14 @@ def test_two_processes_add_the_same_column_at_once_and_one_is_killed_in_the_midd
     assert {number: row[0] for number, row in of(table, "discount").items()} == expected
     added = [commit for commit in table.history() if commit.operation == "add_columns"]
     assert len(added) == 1
+
+
+@pytest.mark.parametrize("column", [{"": 1}, {"x": 1, "X": 2}])
+def test_a_column_that_no_table_can_get_stops_the_stream_behind_what_came_before(
+    column: dict[str, Any], kafka: Kafka, table: Table
+) -> None:
+    topic = new_topic(kafka)
+    kafka.produce(topic, [order(1), b"nope", order(2), order(3, **column)])
+    with pytest.raises(NewColumnsError, match=rf"{topic}/0@3: .*, and cannot get (it|them): "):
+        read(table, kafka, topic, formats=FormatOptions(on_new_columns="add"), on_bad_message="quarantine")
+    assert (ids(table), ends(table)) == ([1, 2], [3])

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from opal_lake.errors import InvalidInputError
 from opal_stream.formats.decoder import Decoder, FormatOptions
 from opal_stream.formats.schemas.json_types import json_schema_columns
 from tests.fixtures_kafka import Registry
@@ -151,3 +152,10 @@ def test_a_schema_of_many_references_is_looked_at_once_and_one_that_is_deep_ends
         parts = {str(number): level(number, names, last) for number in range(last + 1)}
         root = {"type": "object", "properties": {"id": {"type": "integer"}, "address": {"$ref": "#/$defs/0"}}, "$defs": parts}
         assert pa.types.is_struct(json_schema_columns(json.dumps(root))["address"])
+
+
+@pytest.mark.parametrize("form", ["json", "debezium-json"])
+@pytest.mark.parametrize("kind", [pa.map_(pa.string(), pa.string()), pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.int64()))]))])
+def test_json_for_a_table_with_a_map_is_refused_before_anything_is_read(kind: pa.DataType, form: str) -> None:
+    with pytest.raises(InvalidInputError, match="column 'm' is a map, or has one in it, which a stream fills from Avro alone"):
+        Decoder(new_spec(id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), m=kind), FormatOptions(format=form))
