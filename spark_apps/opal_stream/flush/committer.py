@@ -145,23 +145,23 @@ class Committer:
         return len(gathered.files)
 
     def _chains(self, listing: Listing) -> list[Chain]:
-        """What can be committed of each partition. That of a topic that was made anew waits for what the one before it had."""
-        chains: dict[Partition, Chain] = {}
-        self._has_more = False
-        for application in listing.headers:
-            chain = listing.chain(application, self._head.positions.get(str(application)))
-            if application.stream == self.options.name and chain.files:
-                self._has_more |= application.partition in chains
-                chains.setdefault(application.partition, chain)
-        return [*chains.values()]
+        """What can be committed of each partition of this stream."""
+        own = [application for application in listing.headers if application.stream == self.options.name]
+        chains = [listing.chain(application, self._head.positions.get(str(application))) for application in own]
+        return [chain for chain in chains if chain.files]
 
     def _read(self, listing: Listing) -> Gathered:
-        """The first files of each partition, then the second ones, until they are enough for a commit."""
-        ranks = zip_longest(*(chain.files for chain in self._chains(listing)))
+        """The first files of each partition, then the second ones, until they are enough for a commit.
+
+        A topic that was made anew waits until what can be committed of the one before it is. If each waits for another, none does.
+        """
+        chains = self._chains(listing)
+        turn = [chain for chain in chains if not chain.is_after(chains)] or chains
+        ranks = zip_longest(*(chain.files for chain in turn))
         files = [header for rank in ranks for header in rank if header is not None]
         sizes = accumulate((header.plain_size for header in files), initial=0)
         enough = 1 if self._one_by_one else max(1, sum(size < self.options.bytes for size in sizes))
-        self._has_more |= enough < len(files)
+        self._has_more = enough < len(files) or len(turn) < len(chains)
         gathered, blocked = Gathered(), set[Application]()
         for header, rows in self._folder.read_rows(files[:enough], self._head.spec):
             if header.application in blocked or rows is None or not gathered.fits(header):

@@ -24,7 +24,7 @@ from opal_stream.formats.batch import from_partition
 from opal_stream.formats.rows import fitted
 from opal_stream.gathered.backlog import Gate
 from opal_stream.gathered.file import Header
-from opal_stream.gathered.folder import GatheredFolder
+from opal_stream.gathered.folder import GatheredFolder, Listing
 from opal_stream.kafka.applications import Application, known_positions
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
@@ -41,10 +41,11 @@ class Publisher(Writer):
     _folder: GatheredFolder | None = field(init=False, default=None)
     _head: Snapshot | None = field(init=False, default=None)
     _bounds: dict[Application, set[int]] = field(init=False, default_factory=dict)
+    _listing: Listing = field(init=False, default_factory=Listing)  # as this process, or what it reads last, began
 
     def stands(self) -> Mapping[str, int]:
         """The files before the head: one that is committed in between is in the head."""
-        listing = self.folder.look()
+        self._listing = listing = self.folder.look()
         positions = self._look().positions
         ends = listing.ends(positions)
         for application in known_positions(ends):
@@ -110,7 +111,14 @@ class Publisher(Writer):
             return  # a try that was said to have failed
         bounds -= {bound for bound in bounds if stands is not None and bound < stands}
         own = taken if begin is None else replace(taken, low=begin)
-        header = Header(table_id=head.root.table_id, application=application, writer=self.name, taken=own, first=begin is None)
+        header = Header(
+            table_id=head.root.table_id,
+            application=application,
+            writer=self.name,
+            taken=own,
+            first=begin is None,
+            after=self._listing.topics_before(application) if begin is None else (),
+        )
         part = rows if len(self.applications) == 1 else rows.filter(from_partition(rows[SOURCE], partition.topic, partition.number))
         size = self.folder.put(header, part)
         self.gate.wrote(size)

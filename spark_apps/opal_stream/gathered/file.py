@@ -25,13 +25,17 @@ _WHAT = "gathered rows"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a file holds, and of whom. `first` may begin where the table knows no position; `bad` of the rows are to be put aside."""
+    """What a file holds, and of whom. `first` may begin where the table knows no position; `bad` of the rows are to be put aside.
+
+    `after` are ids of topics that had its name before, and of which files lay there when it was the first one: those come before it.
+    """
 
     table_id: str
     application: Application
     writer: str
     taken: Taken
     first: bool
+    after: tuple[str, ...] = ()
     bad: int = 0
     size: int = 0
     plain_size: int = 0
@@ -97,6 +101,7 @@ def _to_json(header: Header) -> dict[str, Any]:
         "application": str(header.application),
         "writer": header.writer,
         "first": header.first,
+        "after": [*header.after],
         "low": taken.low,
         "high": taken.high,
         "records": taken.records,
@@ -128,6 +133,7 @@ def _from_json(body: Mapping[str, Any]) -> Header:
         writer=checked.plain_id(body["writer"]),
         taken=Taken(low=low, high=high, records=records, bytes=size_of_messages, oldest_ms=oldest_ms, newest_ms=newest_ms),
         first=checked.flag(body["first"]),
+        after=tuple(map(checked.text, checked.listed(body.get("after", [])))),
         bad=checked.count(body["bad"]),
         size=size,
         plain_size=plain_size,

@@ -3,7 +3,7 @@
 It begins where the table stands, and each of its files begins where the one before it ends.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -30,6 +30,14 @@ class Chain:
         """Where the table stands before, between and after the files."""
         return [*([] if self.position is None else [self.position]), *(header.high for header in self.files)]
 
+    def is_after(self, others: "Iterable[Chain]") -> bool:
+        """Whether it holds rows of a topic that was made anew, and one of the others holds those of the topic before."""
+        own = self.files[0]
+        return any(
+            other.files[0].application.is_of_same_name(own.application) and other.files[0].application.topic_id in own.after
+            for other in others
+        )
+
     @property
     def gap(self) -> str:
         """What is wrong with the first loose file, and what to do."""
@@ -40,7 +48,7 @@ class Chain:
         )
 
 
-def follow(headers: Sequence[Header], position: int | None) -> Chain:
+def chain_from(position: int | None, headers: Sequence[Header]) -> Chain:
     """Of one partition, by offset. Where the table has no position, the first file that may begin there does."""
     files: list[Header] = []
     loose: list[Header] = []
@@ -56,17 +64,20 @@ def follow(headers: Sequence[Header], position: int | None) -> Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What lay in the folder: files of each partition by offset, and files that are none, with what is wrong.
-
-    Partitions are in the order of their oldest files: of a topic that was made anew, what the one before it had comes first.
-    """
+    """What lay in the folder: files of each partition by offset, and files that are none, with what is wrong."""
 
     paths: Sequence[str] = ()
     headers: Mapping[Application, Sequence[Header]] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
 
     def chain(self, application: Application, position: int | None) -> Chain:
-        return follow(self.headers.get(application, ()), position)
+        return chain_from(position, self.headers.get(application, ()))
+
+    def topics_before(self, application: Application) -> tuple[str, ...]:
+        """Ids of other topics of its name, of which files lie here."""
+        return tuple(
+            sorted({one.topic_id for one in self.headers if one.is_of_same_name(application) and one.topic_id != application.topic_id})
+        )
 
     def ends(self, positions: Mapping[str, int]) -> dict[str, int]:
         """How far the table will stand when everything that lies here is committed; not less than its position."""
@@ -137,14 +148,11 @@ class GatheredFolder:
             new = [path for path in paths if path not in self._known]
             self._known |= {path: found for path, found in zip(new, pool.map(self._read_header, new), strict=True) if found is not None}
         headers: dict[Application, list[Header]] = {}
-        oldest_us: dict[Application, int] = {}
         for path in paths:
             if isinstance(known := self._known.get(path), Header):
                 headers.setdefault(known.application, []).append(known)
-                oldest_us[known.application] = min(listed[path].modified_us, oldest_us.get(known.application, listed[path].modified_us))
         damaged = {path: known for path, known in self._known.items() if isinstance(known, str)}
-        in_order = {application: headers[application] for application in sorted(headers, key=lambda one: (oldest_us[one], str(one)))}
-        return Listing(paths=paths, headers=in_order, damaged=damaged)
+        return Listing(paths=paths, headers=headers, damaged=damaged)
 
     def look_for_stuck(self, head: Callable[[], Mapping[str, int]]) -> tuple[Listing, dict[str, str]]:
         """Also which files cannot be committed, and why; `head` says where the table stands, after a listing."""

@@ -1,7 +1,9 @@
 """Flushes that one committer registers: the same rows and positions as by commits of their own, whoever dies or comes twice."""
 
 import logging
+import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -358,12 +360,15 @@ def test_a_file_that_an_ingest_refuses_is_found_among_the_others(kafka: Kafka, t
     assert ids(table) == [0, 1, 20, 21, 22]
 
 
-def test_rows_of_a_topic_that_was_made_anew_come_after_those_of_the_one_before(kafka: Kafka, table: Table) -> None:
+def test_rows_of_a_topic_that_was_made_anew_come_after_those_of_the_one_before(kafka: Kafka, table: Table, tmp_path: Path) -> None:
+    """Whatever the store says of when files were written."""
     topic, went_back = new_topic(kafka), False
     for turn in range(20):  # by chance the next id is before the last one in the order of their names
         before = kafka.topic_id(topic)
         kafka.produce(topic, [order(1, name=f"old{turn}"), order(2, op="D")])
         publish(table, kafka, topic, policies=Policies(on_new_topic="continue"))
+        for path in (tmp_path / "orders/_opal/gathered").rglob("*.rows"):
+            os.utime(path, (time.time() + 3600, time.time() + 3600))
         kafka.delete_topic(topic)
         kafka.create_topic(topic)
         went_back = kafka.topic_id(topic) < before
@@ -376,6 +381,22 @@ def test_rows_of_a_topic_that_was_made_anew_come_after_those_of_the_one_before(k
         kafka.delete_topic(topic)
         kafka.create_topic(topic)
     assert went_back
+
+
+def test_a_topic_that_was_made_anew_waits_for_every_partition_of_the_one_before(kafka: Kafka, table: Table) -> None:
+    """Its keys lie in other partitions than before, and commits take one file each."""
+    for parts in ((3, 1), (1, 3)):
+        topic = new_topic(kafka, parts[0])
+        for turn, partitions in enumerate(parts):
+            if turn:
+                kafka.delete_topic(topic)
+                kafka.create_topic(topic, partitions)
+            for round_ in range(2):
+                kafka.produce(topic, [order(1, name=f"{turn}.{round_}")], partition=partitions - 1)
+                kafka.produce(topic, [order(n, name=f"{turn}.{round_}") for n in range(2, 9)], partition=0)
+                publish(table, kafka, topic, policies=Policies(on_new_topic="continue"))
+        assert gather(table, bytes=1).records == 32
+        assert {*table.read(columns=["name"]).column("name").to_pylist()} == {"1.1"}
 
 
 def test_where_the_first_file_is_missing_all_that_kafka_has_is_behind(kafka: Kafka, table: Table, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from opal_stream.flush.publisher import Publisher
 from opal_stream.formats.decoder import Decoder, FormatOptions
 from opal_stream.gathered.backlog import Gate
 from opal_stream.gathered.file import Header
-from opal_stream.gathered.folder import follow
+from opal_stream.gathered.folder import chain_from
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
@@ -49,7 +49,7 @@ def header(low: int, high: int, *, first: bool = False) -> Header:
     ],
 )
 def test_a_chain_is_followed_from_the_position(ranges: Any, position: int | None, chain: Any, loose: Any) -> None:
-    found = follow([header(low, high, first=low == 0) for low, high in ranges], position)
+    found = chain_from(position, [header(low, high, first=low == 0) for low, high in ranges])
     assert [(one.low, one.high) for one in found.files] == chain
     assert [(one.low, one.high) for one in found.loose] == loose
 
