@@ -1,18 +1,15 @@
 """Kafka as the source of a pipeline."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from airflow_provider_opal.streaming.job import POLICIES, checked
 from opal_lake.job.operations.values import Span, span_of, span_text
-from opal_stream.rules import check_options
+from opal_stream.rules import check_options, clashes
 
 MODES = ("continuous", "until_empty", "interval")
-_PROCESSES = "an interval is read by one; give another mode, or leave it out"
-_START = "an interval begins at its own time; leave it out"
-_SPARK = "spreads partitions over tasks by itself, and reads no interval; leave out processes, and give another mode"
-_GATHERED = "an interval and Spark make their own commits; leave it out"
+_ANOTHER = "leave it out, or give another mode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +52,8 @@ class Kafka:
             raise ValueError(f"mode={self.mode!r} is unknown; use one of {', '.join(MODES)}")
         if self.run_for is not None and self.mode != "continuous":
             raise ValueError("run_for ends a continuous stream, and others end by themselves: add mode='continuous', or leave it out")
-        if self.processes is not None and self.mode == "interval":
-            raise ValueError(f"processes={self.processes!r}: {_PROCESSES}")
-        if self.start != "earliest" and self.mode == "interval":
-            raise ValueError(f"start={self.start!r}: {_START}")
-        if self.spark and (self.processes is not None or self.mode == "interval"):
-            raise ValueError(f"spark=True: Spark {_SPARK}")
-        if self.commit == "gathered" and (self.spark or self.mode == "interval"):
-            raise ValueError(f"commit='gathered': {_GATHERED}")
+        for name, why in clashes(self.given, has_interval=self.mode == "interval").items():
+            raise ValueError(f"{name}={self.given[name]!r}: {why}; {_ANOTHER if self.mode == 'interval' else 'leave it out'}")
         if self.spark_conf and not self.spark:
             raise ValueError(f"spark_conf={dict(self.spark_conf)} are settings of Spark, which does not read this: add spark=True")
         for option in POLICIES:
@@ -70,6 +61,11 @@ class Kafka:
         span_text("flush_interval", self.flush_interval)
         _ = self.run_for_s
         check_options({name: getattr(self, name) for name in self.__slots__})
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What is not as by default."""
+        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default and value}
 
     @property
     def run_for_s(self) -> float | None:
@@ -98,14 +94,8 @@ def stream_faults(kafka: Kafka, schedule: Any, by: Mapping[str, str], *, has_sch
             ("source", "kafka", "mode"),
             "is interval, which the schedule has to name; write '@daily' or a cron expression there",
         )
-    if mode == "interval" and kafka.processes is not None:
-        yield ("source", "kafka", "processes"), f"is {kafka.processes}: {_PROCESSES}"
-    if mode == "interval" and kafka.start != "earliest":
-        yield ("source", "kafka", "start"), f"is {kafka.start}: {_START}"
-    if mode == "interval" and kafka.commit == "gathered":
-        yield ("source", "kafka", "commit"), f"is gathered: {_GATHERED}"
-    if mode == "interval" and kafka.spark:
-        yield ("source", "kafka", "spark"), f"is true: Spark {_SPARK}"
+    for name, why in clashes(kafka.given, has_interval=mode == "interval").items():
+        yield ("source", "kafka", name), f"is {str(kafka.given[name]).lower()}: {why}; {_ANOTHER}"
     if not has_schema:
         yield ("table", "schema"), "is missing, and messages have none; add it, as 'id BIGINT, total DOUBLE, op STRING, at TIMESTAMP'"
     for name, axis in by.items():

@@ -1,6 +1,6 @@
 """Which values of a stream's options make sense. The command line asks, and so do DAGs, before anything runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,21 @@ from opal_lake.errors import InvalidInputError
 _COUNTS = ("processes", "capacity", "hours", "flush_rows", "flush_mb")  # of which none makes no sense
 _SPANS = ("replan_interval", "stall_after", "watched", "run_for")
 _PORTS = 65_535
+_ONE_READS, _OWN_COMMITS = "is read by one", "an interval and Spark make their own commits"
+_WITH_INTERVAL = {
+    "processes": f"an interval {_ONE_READS}",
+    "capacity": f"an interval {_ONE_READS}",
+    "spark": "Spark reads no interval",
+    "commit": _OWN_COMMITS,
+    "start": "an interval begins at its own time",
+    "until_empty": "an interval ends at its own time",
+}
+_WITH_SPARK = {
+    "processes": "Spark spreads partitions over tasks by itself",
+    "capacity": "Spark spreads partitions over tasks by itself",
+    "commit": _OWN_COMMITS,
+    "flush_mb": "Spark's commits are limited by rows",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +46,13 @@ FORMATS = {
 }
 
 
+def clashes(given: Iterable[str], *, has_interval: bool) -> dict[str, str]:
+    """Of the options that are not as by default, those that do nothing where an interval is read, or where Spark reads, and why."""
+    names = {*given}
+    why = (_WITH_SPARK if "spark" in names else {}) | (_WITH_INTERVAL if has_interval else {})
+    return {name: reason for name, reason in why.items() if name in names}
+
+
 def check_options(given: Mapping[str, Any], spelled: Callable[[str], str] = str) -> None:
     """What was given, by name; None says nothing. An error calls an option as the caller does: that is `spelled`."""
     for name in _COUNTS:
@@ -43,10 +65,6 @@ def check_options(given: Mapping[str, Any], spelled: Callable[[str], str] = str)
     port = given.get("metrics_port")
     if port is not None and port > _PORTS:
         raise InvalidInputError(f"{spelled('metrics_port')}={port} is no port; give one up to {_PORTS}, or 0 for any that is free")
-    if given.get("spark") and given.get("flush_mb") is not None:
-        raise InvalidInputError(
-            f"{spelled('flush_mb')} does nothing with {spelled('spark')}, whose commits {spelled('flush_rows')} limits; leave it out"
-        )
     form = given.get("format", "json")
     if given.get("registry") and form in FORMATS and not FORMATS[form].is_registered:
         others = ", ".join(name for name, other in FORMATS.items() if other.is_registered)

@@ -6,7 +6,7 @@ import importlib.util
 from opal_lake.cli.command import Verbs, pairs, store_options
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.s3a import spark_settings
-from opal_stream.cli.commands import finish, is_of_interval, reads, setup_of, stream
+from opal_stream.cli.commands import finish, reads, setup_of, stream
 
 
 def commands(verbs: Verbs) -> None:
@@ -27,10 +27,6 @@ def run(args: argparse.Namespace) -> int | None:
         return stream(args)
     if importlib.util.find_spec("pyspark") is None:
         raise InvalidInputError("opal stream --spark needs Spark, which is not installed: pip install 'airflow-provider-opal[spark]'")
-    if is_of_interval(args):
-        raise InvalidInputError("--spark reads no interval of time; leave out one of both")
-    if args.commit != "direct":
-        raise InvalidInputError("--spark commits each micro-batch itself; leave out --commit gathered")
     setup = setup_of(args)
     from opal_spark.cli.launch import launched
     from opal_spark.streams.source import EXCLUDES, client_settings, package

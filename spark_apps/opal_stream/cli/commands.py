@@ -18,8 +18,8 @@ from opal_stream.cli.commit import add_commit, commit
 from opal_stream.cli.monitoring import MONITORING, print_monitoring
 from opal_stream.cli.plan import add_plan, plan
 from opal_stream.cli.status import add_alarms, status
-from opal_stream.cli.supervised import add_supervised, has_committer, is_supervised, refuse_supervised, supervisor_of
-from opal_stream.cli.uses import COMMIT, READ, STATUS, check_use, use_of
+from opal_stream.cli.supervised import add_supervised, has_committer, is_supervised, supervisor_of
+from opal_stream.cli.uses import COMMIT, READ, STATUS, check_use, is_of_interval, use_of
 from opal_stream.rules import FORMATS
 from opal_stream.waits import GIVE_UP_S
 
@@ -183,7 +183,6 @@ def setup_of(args: argparse.Namespace) -> "Setup":
     """What the command line says of one process, checked and open."""
     from opal_stream.flush.options import Setup
 
-    refuse_supervised(args, "an interval and Spark are read by one")
     table, connection, options = opened(args)
     return Setup(table=table, connection=connection, options=options, tracker=_tracker(args, connection, table))
 
@@ -256,16 +255,10 @@ def _options(args: argparse.Namespace) -> "StreamOptions":
     )
 
 
-def is_of_interval(args: argparse.Namespace) -> bool:
-    return any((args.start_timestamp, args.end_timestamp, args.partition_key))
-
-
 def _interval(args: argparse.Namespace) -> "Interval | None":
     from opal_stream.kafka.ranges import Interval
 
     given = {"--start-timestamp": args.start_timestamp, "--end-timestamp": args.end_timestamp}
-    if args.commit != "direct" and is_of_interval(args):
-        raise InvalidInputError("an interval of time is committed by the process that reads it: leave out --commit gathered")
     if not any(given.values()):
         if args.partition_key is not None:
             raise InvalidInputError("--partition-key is for the rows of an interval: give --start-timestamp and --end-timestamp, too")

@@ -91,9 +91,3 @@ def _watched_words(*operands: str) -> list[str]:
     from opal_stream.supervise.process import WATCHED_S
 
     return [sys.executable, "-m", "opal_lake.cli", "stream", *operands, "--json", "--watched", f"{WATCHED_S}s"]
-
-
-def refuse_supervised(args: argparse.Namespace, what: str) -> None:
-    """Where there is one process, whatever it reads."""
-    if is_supervised(args):
-        raise InvalidInputError(f"--processes and --capacity are for streams by several processes, and {what}; leave them out")

@@ -1,4 +1,4 @@
-"""What `opal stream` is used for, and which options each use takes: one that would do nothing is refused."""
+"""What `opal stream` is used for, and which options each use takes: one that has no use there is refused, if it is not as by default."""
 
 import argparse
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from opal_lake.cli.command import meant
 from opal_lake.errors import InvalidInputError
 from opal_stream.cli.monitoring import MONITORING
-from opal_stream.rules import check_options
+from opal_stream.rules import check_options, clashes
 
 READ, STATUS, COMMIT, PLAN = "", "status", "commit", "plan"
 WORDS = (STATUS, COMMIT, PLAN, *MONITORING)
@@ -44,8 +44,14 @@ def check_use(args: argparse.Namespace) -> None:
         raise InvalidInputError(f"{who} has no use for {flag_of(useless[0])}; leave it out{where}")
     for name, needed in _unmet(args, use):
         if name in given:
-            raise InvalidInputError(f"{flag_of(name)} does nothing {needed}")
+            raise InvalidInputError(f"{flag_of(name)} does nothing without {needed}; add it, or leave {flag_of(name)} out")
+    for name, why in clashes(given, has_interval=is_of_interval(args)).items():
+        raise InvalidInputError(f"{flag_of(name)} does nothing here: {why}; leave it out")
     check_options({name: getattr(args, name) for name in given}, flag_of)
+
+
+def is_of_interval(args: argparse.Namespace) -> bool:
+    return any((args.start_timestamp, args.end_timestamp, args.partition_key))
 
 
 def _check_words(args: argparse.Namespace) -> None:
@@ -66,21 +72,19 @@ def _check_words(args: argparse.Namespace) -> None:
 
 
 def _unmet(args: argparse.Namespace, use: str) -> Iterator[tuple[str, str]]:
-    """Options that do nothing as things are, and what would have to change."""
+    """Options that do nothing without another one."""
     if not args.bootstrap_servers and use != READ:
-        yield from ((name, "without --bootstrap-servers; add it, or leave it out") for name in ("kafka", "kafka_settings"))
+        yield from ((name, "--bootstrap-servers") for name in ("kafka", "kafka_settings"))
     if use == STATUS and not args.topic:
-        yield "name", "without --topic; add it, or leave it out"
+        yield "name", "--topic"
     if use != READ:
         return
     if args.processes is None and args.capacity is None:
-        yield from ((name, "without --processes or --capacity; add one, or leave it out") for name in ("replan_interval", "stall_after"))
+        yield from ((name, "--processes or --capacity") for name in ("replan_interval", "stall_after"))
     if args.commit != "gathered":
-        yield "gathered_mb", "without --commit gathered; add it, or leave it out"
+        yield "gathered_mb", "--commit gathered"
     if not getattr(args, "spark", False):
-        yield from ((name, "without --spark; add it, or leave it out") for name in ("conf", "verbose"))
-    if args.start_timestamp or args.end_timestamp:
-        yield from ((name, "where an interval of time is read; leave it out") for name in ("start", "until_empty"))
+        yield from ((name, "--spark") for name in ("conf", "verbose"))
 
 
 def flag_of(name: str) -> str:

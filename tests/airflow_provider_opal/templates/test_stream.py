@@ -84,7 +84,7 @@ def test_by_hand_it_reads_what_there_is_and_in_a_group_too() -> None:
         ({"mode": "x"}, {}, "use one of continuous, until_empty, interval"),
         ({"run_for": "1h"}, {}, "run_for ends a continuous stream"),
         ({"format": "xml"}, {}, "format='xml' is unknown"),
-        ({"spark": True}, {}, "source.kafka.spark is true: Spark spreads partitions over tasks by itself, and reads no interval"),
+        ({"spark": True}, {}, "source.kafka.spark is true: Spark reads no interval"),
         ({"processes": 2}, {}, "source.kafka.processes is 2: an interval is read by one"),
         ({"start": "latest"}, {}, "source.kafka.start is latest: an interval begins at its own time"),
         ({"commit": "gathered"}, {}, "source.kafka.commit is gathered: an interval and Spark make their own commits"),
