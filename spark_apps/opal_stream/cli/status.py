@@ -84,7 +84,12 @@ def _lines(entries: list[dict[str, Any]], style: Style) -> Iterator[str]:
         Column(key="lag", title="lag", right=True),
         Column(key="gathered", title="gathered", right=True, optional=True),
         Column(key="rate", title="messages/s", right=True, show=lambda value: f"{value:,.1f}"),
-        Column(key="committed", title="last commit", optional=True),
+        Column(key="last", title="last commit", optional=True),
         Column(key="note", title="note", shrinks=True),
     ]
-    yield from text_table(columns, entries, style, output_width(sys.stdout))
+    rows = [entry | {"last": entry["committed"] or _before(entry["committed_before"])} for entry in entries]
+    yield from text_table(columns, rows, style, output_width(sys.stdout))
+
+
+def _before(moment: str | None) -> str | None:
+    return None if moment is None else f"before {moment}"

@@ -87,7 +87,7 @@ class Committer:
         self._tracker = tracker or Tracker()
         self._head = table.log.head()
         self._folder = GatheredFolder(table.storage, self._head.root.table_id)
-        self._loose: set[str] = set()
+        self._stuck: set[str] = set()
         self._problems: dict[str, str] = {}
         self._unsure: Gathered | None = None
         self._one_by_one = 0
@@ -173,12 +173,12 @@ class Committer:
 
     def _tell(self, listing: Listing) -> None:
         """Once of each."""
-        loose = listing.gaps(self._head.positions, self.options.name)
-        self._has_more |= not loose.keys() <= self._loose
-        problems = listing.damaged_of(self.options.name) | {path: why for path, why in loose.items() if path in self._loose}
+        stuck = listing.stuck(self._head.positions, self.options.name)
+        self._has_more |= not stuck.keys() <= self._stuck
+        problems = {path: why for path, why in stuck.items() if path in self._stuck}
         for path in sorted(problems.keys() - self._problems.keys()):
             logger.warning("%s", problems[path])
-        self._loose, self._problems = set(loose), problems
+        self._stuck, self._problems = set(stuck), problems
         self._tracker.stuck(len(problems))
 
     def _commit(self, gathered: Gathered) -> None:

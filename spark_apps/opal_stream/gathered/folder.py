@@ -93,19 +93,16 @@ class Listing:
         new = {application: headers[0] for application, headers in self.headers.items() if str(application) not in positions}
         return {application: header.low if header.first else 0 for application, header in new.items()}
 
-    def gaps(self, positions: Mapping[str, int], stream: str | None = None) -> dict[str, str]:
-        """The first loose file of each partition, of all streams or of one, and what is wrong with it.
+    def stuck(self, positions: Mapping[str, int], stream: str | None = None) -> dict[str, str]:
+        """Files that are damaged, and the first loose one of each partition, of all streams or of one, and what is wrong with each.
 
         A listing takes time: it is so only if the next listing says so, too.
         """
         own = [application for application in self.headers if stream in (None, application.stream)]
         chains = [self.chain(application, positions.get(str(application))) for application in own]
-        return {chain.loose[0].path: chain.gap for chain in chains if chain.loose}
-
-    def damaged_of(self, stream: str) -> dict[str, str]:
-        """Those in the folders of one stream."""
-        prefix = layout.gathered_prefix(f"kafka:{stream}/")
-        return {path: why for path, why in self.damaged.items() if path.startswith(prefix)}
+        prefix, passed = layout.GATHERED if stream is None else layout.gathered_prefix(f"kafka:{stream}/"), self.passed(positions)
+        damaged = {path: why for path, why in self.damaged.items() if path.startswith(prefix) and path not in passed}
+        return damaged | {chain.loose[0].path: chain.gap for chain in chains if chain.loose}
 
     def note(self, application: Application, positions: Mapping[str, int], stuck: Mapping[str, str]) -> str:
         """What holds a partition back, where files of it are `stuck`."""
@@ -157,12 +154,11 @@ class GatheredFolder:
     def look_for_stuck(self, head: Callable[[], Mapping[str, int]]) -> tuple[Listing, dict[str, str]]:
         """Also which files cannot be committed, and why; `head` says where the table stands, after a listing."""
         listing = self.look()
-        stuck = dict(listing.damaged) | listing.gaps(head())
+        stuck = listing.stuck(head())
         if not stuck:
             return listing, stuck
         listing = self.look()
-        again = dict(listing.damaged) | listing.gaps(head())
-        return listing, {path: why for path, why in again.items() if path in stuck}
+        return listing, {path: why for path, why in listing.stuck(head()).items() if path in stuck}
 
     def put(self, header: Header, rows: pa.Table) -> int:
         """How many bytes it has; 0 if a file begins there already."""

@@ -28,6 +28,11 @@ class Application:
     def __str__(self) -> str:
         return f"kafka:{self.stream}/{self.partition.topic}@{self.topic_id}/{self.partition.number}"
 
+    @property
+    def place(self) -> tuple[str, str, str, int]:
+        """Its order among others: that of a partition is by number."""
+        return self.stream, self.partition.topic, self.topic_id, self.partition.number
+
     def is_of_same_name(self, other: "Application") -> bool:
         """Whether it reads a topic of that name for that stream: the same topic, or one before or after it."""
         return (self.stream, self.partition.topic) == (other.stream, other.partition.topic)

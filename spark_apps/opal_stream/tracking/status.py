@@ -41,6 +41,7 @@ class PartitionStatus:
     lag: int | None
     rate: float
     committed: str | None
+    committed_before: str | None = None  # where `committed` is older than what was looked at
     note: str = ""
     topic_id: str = ""
     lost: int = 0
@@ -103,12 +104,12 @@ def read_status(
         ends=listing.ends(head.positions),
         kafka=kafka,
         held_back=_held_back(table, {application.stream for application in listing.headers}, gathered_bytes),
-        rates=_rates(table, window_s),
+        rates=_read_rates(table, window_s),
         waiting=waiting,
         before=before,
         begun_before=begun_topics(before),
     )
-    return [look.entry(application, position) for application, position in sorted(positions.items(), key=lambda pair: str(pair[0]))]
+    return [look.entry(application, position) for application, position in sorted(positions.items(), key=lambda pair: pair[0].place)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +123,7 @@ class _Look:
     ends: Mapping[str, int]
     kafka: _Kafka
     held_back: Mapping[str, str]
-    rates: tuple[Mapping[str, float], Mapping[str, str]]
+    rates: "_Rates"
     waiting: Mapping[Application, float]
     before: Mapping[str, int]
     begun_before: Collection[tuple[str, str]]
@@ -130,7 +131,6 @@ class _Look:
     def entry(self, application: Application, position: int | None) -> PartitionStatus:
         name, reach = str(application), self.kafka.reach_of(application)
         reached = self.ends.get(name, position)
-        rates, moments = self.rates
         note = _note(reached, reach, is_current=self.kafka.is_current(application))
         notes = note, self.listing.note(application, self.stands, self.stuck), self.held_back.get(application.stream)
         return PartitionStatus(
@@ -140,8 +140,9 @@ class _Look:
             position=position,
             end=reach.high if reach else None,
             lag=max(0, reach.high - (reach.low if position is None else position)) if reach else None,
-            rate=rates.get(name, 0.0),
-            committed=moments.get(name),
+            rate=self.rates.rates.get(name, 0.0),
+            committed=self.rates.moments.get(name),
+            committed_before=self.rates.since if position is not None and name not in self.rates.moments else None,
             note="; ".join(filter(None, notes)),
             topic_id=application.topic_id,
             lost=max(0, reach.low - reached) if reach and reached is not None else 0,
@@ -226,8 +227,16 @@ def _note(reached: int | None, reach: Reach | None, *, is_current: bool) -> str:
     return ""
 
 
-def _rates(table: Table, window_s: float) -> tuple[dict[str, float], dict[str, str]]:
-    """Messages a second, and when the last commit of each application was."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rates:
+    """Messages a second, and when the last commit of each application was, as far as commits since then say."""
+
+    rates: Mapping[str, float]
+    moments: Mapping[str, str]
+    since: str | None
+
+
+def _read_rates(table: Table, window_s: float) -> _Rates:
     records: dict[str, int] = {}
     moments: dict[str, str] = {}
     newest_us = oldest_us = None
@@ -238,9 +247,14 @@ def _rates(table: Table, window_s: float) -> tuple[dict[str, float], dict[str, s
         oldest_us = commit.timestamp_us
         for name, advance in commit.positions.items():
             records[name] = records.get(name, 0) + advance.end - advance.start
-            moments.setdefault(name, datetime.fromtimestamp(commit.timestamp_us / 1e6, UTC).isoformat(timespec="milliseconds"))
+            moments.setdefault(name, _moment_text(commit.timestamp_us))
     span_s = max(1.0, ((newest_us or 0) - (oldest_us or 0)) / 1e6)
-    return {name: round(count / span_s, 1) for name, count in records.items()}, moments
+    since = None if oldest_us is None else _moment_text(oldest_us)
+    return _Rates(rates={name: round(count / span_s, 1) for name, count in records.items()}, moments=moments, since=since)
+
+
+def _moment_text(moment_us: int) -> str:
+    return datetime.fromtimestamp(moment_us / 1e6, UTC).isoformat(timespec="milliseconds")
 
 
 def _waiting(connection: Connection, positions: Mapping[Application, int | None], kafka: _Kafka) -> dict[Application, float]:

@@ -399,6 +399,20 @@ def test_a_topic_that_was_made_anew_waits_for_every_partition_of_the_one_before(
         assert {*table.read(columns=["name"]).column("name").to_pylist()} == {"1.1"}
 
 
+def test_a_damaged_file_whose_rows_are_committed_is_only_deleted(kafka: Kafka, table: Table, tmp_path: Path) -> None:
+    topic = new_topic(kafka)
+    for number in range(2):
+        kafka.produce(topic, [order(number)])
+        publish(table, kafka, topic)
+        [file] = (tmp_path / "orders/_opal/gathered").rglob("*.rows")
+        gather(table)
+    file.write_bytes(b"damaged")
+    [status] = read_status(table, None)
+    assert (status.note, status.problems) == ("", {})
+    assert gather(table).records == 0
+    assert (gathered(table), ids(table)) == ([], [0, 1])
+
+
 def test_where_the_first_file_is_missing_all_that_kafka_has_is_behind(kafka: Kafka, table: Table, tmp_path: Path) -> None:
     topic = new_topic(kafka)
     for number in range(3):

@@ -117,6 +117,20 @@ def test_of_topics_that_are_named_a_stream_need_not_have_read_anything(
     assert "Kafka has no topic 'nothing'" in capsys.readouterr().err
 
 
+def test_partitions_are_told_by_number_and_old_commits_by_what_came_since(
+    kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = new_topic(kafka, 11)
+    for partition in (2, 10):
+        kafka.produce(topic, [order(partition)], partition=partition)
+        read(table, kafka, topic, partitions=[partition])
+    first, second = read_status(table, None, window_s=0.0)
+    assert (first.partition, first.committed, first.committed_before) == (2, None, second.committed)
+    assert (second.partition, second.committed_before) == (10, None)
+    assert main(["stream", "status", table.uri]) == OK
+    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()[1:]] == ["2", "10"]
+
+
 def test_a_topic_of_which_only_the_start_is_committed_has_been_begun(kafka: Kafka, table: Table) -> None:
     topic, connection = new_topic(kafka), Connection(bootstrap_servers=kafka.servers)
     read(table, kafka, topic, start="latest")
