@@ -137,7 +137,9 @@ def _parameter(field: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def _connect_type(field: Mapping[str, Any], time_unit: str) -> pa.DataType | None:
-    """None where the value says it as well."""
+    """None where the value says it as well; null where JSON cannot fill what a table would have."""
+    if _has_map(field):
+        return pa.null()
     name = str(field.get("name"))
     if name == _DECIMAL:
         precision = min(_parameter(field, "connect.decimal.precision", _MOST_DIGITS), _MOST_DIGITS)
@@ -147,6 +149,12 @@ def _connect_type(field: Mapping[str, Any], time_unit: str) -> pa.DataType | Non
     if _CONNECT_TIMES.get(name) == time_unit:
         return pa.timestamp("us")
     return _CONNECT.get(str(field.get("type")))
+
+
+def _has_map(schema: Any) -> bool:
+    if not isinstance(schema, dict):
+        return False
+    return schema.get("type") == "map" or any(map(_has_map, (schema.get("items"), *(schema.get("fields") or ()))))
 
 
 def of_variable_scale(values: Sequence[Mapping[str, Any] | None], kind: pa.DataType) -> pa.Array:

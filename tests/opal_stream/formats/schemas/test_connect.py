@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from opal_lake.errors import InvalidInputError
+from opal_lake.spec.added_columns import plan_added
 from opal_stream.formats.decoder import FormatOptions
 from opal_stream.formats.schemas.connect import connect_columns
 from tests.opal_stream.orders import bad, decode, good, new_spec
@@ -107,12 +110,22 @@ def test_types_of_kafka_connect_and_times_of_the_stream_s_unit() -> None:
         {"field": "at", "type": "int64", "name": "io.debezium.time.MicroTimestamp"},
         {"field": "zoned", "type": "string", "name": "io.debezium.time.ZonedTimestamp"},
         {"field": "nested", "type": "struct", "fields": []},
+        {"field": "tags", "type": "map"},
+        {"field": "lists", "type": "array", "items": {"type": "struct", "fields": [{"field": "tags", "type": "map"}]}},
         decimal("price", 2),
         {**decimal("rate", 3), "parameters": {"scale": "3", "connect.decimal.precision": "9"}},
     ]
     value = json.dumps({"schema": {"fields": [{"field": "before"}, {"field": "after", "fields": fields}]}, "payload": {}}).encode()
     same = {"n": pa.int32(), "day": pa.date32(), "zoned": pa.timestamp("us", "UTC")}
-    same |= {"price": pa.decimal128(38, 2), "rate": pa.decimal128(9, 3)}
+    same |= {"price": pa.decimal128(38, 2), "rate": pa.decimal128(9, 3), "tags": pa.null(), "lists": pa.null()}
     assert connect_columns(value, "us") == {**same, "at": pa.timestamp("us")}
     assert connect_columns(value, "ms") == {**same, "at": pa.int64()}
     assert connect_columns(b'{"after": {}}', "ms") == {}
+
+
+def test_a_map_is_no_column_of_the_keys_that_came_first() -> None:
+    fields = [{"field": "id", "type": "int64"}, {"field": "tags", "type": "map"}]
+    decoded = decode([event(fields, {"id": 1, "tags": {"a": "1"}})], replace(OPTIONS, on_new_columns="add"), spec())
+    assert decoded.new is not None
+    with pytest.raises(InvalidInputError, match="column 'tags': type null is not supported in a table"):
+        plan_added(spec().schema, decoded.new.columns)
