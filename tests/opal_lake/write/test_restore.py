@@ -92,6 +92,10 @@ def test_what_is_shown_already_is_no_change(table: Table) -> None:
     assert table.restore(version=4).version is None
     result = table.restore(version=4, token="t")
     assert (result.version, result.notes) == (None, ("the newest version shows what version 4 showed",))
+    restored = table.restore(version=2)
+    again = table.restore(version=2)
+    assert (again.version, again.notes) == (None, ("the newest version shows what version 2 showed",))
+    assert table.log.head().version == restored.version
     assert table.restore(version=4, token="t").repeated
 
 
