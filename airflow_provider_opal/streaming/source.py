@@ -6,10 +6,9 @@ from typing import Any
 
 from airflow_provider_opal.streaming.job import POLICIES, checked
 from opal_lake.job.operations.values import Span, span_of, span_text
-from opal_stream.rules import check_options, clashes
+from opal_stream.rules import INTERVAL, check_options, clashes
 
 MODES = ("continuous", "until_empty", "interval")
-_ANOTHER = "leave it out, or give another mode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +51,8 @@ class Kafka:
             raise ValueError(f"mode={self.mode!r} is unknown; use one of {', '.join(MODES)}")
         if self.run_for is not None and self.mode != "continuous":
             raise ValueError("run_for ends a continuous stream, and others end by themselves: add mode='continuous', or leave it out")
-        for name, why in clashes(self.given, has_interval=self.mode == "interval").items():
-            raise ValueError(f"{name}={self.given[name]!r}: {why}; {_ANOTHER if self.mode == 'interval' else 'leave it out'}")
+        for name, partner, why in clashes(self.given, has_interval=self.mode == "interval"):
+            raise ValueError(f"{name}={self.given[name]!r} {_clash(partner, why)}")
         if self.spark_conf and not self.spark:
             raise ValueError(f"spark_conf={dict(self.spark_conf)} are settings of Spark, which does not read this: add spark=True")
         for option in POLICIES:
@@ -94,10 +93,14 @@ def stream_faults(kafka: Kafka, schedule: Any, by: Mapping[str, str], *, has_sch
             ("source", "kafka", "mode"),
             "is interval, which the schedule has to name; write '@daily' or a cron expression there",
         )
-    for name, why in clashes(kafka.given, has_interval=mode == "interval").items():
-        yield ("source", "kafka", name), f"is {str(kafka.given[name]).lower()}: {why}; {_ANOTHER}"
+    for name, partner, why in clashes(kafka.given, has_interval=mode == "interval"):
+        yield ("source", "kafka", name), f"is {str(kafka.given[name]).lower()}, which {_clash(partner, why)}"
     if not has_schema:
         yield ("table", "schema"), "is missing, and messages have none; add it, as 'id BIGINT, total DOUBLE, op STRING, at TIMESTAMP'"
     for name, axis in by.items():
         if mode != "interval" and axis == "partition":
             yield ("consumers", name, "by"), "is partition, and rows of a stream have a partition key by interval only; write version"
+
+
+def _clash(partner: str, why: str) -> str:
+    return f"does not go with {partner}: {why}; leave it out{', or give another mode' if partner == INTERVAL else ''}"

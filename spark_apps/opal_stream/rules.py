@@ -1,6 +1,6 @@
 """Which values of a stream's options make sense. The command line asks, and so do DAGs, before anything runs."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,20 +10,22 @@ from opal_lake.errors import InvalidInputError
 _COUNTS = ("processes", "capacity", "hours", "flush_rows", "flush_mb")  # of which none makes no sense
 _SPANS = ("replan_interval", "stall_after", "watched", "run_for")
 _PORTS = 65_535
-_ONE_READS, _OWN_COMMITS = "is read by one", "an interval and Spark make their own commits"
-_WITH_INTERVAL = {
-    "processes": f"an interval {_ONE_READS}",
-    "capacity": f"an interval {_ONE_READS}",
-    "spark": "Spark reads no interval",
-    "commit": _OWN_COMMITS,
-    "start": "an interval begins at its own time",
-    "until_empty": "an interval ends at its own time",
-}
-_WITH_SPARK = {
-    "processes": "Spark spreads partitions over tasks by itself",
-    "capacity": "Spark spreads partitions over tasks by itself",
-    "commit": _OWN_COMMITS,
-    "flush_mb": "Spark's commits are limited by rows",
+INTERVAL, SPARK = "an interval", "spark"
+_CLASHES = {  # what cannot be had together, and why
+    INTERVAL: {
+        "processes": "one process reads it",
+        "capacity": "one process reads it",
+        "spark": "Spark reads none",
+        "commit": "the process that reads it makes its commits",
+        "start": "it begins at its own time",
+        "until_empty": "it ends at its own time",
+    },
+    SPARK: {
+        "processes": "Spark spreads partitions over tasks by itself",
+        "capacity": "Spark spreads partitions over tasks by itself",
+        "commit": "Spark makes its own commits",
+        "flush_mb": "Spark's commits are limited by rows",
+    },
 }
 
 
@@ -46,11 +48,11 @@ FORMATS = {
 }
 
 
-def clashes(given: Iterable[str], *, has_interval: bool) -> dict[str, str]:
-    """Of the options that are not as by default, those that do nothing where an interval is read, or where Spark reads, and why."""
-    names = {*given}
-    why = (_WITH_SPARK if "spark" in names else {}) | (_WITH_INTERVAL if has_interval else {})
-    return {name: reason for name, reason in why.items() if name in names}
+def clashes(given: Collection[str], *, has_interval: bool) -> Iterator[tuple[str, str, str]]:
+    """Of the options that are not as by default, each that does not go with an interval, or with Spark: with which of both, and why."""
+    for partner, reasons in _CLASHES.items():
+        if has_interval if partner == INTERVAL else partner in given:
+            yield from ((name, partner, why) for name, why in reasons.items() if name in given)
 
 
 def check_options(given: Mapping[str, Any], spelled: Callable[[str], str] = str) -> None:

@@ -19,7 +19,7 @@ from opal_stream.cli.monitoring import MONITORING, print_monitoring
 from opal_stream.cli.plan import add_plan, plan
 from opal_stream.cli.status import add_alarms, status
 from opal_stream.cli.supervised import add_supervised, has_committer, is_supervised, supervisor_of
-from opal_stream.cli.uses import COMMIT, READ, STATUS, check_use, is_of_interval, use_of
+from opal_stream.cli.uses import COMMIT, READ, STATUS, check_use, use_of
 from opal_stream.rules import FORMATS
 from opal_stream.waits import GIVE_UP_S
 
@@ -253,6 +253,10 @@ def _options(args: argparse.Namespace) -> "StreamOptions":
         commit=args.commit,
         gathered_bytes=args.gathered_mb * _MIB,
     )
+
+
+def is_of_interval(args: argparse.Namespace) -> bool:
+    return any((args.start_timestamp, args.end_timestamp, args.partition_key))
 
 
 def _interval(args: argparse.Namespace) -> "Interval | None":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from opal_lake.cli.command import meant
 from opal_lake.errors import InvalidInputError
 from opal_stream.cli.monitoring import MONITORING
-from opal_stream.rules import check_options, clashes
+from opal_stream.rules import INTERVAL, check_options, clashes
 
 READ, STATUS, COMMIT, PLAN = "", "status", "commit", "plan"
 WORDS = (STATUS, COMMIT, PLAN, *MONITORING)
@@ -45,13 +45,10 @@ def check_use(args: argparse.Namespace) -> None:
     for name, needed in _unmet(args, use):
         if name in given:
             raise InvalidInputError(f"{flag_of(name)} does nothing without {needed}; add it, or leave {flag_of(name)} out")
-    for name, why in clashes(given, has_interval=is_of_interval(args)).items():
-        raise InvalidInputError(f"{flag_of(name)} does nothing here: {why}; leave it out")
+    for name, partner, why in clashes(given, has_interval=bool(args.start_timestamp or args.end_timestamp)):
+        other = f"{INTERVAL} of time" if partner == INTERVAL else flag_of(partner)
+        raise InvalidInputError(f"{flag_of(name)} does not go with {other}: {why}; leave out one of both")
     check_options({name: getattr(args, name) for name in given}, flag_of)
-
-
-def is_of_interval(args: argparse.Namespace) -> bool:
-    return any((args.start_timestamp, args.end_timestamp, args.partition_key))
 
 
 def _check_words(args: argparse.Namespace) -> None:

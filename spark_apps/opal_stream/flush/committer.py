@@ -21,7 +21,7 @@ from opal_stream.flush.options import Totals
 from opal_stream.flush.writer import PASSING, Backoff
 from opal_stream.formats.rows import fitted
 from opal_stream.gathered.file import Header
-from opal_stream.gathered.folder import Chain, GatheredFolder, Listing
+from opal_stream.gathered.folder import Chain, GatheredFolder, Listing, in_turn
 from opal_stream.kafka.applications import Application, check_stream
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
@@ -153,10 +153,10 @@ class Committer:
     def _read(self, listing: Listing) -> Gathered:
         """The first files of each partition, then the second ones, until they are enough for a commit.
 
-        A topic that was made anew waits until what can be committed of the one before it is. If each waits for another, none does.
+        A topic that was made anew waits until what can be committed of the one before it is.
         """
         chains = self._chains(listing)
-        turn = [chain for chain in chains if not chain.is_after(chains)] or chains
+        turn = in_turn(chains)
         ranks = zip_longest(*(chain.files for chain in turn))
         files = [header for rank in ranks for header in rank if header is not None]
         sizes = accumulate((header.plain_size for header in files), initial=0)

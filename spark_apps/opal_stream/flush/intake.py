@@ -16,6 +16,7 @@ from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoded, Decoder, FormatOptions
 from opal_stream.formats.schemas.new_columns import new_columns_text
 
+_NO_COLUMN = "a map in JSON, a union of several types, a decimal of more than 38 digits, or an object without members"
 logger = logging.getLogger(__name__)
 
 
@@ -84,6 +85,8 @@ class Intake:
         self._settle()
         log = self._table.log
         try:
+            if none := [column.name for column in columns if pa.types.is_null(column.type)]:
+                raise InvalidInputError(f"{none[0]!r} is {_NO_COLUMN}")
             head = with_new_columns(log, log.head(), "add", lambda spec: unknown_columns(spec.schema, columns))
         except InvalidInputError as error:
             unfit = f"{new_columns_text(columns.names)}, and cannot get {'it' if len(columns) == 1 else 'them'}"

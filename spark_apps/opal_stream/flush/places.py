@@ -56,6 +56,8 @@ class Places:
     def begin(self, partitions: Sequence[Partition], reach: Mapping[Partition, Reach]) -> dict[Partition, int]:
         """Read these, too: each from where the table stands, or will when all is committed that was gathered."""
         positions = self.writer.stands()
+        if self.gate is None:
+            self._check_before(positions)
         for partition in partitions:
             application = Application(stream=self._options.name, partition=partition, topic_id=self.ids[partition.topic])
             position = positions.get(str(application))
@@ -65,6 +67,23 @@ class Places:
         new = {part: begin for part, begin in begins.items() if begin and self.writer.positions[part] is None and part not in self._late}
         self._tell_late({part: begin for part, begin in new.items() if begin < reach[part].high or not self._options.until_empty})
         return begins
+
+    def _check_before(self, stands: Mapping[str, int]) -> None:
+        """Of a topic that was made anew, a direct commit would put its rows before those that were gathered of the one before."""
+        known = known_positions(stands, self._options.name)
+        new = {*self.ids} - {one.partition.topic for one in known if self.ids.get(one.partition.topic) == one.topic_id}
+        if not new:
+            return
+        listing = GatheredFolder(self._table.storage, self._table.log.head().root.table_id).look()
+        for application in listing.headers:
+            topic, chain = application.partition.topic, listing.chain(application, stands.get(str(application)))
+            is_before = application.stream == self._options.name and topic in new and application.topic_id != self.ids[topic]
+            if is_before and chain.files:
+                raise TopicChangedError(
+                    f"{topic} was deleted and made anew, and gathered files hold rows of the topic before, which come first: commit them, "
+                    f"by `{committer_command(self._table.uri, self._options.name)}`",
+                    topic,
+                )
 
     def _tell_late(self, begins: Mapping[Partition, int]) -> None:
         """Once of each partition. Nothing of the table's is lost, but it will not have all that there ever was.

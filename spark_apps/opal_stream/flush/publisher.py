@@ -23,8 +23,8 @@ from opal_stream.flush.writer import PASSING, Backoff, Batch, Writer, taken_over
 from opal_stream.formats.batch import from_partition
 from opal_stream.formats.rows import fitted
 from opal_stream.gathered.backlog import Gate
-from opal_stream.gathered.file import Header
-from opal_stream.gathered.folder import GatheredFolder, Listing
+from opal_stream.gathered.file import MOST_BEFORE, Header
+from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.applications import Application, known_positions
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
@@ -41,13 +41,14 @@ class Publisher(Writer):
     _folder: GatheredFolder | None = field(init=False, default=None)
     _head: Snapshot | None = field(init=False, default=None)
     _bounds: dict[Application, set[int]] = field(init=False, default_factory=dict)
-    _listing: Listing = field(init=False, default_factory=Listing)  # as this process, or what it reads last, began
+    _lying: Mapping[tuple[str, str], set[str]] = field(init=False, default_factory=dict)  # ids of topics, when it was listed last
 
     def stands(self) -> Mapping[str, int]:
         """The files before the head: one that is committed in between is in the head."""
-        self._listing = listing = self.folder.look()
+        listing = self.folder.look()
         positions = self._look().positions
         ends = listing.ends(positions)
+        self._lying = listing.topics(known_positions(ends))
         for application in known_positions(ends):
             chain = listing.chain(application, positions.get(str(application)))
             self._bounds.setdefault(application, set()).update(chain.bounds)
@@ -117,7 +118,7 @@ class Publisher(Writer):
             writer=self.name,
             taken=own,
             first=begin is None,
-            after=self._listing.topics_before(application) if begin is None else (),
+            after=tuple(sorted(self._lying.get(application.named, set()) - {application.topic_id})[:MOST_BEFORE]),
         )
         part = rows if len(self.applications) == 1 else rows.filter(from_partition(rows[SOURCE], partition.topic, partition.number))
         size = self.folder.put(header, part)

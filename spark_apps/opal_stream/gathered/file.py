@@ -19,6 +19,7 @@ from opal_stream.kafka.taken import Taken
 
 HEADER_BYTES = 8 << 10  # which every header fits into
 MEND = "delete it and start its stream again, which then reads these messages once more"
+MOST_BEFORE = 100  # topics that a header names
 _FORMAT, _MOST_INFLATED, _MOST_BYTES = 1, 256, 1 << 31  # LZ4 makes 255 bytes of one at most
 _WHAT = "gathered rows"
 
@@ -27,7 +28,7 @@ _WHAT = "gathered rows"
 class Header:
     """What a file holds, and of whom. `first` may begin where the table knows no position; `bad` of the rows are to be put aside.
 
-    `after` are ids of topics that had its name before, and of which files lay there when it was the first one: those come before it.
+    `after` are ids of topics that had its name before, and of which files lay there when its writer began: those come before it.
     """
 
     table_id: str

@@ -30,14 +30,6 @@ class Chain:
         """Where the table stands before, between and after the files."""
         return [*([] if self.position is None else [self.position]), *(header.high for header in self.files)]
 
-    def is_after(self, others: "Iterable[Chain]") -> bool:
-        """Whether it holds rows of a topic that was made anew, and one of the others holds those of the topic before."""
-        own = self.files[0]
-        return any(
-            other.files[0].application.is_of_same_name(own.application) and other.files[0].application.topic_id in own.after
-            for other in others
-        )
-
     @property
     def gap(self) -> str:
         """What is wrong with the first loose file, and what to do."""
@@ -62,9 +54,28 @@ def chain_from(position: int | None, headers: Sequence[Header]) -> Chain:
     return Chain(position=position, files=files, loose=loose)
 
 
+def in_turn(chains: Sequence[Chain]) -> list[Chain]:
+    """Of chains that have files, those that need not wait: a topic that was made anew waits for what the one before it has.
+
+    Where all topics of a name wait for each other, none does.
+    """
+    applications = [chain.files[0].application for chain in chains]
+    ids: dict[tuple[str, str], set[str]] = {}
+    for one in applications:
+        ids.setdefault(one.named, set()).add(one.topic_id)
+    waits = [
+        bool(ids[one.named].intersection(chain.files[0].after) - {one.topic_id}) for one, chain in zip(applications, chains, strict=True)
+    ]
+    going = {one.named for one, is_waiting in zip(applications, waits, strict=True) if not is_waiting}
+    return [chain for one, chain, is_waiting in zip(applications, chains, waits, strict=True) if not (is_waiting and one.named in going)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What lay in the folder: files of each partition by offset, and files that are none, with what is wrong."""
+    """What lay in the folder: files of each partition by offset, and files that are none, with what is wrong.
+
+    Partitions are in the order of their oldest files, so that none waits for ever.
+    """
 
     paths: Sequence[str] = ()
     headers: Mapping[Application, Sequence[Header]] = field(default_factory=dict)
@@ -73,11 +84,14 @@ class Listing:
     def chain(self, application: Application, position: int | None) -> Chain:
         return chain_from(position, self.headers.get(application, ()))
 
-    def topics_before(self, application: Application) -> tuple[str, ...]:
-        """Ids of other topics of its name, of which files lie here."""
-        return tuple(
-            sorted({one.topic_id for one in self.headers if one.is_of_same_name(application) and one.topic_id != application.topic_id})
-        )
+    def topics(self, known: Iterable[Application]) -> dict[tuple[str, str], set[str]]:
+        """The ids of topics of which files lie here, whatever is wrong with them, by stream and name; also of those that are known else."""
+        folders = {place[0] for path in self.paths if (place := layout.gathered_place(path)) is not None}
+        found: dict[tuple[str, str], set[str]] = {}
+        for application in {*known, *self.headers}:
+            if layout.gathered_folder(str(application)) in folders:
+                found.setdefault(application.named, set()).add(application.topic_id)
+        return found
 
     def ends(self, positions: Mapping[str, int]) -> dict[str, int]:
         """How far the table will stand when everything that lies here is committed; not less than its position."""
@@ -100,16 +114,22 @@ class Listing:
         """
         own = [application for application in self.headers if stream in (None, application.stream)]
         chains = [self.chain(application, positions.get(str(application))) for application in own]
-        prefix, passed = layout.GATHERED if stream is None else layout.gathered_prefix(f"kafka:{stream}/"), self.passed(positions)
-        damaged = {path: why for path, why in self.damaged.items() if path.startswith(prefix) and path not in passed}
+        prefix = layout.GATHERED if stream is None else layout.gathered_prefix(f"kafka:{stream}/")
+        damaged = {path: why for path, why in self._damaged(positions).items() if path.startswith(prefix)}
         return damaged | {chain.loose[0].path: chain.gap for chain in chains if chain.loose}
+
+    def _damaged(self, positions: Mapping[str, int]) -> dict[str, str]:
+        """But for those whose rows are committed."""
+        passed = {*self.passed(positions)} if self.damaged else set()
+        return {path: why for path, why in self.damaged.items() if path not in passed}
 
     def note(self, application: Application, positions: Mapping[str, int], stuck: Mapping[str, str]) -> str:
         """What holds a partition back, where files of it are `stuck`."""
         if not self.cause(application, stuck):
             return ""
         folder, name = layout.gathered_folder(str(application)), str(application)
-        count = len(self.chain(application, positions.get(name)).loose) + sum(path.startswith(folder) for path in self.damaged)
+        damaged = sum(path.startswith(folder) for path in self._damaged(positions))
+        count = len(self.chain(application, positions.get(name)).loose) + damaged
         return f"{count_text(count, 'gathered file')} cannot be committed"
 
     def cause(self, application: Application, stuck: Mapping[str, str]) -> str:
@@ -145,11 +165,14 @@ class GatheredFolder:
             new = [path for path in paths if path not in self._known]
             self._known |= {path: found for path, found in zip(new, pool.map(self._read_header, new), strict=True) if found is not None}
         headers: dict[Application, list[Header]] = {}
+        oldest_us: dict[Application, int] = {}
         for path in paths:
             if isinstance(known := self._known.get(path), Header):
                 headers.setdefault(known.application, []).append(known)
+                oldest_us[known.application] = min(listed[path].modified_us, oldest_us.get(known.application, listed[path].modified_us))
         damaged = {path: known for path, known in self._known.items() if isinstance(known, str)}
-        return Listing(paths=paths, headers=headers, damaged=damaged)
+        in_order = {application: headers[application] for application in sorted(headers, key=lambda one: (oldest_us[one], one.place))}
+        return Listing(paths=paths, headers=in_order, damaged=damaged)
 
     def look_for_stuck(self, head: Callable[[], Mapping[str, int]]) -> tuple[Listing, dict[str, str]]:
         """Also which files cannot be committed, and why; `head` says where the table stands, after a listing."""

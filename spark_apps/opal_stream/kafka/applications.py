@@ -33,9 +33,10 @@ class Application:
         """Its order among others: that of a partition is by number."""
         return self.stream, self.partition.topic, self.topic_id, self.partition.number
 
-    def is_of_same_name(self, other: "Application") -> bool:
-        """Whether it reads a topic of that name for that stream: the same topic, or one before or after it."""
-        return (self.stream, self.partition.topic) == (other.stream, other.partition.topic)
+    @property
+    def named(self) -> tuple[str, str]:
+        """The stream, and the name of the topic, which those before and after it have in common."""
+        return self.stream, self.partition.topic
 
 
 def check_stream(name: str) -> str:

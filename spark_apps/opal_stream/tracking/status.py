@@ -142,7 +142,7 @@ class _Look:
             lag=max(0, reach.high - (reach.low if position is None else position)) if reach else None,
             rate=self.rates.rates.get(name, 0.0),
             committed=self.rates.moments.get(name),
-            committed_before=self.rates.since if position is not None and name not in self.rates.moments else None,
+            committed_before=self.rates.since if name in self.stands and name not in self.rates.moments else None,
             note="; ".join(filter(None, notes)),
             topic_id=application.topic_id,
             lost=max(0, reach.low - reached) if reach and reached is not None else 0,

@@ -18,10 +18,10 @@ pytestmark = pytest.mark.usefixtures("opal_commands")
     "words, said",
     [
         (["--kafka", "fetch.wait.max.ms=9"], "Kafka's own client reads, which has no setting for librdkafka's 'fetch.wait.max.ms'"),
-        (["--start-timestamp", "2026-11-01"], "--spark does nothing here: Spark reads no interval; leave it out"),
-        (["--flush-mb", "8"], "--flush-mb does nothing here: Spark's commits are limited by rows; leave it out"),
-        (["--processes", "2"], "--processes does nothing here: Spark spreads partitions over tasks by itself; leave it out"),
-        (["--commit", "gathered"], "--commit does nothing here: an interval and Spark make their own commits; leave it out"),
+        (["--start-timestamp", "2026-11-01"], "--spark does not go with an interval of time: Spark reads none; leave out one of both"),
+        (["--flush-mb", "8"], "--flush-mb does not go with --spark: Spark's commits are limited by rows"),
+        (["--processes", "2"], "--processes does not go with --spark: Spark spreads partitions over tasks by itself"),
+        (["--commit", "gathered"], "--commit does not go with --spark: Spark makes its own commits; leave out one of both"),
     ],
 )
 def test_what_spark_cannot_do_is_said_at_once(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

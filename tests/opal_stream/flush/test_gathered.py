@@ -20,7 +20,7 @@ from opal_lake.spec.table_spec import TableLayout
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
 from opal_lake.write import ingest_task
-from opal_stream.errors import BadMessageError, GapError, TakenOverError
+from opal_stream.errors import BadMessageError, GapError, TakenOverError, TopicChangedError
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.committer import Committer, CommitterOptions
 from opal_stream.formats.decoder import FormatOptions
@@ -397,6 +397,20 @@ def test_a_topic_that_was_made_anew_waits_for_every_partition_of_the_one_before(
                 publish(table, kafka, topic, policies=Policies(on_new_topic="continue"))
         assert gather(table, bytes=1).records == 32
         assert {*table.read(columns=["name"]).column("name").to_pylist()} == {"1.1"}
+
+
+def test_direct_commits_of_a_topic_that_was_made_anew_wait_for_what_was_gathered_of_the_one_before(kafka: Kafka, table: Table) -> None:
+    topic, going_on = new_topic(kafka), Policies(on_new_topic="continue")
+    kafka.produce(topic, [order(1, name="old")])
+    publish(table, kafka, topic)
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic)
+    kafka.produce(topic, [order(1, name="new")])
+    with pytest.raises(TopicChangedError, match=f"{topic} was deleted .* come first: commit them, by `opal stream commit {table.uri}`"):
+        read(table, kafka, topic, policies=going_on)
+    assert gather(table).records == 1
+    assert read(table, kafka, topic, policies=going_on).records == 1
+    assert table.read(columns=["name"]).column("name").to_pylist() == ["new"]
 
 
 def test_a_damaged_file_whose_rows_are_committed_is_only_deleted(kafka: Kafka, table: Table, tmp_path: Path) -> None:

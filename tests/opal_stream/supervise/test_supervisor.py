@@ -314,7 +314,7 @@ def test_what_came_since_the_last_plan_counts_where_it_is_more_than_expected(kaf
     [
         (["--processes", "2", "--capacity", "5"], "give one of --processes N and --capacity N"),
         (["--processes", "2", "--replan-interval", "0s"], "give more than 0"),
-        (["--processes", "2", "--start-timestamp", "1", "--end-timestamp", "2"], "an interval and Spark are read by one"),
+        (["--processes", "2", "--start-timestamp", "1", "--end-timestamp", "2"], "--processes does not go with an interval of time"),
     ],
 )
 def test_wrong_usage_is_said(words: list[str], message: str, kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from opal_stream.tracking.lag import read_lag
 from opal_stream.tracking.status import read_status
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
-from tests.opal_stream.orders import SCHEMA, new_table, new_topic, order, read
+from tests.opal_stream.orders import SCHEMA, gather, new_table, new_topic, order, read
 
 __all__ = ["metadata", "opal_commands"]
 
@@ -127,8 +127,12 @@ def test_partitions_are_told_by_number_and_old_commits_by_what_came_since(
     first, second = read_status(table, None, window_s=0.0)
     assert (first.partition, first.committed, first.committed_before) == (2, None, second.committed)
     assert (second.partition, second.committed_before) == (10, None)
+    kafka.produce(topic, [order(3)], partition=3)
+    read(table, kafka, topic, partitions=[3], commit="gathered")
+    assert [(one.partition, one.committed_before) for one in read_status(table, None) if one.gathered] == [(3, None)]
+    gather(table)
     assert main(["stream", "status", table.uri]) == OK
-    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()[1:]] == ["2", "10"]
+    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()[1:]] == ["2", "3", "10"]
 
 
 def test_a_topic_of_which_only_the_start_is_committed_has_been_begun(kafka: Kafka, table: Table) -> None:

@@ -95,27 +95,38 @@ class ConnectSchemas:
         if known is not None or match is None:
             return known or b""
         text = value[match.end() :].decode()
-        schema, length = json.JSONDecoder().raw_decode(text)
+        try:
+            schema, length = json.JSONDecoder().raw_decode(text)
+            holding = _holding(schema)
+        except (TypeError, AttributeError, RecursionError) as error:
+            raise ValueError("the schema in the message is none of Kafka Connect") from error
         head = value[: match.end()] + text[:length].encode()
         if len(self._known) >= _MOST_SCHEMAS:
             self._known.clear()
-        self._known[head] = _holding(schema)
+        self._known[head] = holding
         return head
 
 
 def connect_columns(value: bytes, time_unit: str) -> dict[str, pa.DataType]:
-    """What a change event says of its row, if it brings its schema with it."""
-    event = json.loads(value)
-    fields = _fields(event.get("schema") if isinstance(event, dict) else None)
-    types = {field["field"]: _connect_type(field, time_unit) for field in fields}
+    """What a change event says of its row, if it brings its schema with it; nothing where that is none of Kafka Connect."""
+    try:
+        event = json.loads(value)
+        fields = _fields(event.get("schema") if isinstance(event, dict) else None)
+        types = {str(field["field"]): _connect_type(field, time_unit) for field in fields}
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        return {}
     return {name: kind for name, kind in types.items() if kind is not None}
 
 
 def _fields(schema: Any) -> list[Mapping[str, Any]]:
     """Of the row after the change, which are those of the row before it."""
+    row = next((field for field in _members(schema) if field.get("field") == "after"), {})
+    return [field for field in _members(row) if "field" in field]
+
+
+def _members(schema: Any) -> list[Mapping[str, Any]]:
     members = schema.get("fields") if isinstance(schema, dict) else None
-    row = next((field for field in members or () if isinstance(field, dict) and field.get("field") == "after"), {})
-    return [field for field in row.get("fields") or () if isinstance(field, dict) and "field" in field]
+    return [field for field in members if isinstance(field, dict)] if isinstance(members, list) else []
 
 
 def _holding(schema: Any) -> Holding:
@@ -154,7 +165,7 @@ def _connect_type(field: Mapping[str, Any], time_unit: str) -> pa.DataType | Non
 def _has_map(schema: Any) -> bool:
     if not isinstance(schema, dict):
         return False
-    return schema.get("type") == "map" or any(map(_has_map, (schema.get("items"), *(schema.get("fields") or ()))))
+    return schema.get("type") == "map" or any(map(_has_map, (schema.get("items"), *_members(schema))))
 
 
 def of_variable_scale(values: Sequence[Mapping[str, Any] | None], kind: pa.DataType) -> pa.Array:

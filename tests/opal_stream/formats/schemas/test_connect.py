@@ -11,8 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from opal_lake.errors import InvalidInputError
-from opal_lake.spec.added_columns import plan_added
 from opal_stream.formats.decoder import FormatOptions
 from opal_stream.formats.schemas.connect import connect_columns
 from tests.opal_stream.orders import bad, decode, good, new_spec
@@ -127,5 +125,36 @@ def test_a_map_is_no_column_of_the_keys_that_came_first() -> None:
     fields = [{"field": "id", "type": "int64"}, {"field": "tags", "type": "map"}]
     decoded = decode([event(fields, {"id": 1, "tags": {"a": "1"}})], replace(OPTIONS, on_new_columns="add"), spec())
     assert decoded.new is not None
-    with pytest.raises(InvalidInputError, match="column 'tags': type null is not supported in a table"):
-        plan_added(spec().schema, decoded.new.columns)
+    assert decoded.new.columns == pa.schema([("tags", pa.null())])
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"fields": 5},
+        {"fields": [{"field": "after", "fields": 5}]},
+        {"fields": [{"field": "after", "fields": [{"field": "x", "type": "struct", "fields": 5}]}]},
+        {"fields": [{"field": "after", "fields": [{"field": "x", **nested(600)}]}]},
+        {"fields": [{"field": "after", "fields": [{"field": "x", "type": "bytes", "name": DECIMAL, "parameters": 5}]}]},
+        {"fields": [{"field": "after", "fields": [{"field": "x", "type": "bytes", "name": DECIMAL, "parameters": {"scale": "s"}}]}]},
+        {"fields": [{"field": "after", "fields": [{"field": ["x"], "type": {}, "name": []}]}]},
+    ],
+)
+def test_a_schema_that_is_none_stops_no_process(schema: dict[str, Any]) -> None:
+    value = json.dumps({"schema": schema, "payload": {"after": {"id": 1, "x": "v"}, "op": "c", "source": {"lsn": 7}}}).encode()
+    for policy in ("add", "quarantine"):
+        decoded = decode([value], replace(OPTIONS, on_new_columns=policy), spec())
+        assert decoded.new is not None or decoded.bad
+
+
+def test_a_schema_that_is_nested_too_deeply_makes_its_message_bad() -> None:
+    deep = b"[" * 5000 + b"]" * 5000
+    value = b'{"schema":' + deep + b',"payload":{"after":{"id":1},"op":"c","source":{"lsn":7}}}'
+    assert "none of Kafka Connect" in bad(decode([value], OPTIONS, spec()))["orders/3@100"]
