@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 from opal_stream.errors import BadMessageError, NewColumnsError
 from opal_stream.flush.buffer import FlushLimits
@@ -234,3 +235,17 @@ def test_a_column_that_no_table_can_get_stops_the_stream_behind_what_came_before
     with pytest.raises(NewColumnsError, match=rf"{topic}/0@3: .*, and cannot get (it|them): "):
         read(table, kafka, topic, formats=FormatOptions(on_new_columns="add"), on_bad_message="quarantine")
     assert (ids(table), ends(table)) == ([1, 2], [3])
+
+
+def test_a_map_of_debezium_is_said_to_be_one(kafka: Kafka, tmp_path: Path) -> None:
+    columns, topic = pa.schema([("id", pa.int64()), ("at", pa.int64())]), new_topic(kafka)
+    table = Table.create(str(tmp_path / "t"), columns, TableLayout(keys=["id"], delta="at"))
+    fields = [{"field": "id", "type": "int64"}, {"field": "tags", "type": "map"}]
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+    payload = {"after": {"id": 1, "tags": {"a": "1"}}, "op": "c", "ts_ms": 1, "source": {}}
+    kafka.produce(topic, [{"schema": schema, "payload": payload}])
+    formats = FormatOptions(format="debezium-json", columns={"at": "@ts_ms"}, on_new_columns="add")
+    with pytest.raises(
+        NewColumnsError, match=rf"{topic}/0@0: the table has no column 'tags', and cannot get it: 'tags' is a map in "
+    ):
+        read(table, kafka, topic, formats=formats)
