@@ -22,8 +22,10 @@ from opal_lake.spec.key_hash import given_keys, hash_keys
 from opal_lake.spec.schema import OFFSET, SEGMENT, Atomic, Field
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS
+from opal_lake.storage.uris import is_local
 
 _LAST = np.iinfo(np.int64).max
+_PARQUET_READERS = 2
 
 Hashes = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int64]
@@ -57,11 +59,12 @@ def _given(keys: Any, spec: TableSpec) -> dict[str, pa.Array]:
     """Key columns by their physical names, with the values that a user gives."""
     names = [field.name for field in spec.keys]
     keys = [keys] if isinstance(keys, Mapping | str) or not isinstance(keys, Iterable) else list(keys)
-    if any(not isinstance(key, Mapping) or key.keys() != {*names} for key in keys):
+    columns = {*names}
+    if any(not isinstance(key, Mapping) or key.keys() != columns for key in keys):
         example = ", ".join(f"{name!r}: ..." for name in names)
         raise InvalidInputError(f"keys must be mappings with the key columns {', '.join(names)}, in a list: [{{{example}}}]")
-    columns = given_keys([[key[name] for name in names] for key in keys], _key_types(spec), names)
-    return {field.physical: column for field, column in zip(spec.keys, columns, strict=True)}
+    given = given_keys([[key[name] for name in names] for key in keys], _key_types(spec), names)
+    return {field.physical: column for field, column in zip(spec.keys, given, strict=True)}
 
 
 def _key_types(spec: TableSpec) -> list[Atomic]:
@@ -116,7 +119,7 @@ def rows_of_entries(snapshot: Snapshot, entries: Entries, fields: Sequence[Field
     marks: Bitmaps = {}
     add_rows(marks, entries.segment, entries.offset)
     files = [file for file in (snapshot.files.values() if marks else ()) if not marks.keys().isdisjoint(file.segments)]
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(_readers(snapshot)) as pool:
         parts = [*pool.map(partial(_marked_rows, snapshot, marks, physical), files)]
     empty = physical_schema(snapshot.spec).empty_table()
     known = empty.select([name for name in physical if name in empty.column_names])
@@ -126,6 +129,11 @@ def rows_of_entries(snapshot: Snapshot, entries: Entries, fields: Sequence[Field
     at = {row: position for position, row in enumerate(zip(rows[SEGMENT].to_pylist(), rows[OFFSET].to_pylist(), strict=True))}
     order = np.array([at[row] for row in zip(entries.segment.tolist(), entries.offset.tolist(), strict=True)], np.intp)
     return rows.take(pa.array(order))
+
+
+def _readers(snapshot: Snapshot) -> int:
+    """Files that are read at once. Of local Parquet files two: their pages are taken apart in Python, which more threads would wait for."""
+    return _PARQUET_READERS if snapshot.spec.file_format == "parquet" and is_local(snapshot.storage.uri) else READERS
 
 
 def _newest(snapshot: Snapshot, cache: RunCache, hashes: Hashes, as_of: int | None) -> Entries:

@@ -17,6 +17,11 @@ def split_scheme(uri: str) -> tuple[str, str]:
     return (match[1].lower(), match[2]) if match else ("", uri)
 
 
+def is_local(uri: str) -> bool:
+    """Whether the store's bytes are on this machine, as far as the URI tells."""
+    return split_scheme(uri)[0] in ("", "file", "memory")
+
+
 def local_root(uri: str) -> str:
     """The absolute folder that a plain path or a file URI names."""
     scheme, rest = split_scheme(uri)

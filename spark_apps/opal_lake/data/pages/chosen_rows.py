@@ -1,102 +1,103 @@
 """Chosen rows of a Parquet file: of each column only the pages are fetched and decoded that hold them.
 
-Arrow decodes them, and verifies their checksums as ever: the pages of a column, behind the dictionary of their row group, are laid out
-as a file of that column alone. Where no index tells of pages, the whole of a column in a row group counts as one.
+Single values are taken out of pages where that is quicker; all else Arrow decodes. Either verifies the checksums of the pages. Where no
+index tells of pages, the whole of a column in a row group counts as one. Row groups are fetched and decoded one after the other, so that
+memory holds little of a file, and the same memory serves the next ones.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from opal_lake.data.data_file import open_parquet
-from opal_lake.data.pages.page_index import Numbers, PageIndex, Pages
-from opal_lake.data.pages.thrift import BINARY, I32, I64, LIST, STRUCT, Struct, encode_fields, encode_struct
+from opal_lake.data.pages.few_values import FewValues
+from opal_lake.data.pages.laid_out import Chunk, open_laid_out
+from opal_lake.data.pages.page_index import ChosenPages, Numbers, PageIndex
 
-Fetch = Callable[[int, int], bytes]  # the bytes from here to there
+Fetch = Callable[[int, int], bytes]  # so many bytes from there
+NEAR_BYTES = 256 << 10  # what lies between two pages and is no more than this is fetched with them
 
-MAGIC = b"PAR1"
-NEAR_BYTES = 128 << 10  # what lies between two pages and is no more than this is fetched with them
-_LAST_CODING = 4  # the last of the fields that pages bring along
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """Of a column some pages in one row group: their bytes in the file, all rows in them, and which of these are chosen."""
-
-    pages: Pages
-    spans: list[tuple[int, int]]
-    rows: int
-    chosen: Numbers
+_Group = dict[str, ChosenPages]  # of one row group the pages of each column
+_Span = tuple[int, int]
+_Fetched = Mapping[_Span, memoryview]
 
 
 def read_chosen(index: PageIndex, fetch: Fetch, names: Sequence[str], rows: Numbers) -> dict[str, pa.ChunkedArray]:
     """These rows of the file, in ascending order, of the columns of these names that the file has and that are not nested."""
-    groups = np.searchsorted(index.first_rows, rows, "right") - 1
-    by_group = [(int(group), rows[groups == group] - index.first_rows[group]) for group in np.unique(groups)]
-    found = {name: index.columns[name] for name in names if name in index.columns}
-    parts = {name: [_part(index, group, leaf, local) for group, local in by_group] for name, (leaf, _) in found.items()}
-    fetched = dict(_fetched(fetch, sorted({span for column in parts.values() for part in column for span in part.spans})))
-    return {name: _decoded(name, found[name][1], column, fetched) for name, column in parts.items()}
+    known = [name for name in dict.fromkeys(names) if name in index.columns]
+    in_group = np.searchsorted(index.first_rows, rows, "right") - 1
+    groups = [index.choose(group, known, rows[in_group == group] - index.first_rows[group]) for group in np.unique(in_group).tolist()]
+    if not known or not groups:
+        empty = [Chunk(element=index.columns[name][1], coding=b"", pages=(), rows=0) for name in known]
+        return dict(zip(known, open_laid_out(empty).read().columns, strict=True)) if known else {}
+    few = {name: FewValues(element=chosen.element, kind=chosen.pages.kind) for name, chosen in groups[0].items()}
+    decoded = [*map(partial(_decoded, few), groups, _fetched(fetch, groups))]
+    return {
+        name: _joined(few[name], [(len(group[name].row), columns.get(name)) for group, columns in zip(groups, decoded, strict=True)])
+        for name in known
+    }
 
 
-def _part(index: PageIndex, group: int, column: int, rows: Numbers) -> _Part:
-    pages = index.pages(group, column)
-    numbers = np.unique(np.searchsorted(pages.first_rows, rows, "right") - 1)
-    counts = np.diff(pages.first_rows, append=index.first_rows[group + 1] - index.first_rows[group])[numbers]
-    before = np.cumsum(counts) - counts
-    nth = np.searchsorted(pages.first_rows[numbers], rows, "right") - 1
-    spans = zip(pages.starts[numbers].tolist(), (pages.starts + pages.sizes)[numbers].tolist(), strict=True)
-    return _Part(
-        pages=pages,
-        spans=[*([pages.dictionary] if pages.dictionary else []), *spans],
-        rows=int(counts.sum()),
-        chosen=before[nth] + rows - pages.first_rows[numbers][nth],
+def _joined(few: FewValues, parts: Sequence[tuple[int, pa.ChunkedArray | None]]) -> pa.ChunkedArray:
+    """A column in the order of its row groups. The few values are those of the groups that were not decoded."""
+    chunks: list[pa.Array] = []
+    values = few.column() if any(decoded is None for _, decoded in parts) else None
+    for count, decoded in parts:
+        if values is not None and decoded is None:
+            decoded, values = values.slice(0, count), values.slice(count)
+        chunks += decoded.chunks if decoded is not None else []
+    return pa.chunked_array(chunks)
+
+
+def _fetched(fetch: Fetch, groups: Sequence[_Group]) -> Iterator[_Fetched]:
+    """The bytes of each span of a group, for all groups; of neighbours by one request."""
+    spans = sorted({span for group in groups for chosen in group.values() for span in chosen.all_spans})
+    bounds = np.array(spans, np.int64)
+    is_far = bounds[1:, 0] - bounds[:-1, 1] > NEAR_BYTES
+    begins, ends = bounds[np.r_[True, is_far], 0].tolist(), bounds[np.r_[is_far, True], 1].tolist()
+    request_of = dict(zip(spans, np.r_[0, np.cumsum(is_far)].tolist(), strict=True))
+    held: dict[int, memoryview] = {}
+    for group in groups:
+        wanted = {span: request_of[span] for chosen in group.values() for span in chosen.all_spans}
+        requests = sorted({*wanted.values()})
+        held = {request: held[request] for request in requests if request in held}
+        for request in requests:
+            if request not in held:
+                held[request] = memoryview(fetch(begins[request], ends[request] - begins[request]))
+        yield {span: held[request][span[0] - begins[request] : span[1] - begins[request]] for span, request in wanted.items()}
+
+
+def _decoded(few: Mapping[str, FewValues], group: _Group, fetched: _Fetched) -> dict[str, pa.ChunkedArray]:
+    """The chosen rows of the columns that few values were not taken of. Those whose pages have the same rows are decoded together."""
+    alike: dict[bytes, _Group] = defaultdict(dict)
+    for name, chosen in group.items():
+        pages = [fetched[span] for span in chosen.spans]
+        dictionary = fetched[chosen.pages.dictionary] if chosen.pages.dictionary else None
+        if not few[name].add(chosen, pages, dictionary):
+            alike[chosen.counts.tobytes() + chosen.row.tobytes()][name] = chosen
+    columns: dict[str, pa.ChunkedArray] = {}
+    for together in alike.values():
+        columns |= _decoded_together(together, fetched)
+    return columns
+
+
+def _decoded_together(group: _Group, fetched: _Fetched) -> dict[str, pa.ChunkedArray]:
+    """Texts of a dictionary are decoded as their places in it: that is quicker where few are chosen."""
+    texts = [name for name, chosen in group.items() if chosen.pages.is_text_by_dictionary]
+    file = open_laid_out([_chunk_of(chosen, fetched) for chosen in group.values()], read_dictionary=texts)
+    places = next(iter(group.values())).chosen
+    rows = file.read_row_group(0, use_threads=False).take(pa.array(places))
+    columns = zip(group, rows.columns, strict=True)
+    return {name: column.cast(column.type.value_type) if name in texts else column for name, column in columns}
+
+
+def _chunk_of(chosen: ChosenPages, fetched: _Fetched) -> Chunk:
+    return Chunk(
+        element=chosen.element,
+        coding=chosen.pages.coding,
+        pages=[fetched[span] for span in chosen.all_spans],
+        rows=chosen.rows,
+        dictionary_bytes=len(fetched[chosen.pages.dictionary]) if chosen.pages.dictionary else 0,
     )
-
-
-def _fetched(fetch: Fetch, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], memoryview]]:
-    """The bytes of each range; of neighbours by one request."""
-    bounds = np.array(ranges, np.int64).reshape(-1, 2)
-    far = np.flatnonzero(bounds[1:, 0] - bounds[:-1, 1] > NEAR_BYTES) + 1
-    for first, last in zip([0, *far.tolist()], [*far.tolist(), len(ranges)], strict=True):
-        if first == last:
-            continue
-        start, end = ranges[first][0], ranges[last - 1][1]
-        data = memoryview(fetch(start, end - start))
-        for span in ranges[first:last]:
-            yield span, data[span[0] - start : span[1] - start]
-
-
-def _decoded(name: str, element: Struct, parts: Sequence[_Part], fetched: dict[tuple[int, int], memoryview]) -> pa.ChunkedArray:
-    is_text = bool(parts) and all(part.pages.is_text_by_dictionary for part in parts)
-    file = open_parquet(pa.BufferReader(_file_of(element, parts, fetched)), read_dictionary=[name] if is_text else [])
-    chosen = [file.read_row_group(group, use_threads=False).column(0).take(pa.array(part.chosen)) for group, part in enumerate(parts)]
-    column = pa.chunked_array([chunk for taken in chosen for chunk in taken.chunks], type=file.schema_arrow.field(0).type)
-    return column.cast(column.type.value_type) if is_text else column
-
-
-def _file_of(element: Struct, parts: Sequence[_Part], fetched: dict[tuple[int, int], memoryview]) -> bytes:
-    """A column's pages as a file, a row group for each of theirs."""
-    body: list[bytes | memoryview] = [MAGIC]
-    at, groups = len(MAGIC), []
-    for part in parts:
-        size = sum(end - start for start, end in part.spans)
-        first = part.pages.dictionary[1] - part.pages.dictionary[0] if part.pages.dictionary else 0
-        told = {5: (I64, part.rows), 6: (I64, size), 7: (I64, size), 9: (I64, at + first)} | ({11: (I64, at)} if first else {})
-        meta = part.pages.coding + encode_fields(told, _LAST_CODING) + b"\0"
-        body += [fetched[span] for span in part.spans]
-        chunk = {2: (I64, at), 3: (STRUCT, meta)}
-        groups.append({1: (LIST, (STRUCT, [chunk])), 2: (I64, size), 3: (I64, part.rows)})
-        at += size
-    root = {4: (BINARY, b"schema"), 5: (I32, 1)}
-    footer = encode_struct(
-        {
-            1: (I32, 2),
-            2: (LIST, (STRUCT, [root, element])),
-            3: (I64, sum(part.rows for part in parts)),
-            4: (LIST, (STRUCT, groups)),
-        }
-    )
-    return b"".join([*body, footer, len(footer).to_bytes(4, "little"), MAGIC])

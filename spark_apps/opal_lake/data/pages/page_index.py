@@ -1,6 +1,7 @@
 """Where the pages of a Parquet file lie, by its footer and offset indexes. All of it is untrusted."""
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,7 +27,7 @@ _TAIL = struct.Struct("<I4s")  # the footer's length, and the magic
 _MOST_FOOTER = 1 << 20  # bytes: the objects of a larger one would take more memory than a row group
 _REPEATED = 2
 _CODING = (1, 2, 3, 4)  # of what a footer says of a chunk: type, encodings, path, codec
-_BYTE_ARRAY = 6
+BYTE_ARRAY = 6
 _LIST_FIELD = 0x19  # field 1, a list
 _LOCATION = np.array([0x16, -1, 0x15, -1, 0x16, -1, 0x00])  # field 1, a long; field 2, an int; field 3, a long; the end
 _MOST_OCTETS = 9  # of a number that fits into a word
@@ -36,15 +37,45 @@ _MOST_OCTETS = 9  # of a number that fits into a word
 class Pages:
     """The data pages of a column in a row group: where each begins in the file, its bytes with the header, and its first row.
 
-    `coding` are the fields of the footer that tell how to decode them. Their dictionary lies between two bytes of the file.
+    `coding` are the fields of the footer that tell how to decode them, among these their type and codec. Their dictionary lies between
+    two bytes of the file.
     """
 
     coding: bytes
+    kind: int
+    codec: int
     is_text_by_dictionary: bool
     starts: Numbers
     sizes: Numbers
     first_rows: Numbers
     dictionary: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenPages:
+    """Of a column the pages of one row group that hold chosen rows: their bytes in the file, their rows, and where each chosen one is."""
+
+    element: Struct
+    pages: Pages
+    spans: list[tuple[int, int]]
+    counts: Numbers
+    page_of: Numbers
+    row: Numbers
+
+    @property
+    def all_spans(self) -> list[tuple[int, int]]:
+        """With the dictionary, which comes first."""
+        return [self.pages.dictionary, *self.spans] if self.pages.dictionary else self.spans
+
+    @property
+    def rows(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def chosen(self) -> Numbers:
+        """The chosen ones among all rows of the pages."""
+        before: Numbers = np.cumsum(self.counts) - self.counts
+        return before[self.page_of] + self.row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +101,25 @@ class PageIndex:
             known = self._pages[group, column] = self._find_pages(self.groups[group][column], group)
         return known
 
+    def choose(self, group: int, names: Sequence[str], rows: Numbers) -> dict[str, ChosenPages]:
+        """The pages of columns that hold some rows of a row group, given in ascending order."""
+        known: dict[bytes, tuple[Numbers, Numbers, Numbers, Numbers]] = {}
+        chosen = {}
+        for name in names:
+            column, element = self.columns[name]
+            pages = self.pages(group, column)
+            first_rows = pages.first_rows.tobytes()
+            if first_rows not in known:
+                at = np.searchsorted(pages.first_rows, rows, "right") - 1
+                numbers, page_of = np.unique(at, return_inverse=True)
+                counts = np.diff(pages.first_rows, append=self.first_rows[group + 1] - self.first_rows[group])[numbers]
+                known[first_rows] = numbers, counts, page_of, rows - pages.first_rows[at]
+            numbers, counts, page_of, row = known[first_rows]
+            starts = pages.starts[numbers]
+            spans = [*zip(starts.tolist(), (starts + pages.sizes[numbers]).tolist(), strict=True)]
+            chosen[name] = ChosenPages(element=element, pages=pages, spans=spans, counts=counts, page_of=page_of, row=row)
+        return chosen
+
     def _find_pages(self, chunk: Struct, group: int) -> Pages:
         meta, end = struct_of(chunk, 3), self.size - len(self.tail)
         begin = min(filter(None, (value_of(meta, 9), value_of(meta, 11))), default=0)
@@ -78,15 +128,16 @@ class PageIndex:
         if not (0 < begin < begin + size <= end and rows):
             raise ValueError(f"a column of {rows:,} rows cannot lie in {size:,} bytes at byte {begin:,} of {end:,}")
         coding = encode_fields({number: meta[number] for number in _CODING if number in meta})
-        is_text = value_of(meta, 1) == _BYTE_ARRAY and value_of(meta, 11) > 0
+        kind, codec = value_of(meta, 1), value_of(meta, 4)
+        is_text = kind == BYTE_ARRAY and value_of(meta, 11) > 0
         if not start or not length:
             first_byte, octets, first_row = (np.array([number], np.int64) for number in (begin, size, 0))
-            return Pages(coding, is_text, first_byte, octets, first_row)
+            return Pages(coding, kind, codec, is_text, first_byte, octets, first_row)
         first = start - end
         if not 0 <= first <= first + length <= len(self.tail):
             raise ValueError(f"an offset index at byte {start:,} lies outside of what follows the pages")
         starts, sizes, first_rows = _decode_locations(self.tail[first : first + length])
-        pages = Pages(coding, is_text, starts, sizes, first_rows)
+        pages = Pages(coding, kind, codec, is_text, starts, sizes, first_rows)
         _check_pages(pages, rows, begin, begin + size)
         return replace(pages, dictionary=(begin, int(pages.starts[0]))) if pages.starts[0] > begin else pages
 

@@ -81,19 +81,21 @@ def _encode(kind: int, value: Any) -> bytes:
     if kind == STRUCT:
         return bytes(value) if isinstance(value, bytes) else encode_struct(value)
     if kind == BINARY:
-        return _varint(len(value)) + bytes(value)
+        return encode_varint(len(value)) + bytes(value)
     if kind in (LIST, SET):
         element, items = value
-        head = bytes([len(items) << 4 | element]) if len(items) < LONG_LIST else bytes([LONG_LIST << 4 | element]) + _varint(len(items))
+        head = (
+            bytes([len(items) << 4 | element]) if len(items) < LONG_LIST else bytes([LONG_LIST << 4 | element]) + encode_varint(len(items))
+        )
         return head + b"".join(_encode(element, item) for item in items)
     return bytes(value)
 
 
 def _zigzag(value: int) -> bytes:
-    return _varint(value << 1 if value >= 0 else (-value << 1) - 1)
+    return encode_varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
-def _varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     parts = bytearray()
     while value > 0x7F:
         parts.append(value & 0x7F | 0x80)

@@ -14,10 +14,11 @@ import pytest
 
 from opal_lake.data import column_read, data_file
 from opal_lake.data.column_read import read_columns, read_places
-from opal_lake.data.data_file import encode_file
-from opal_lake.data.pages import chosen_rows, near_indexes, page_index
+from opal_lake.data.data_file import _READ_ERRORS, encode_file
+from opal_lake.data.pages import chosen_rows, few_values, near_indexes, page_index
 from opal_lake.data.pages.near_indexes import near_index
 from opal_lake.data.pages.page_index import decode_page_index
+from opal_lake.data.pages.thrift import encode_varint
 from opal_lake.data.segment import DataFile
 from opal_lake.errors import FormatError
 from opal_lake.ids import segment_id
@@ -137,6 +138,166 @@ def test_of_a_footer_that_is_too_large_to_take_apart_row_groups_are_read(
     assert read_places(storage, described, spec, ["text", "point"], places) == many_columns().select(["text", "point"]).take(
         pa.array(places)
     )
+
+
+def dense_columns(rows: int) -> pa.Table:
+    """Columns of each kind of which few values are taken, and after them those that are decoded: with nulls, runs, texts, or deltas."""
+    random = np.random.default_rng(4)
+    numbers = random.integers(-(1 << 60), 1 << 60, rows)
+    few = random.integers(0, 900, rows)
+    return pa.table(
+        {
+            "id": numbers,
+            "at": pa.array(numbers, pa.timestamp("us", "UTC")),
+            "float": random.random(rows).astype(np.float32),
+            "double": random.random(rows),
+            "int": (numbers >> 32).astype(np.int32),
+            "short": (few + 20_000).astype(np.int16),
+            "day": pa.array((few * 30).astype(np.int32), pa.date32()),
+            "price": pa.array([Decimal(one) / 4 for one in (numbers >> 16).tolist()], pa.decimal128(18, 2)),
+            "large": pa.array([Decimal(one) for one in numbers.tolist()], pa.decimal128(38, 0)),
+            "city": [f"city{one}" for one in few.tolist()],
+            "bytes": pa.array([b"\xff%d" % (one % 200) for one in few.tolist()]),
+            "gaps": pa.array(random.random(rows), mask=few < 9),
+            "runs": pa.array(np.repeat(few[: rows // 100], 100)),
+            "flag": few < 450,
+            "text": [f"{one:x}" for one in numbers.tolist()],
+            "rising": np.arange(rows),
+        }
+    )
+
+
+DECODED = {"gaps", "runs", "flag", "text", "rising"}
+
+
+@pytest.mark.parametrize("codec", ["zstd", "none", "snappy"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_of_few_rows_values_are_taken_and_the_rest_is_decoded(codec: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = dense_columns(30_000)
+    index, data = laid_out(rows, codec, data_page_version=version)
+    decoded: set[str] = set()
+    decode = chosen_rows._decoded_together
+    monkeypatch.setattr(chosen_rows, "_decoded_together", lambda group, fetched: (decoded.update(group), decode(group, fetched))[1])
+    random = np.random.default_rng(6)
+    for count in (1, 3, 400, 1700, 30_000):
+        places = np.sort(random.choice(rows.num_rows, count, replace=False))
+        decoded.clear()
+        found = chosen_rows.read_chosen(index, from_bytes(data), rows.column_names, places)
+        expected = rows.take(pa.array(places))
+        assert {name: column.type for name, column in found.items()} == {column.name: column.type for column in rows.schema}
+        assert pa.table(found) == expected
+        known = codec != "snappy" and version == "1.0" and count < 1800
+        assert decoded == (DECODED if known else {*rows.column_names})
+
+
+def test_row_groups_of_which_few_or_many_rows_are_chosen_give_one_column() -> None:
+    rows = dense_columns(30_000)
+    index, data = laid_out(rows, "zstd")
+    places = np.array([*range(3), *range(10_000, 19_000), 20_001, 29_999])
+    found = chosen_rows.read_chosen(index, from_bytes(data), rows.column_names, places)
+    assert pa.table(found) == rows.take(pa.array(places))
+
+
+def from_bytes(data: bytes | bytearray, steps: list[str] | None = None) -> chosen_rows.Fetch:
+    def fetch(start: int, size: int) -> bytes:
+        if steps is not None:
+            steps.append("fetch")
+        return bytes(data[start : start + size])
+
+    return fetch
+
+
+def laid_out(rows: pa.Table, codec: str, **options: str) -> tuple[page_index.PageIndex, bytes]:
+    """A file of three row groups, with many pages in each."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        rows,
+        sink,
+        row_group_size=10_000,
+        compression=codec,
+        use_dictionary=["short", "day", "city", "bytes", "runs"],
+        column_encoding={"rising": "DELTA_BINARY_PACKED"},
+        write_page_checksum=True,
+        write_page_index=True,
+        data_page_size=4000,
+        write_batch_size=500,
+        store_decimal_as_integer=True,
+        store_schema=False,
+        **options,
+    )
+    data = sink.getvalue().to_pybytes()
+    end = data_file._parquet_footer_bytes(pq.read_metadata(pa.BufferReader(data)), len(data))
+    return decode_page_index(data[-end:], len(data)), data
+
+
+def test_row_groups_are_fetched_when_the_ones_before_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory holds one; and what lies near each other takes one request."""
+    rows = dense_columns(30_000)
+    index, data = laid_out(rows, "none")
+    steps: list[str] = []
+    decode = chosen_rows._decoded
+    monkeypatch.setattr(chosen_rows, "NEAR_BYTES", 100_000)
+    monkeypatch.setattr(chosen_rows, "_decoded", lambda *given: (steps.append("decode"), decode(*given))[1])
+    places = np.array([1, 12_000, 25_000])
+    chosen_rows.read_chosen(index, from_bytes(data, steps), ["id", "at"], places)
+    assert steps == ["fetch", "decode"] * 3
+    steps.clear()
+    monkeypatch.setattr(chosen_rows, "NEAR_BYTES", 1 << 30)
+    chosen_rows.read_chosen(index, from_bytes(data, steps), ["id", "at"], places)
+    assert steps == ["fetch", "decode", "decode", "decode"]
+
+
+@pytest.mark.parametrize("codec", ["zstd", "none"])
+@pytest.mark.parametrize("column", ["double", "city", "price", "short"])
+def test_of_no_damaged_page_a_value_is_taken(column: str, codec: str) -> None:
+    rows = dense_columns(30_000)
+    index, data = laid_out(rows, codec)
+    pages = index.pages(1, index.columns[column][0])
+    starts = [*pages.starts.tolist(), *(pages.dictionary or ())[:1]]
+    for start in starts:
+        at = start + 60
+        damaged = data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
+        with pytest.raises(_READ_ERRORS):
+            chosen_rows.read_chosen(index, from_bytes(damaged), [column], pages.first_rows + 10_000)
+
+
+@pytest.mark.parametrize("codec", ["zstd", "none"])
+def test_whatever_a_page_says_ends_in_an_error_or_in_rows(codec: str) -> None:
+    """A stranger's checksums may be right: they are made so."""
+    rows = dense_columns(30_000)
+    index, data = laid_out(rows, codec)
+    random = np.random.default_rng(8)
+    refused = 0
+    names = ["double", "city", "short", "large"]
+    for turn in range(400):
+        name = names[turn % len(names)]
+        pages = index.pages(0, index.columns[name][0])
+        forged = bytearray(data)
+        for start in {int(pages.starts[0]), *(pages.dictionary or ())[:1]}:
+            forge(forged, start, random)
+        try:
+            with data_file.reading(PATH, plan_spec(rows.schema, TableLayout(keys=["id"], delta="at"))):
+                found = chosen_rows.read_chosen(index, from_bytes(forged), [name], np.array([0, 7, 300]))
+            assert len(found[name]) == 3
+        except FormatError:
+            refused += 1
+    assert 20 < refused < 400
+
+
+def forge(data: bytearray, start: int, random: np.random.Generator) -> None:
+    """Change bytes of a page's header or of what it holds, and its checksum accordingly where that takes as many bytes."""
+    told = few_values._DATA_PAGE.match(data, start) or few_values._DICTIONARY_PAGE.match(data, start)
+    assert told is not None
+    (_, stored, _, _, _), (low, high) = told.groups(), told.span(3)
+    begin = told.end()
+    end = begin + few_values._number(stored)
+    at = int(random.integers(start, begin) if random.random() < 0.5 else random.integers(begin, min(end, begin + 40)))
+    data[at] = int(random.integers(0, 256))
+    crc = zlib.crc32(data[begin:end])
+    signed = crc - (1 << 32) if crc >= 1 << 31 else crc
+    octets = encode_varint(signed << 1 ^ signed >> 31)
+    if len(octets) == high - low:
+        data[low:high] = octets
 
 
 def test_a_damaged_page_is_found(file: tuple[Storage, DataFile, TableSpec], tmp_path: Path) -> None:
