@@ -18,7 +18,7 @@ from pyroaring import BitMap
 
 from opal_lake.data.bounds import Bounds, bounds_of, merged_bounds, plan_high, plan_low
 from opal_lake.data.columns import physical_schema
-from opal_lake.data.encodings import plan_encodings
+from opal_lake.data.encodings import plan_codecs, plan_encodings
 from opal_lake.data.segment import check_rows
 from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic
@@ -152,16 +152,17 @@ def _in_file_order(table: pa.Table, spec: TableSpec) -> pa.Table:
 
 def _open_parquet_to_write(sample: pa.Table, sink: pa.NativeFile, level: int | None) -> pq.ParquetWriter:
     encodings = plan_encodings(sample)
+    is_large = sample.nbytes > INDEXED_BYTES
     return pq.ParquetWriter(
         sink,
         sample.schema,
-        compression="zstd",
+        compression=plan_codecs(sample, encodings) if is_large and level is None else "zstd",
         compression_level=level,
         use_dictionary=list(encodings.dictionary),
         column_encoding=dict.fromkeys(encodings.delta, "DELTA_BINARY_PACKED"),
         write_statistics=list(encodings.statistics),
         write_page_checksum=True,
-        write_page_index=sample.nbytes > INDEXED_BYTES,
+        write_page_index=is_large,
         data_page_size=PAGE_BYTES,
         store_decimal_as_integer=True,  # as Spark does: reads twice as fast
         store_schema=False,

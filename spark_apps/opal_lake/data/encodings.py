@@ -1,4 +1,4 @@
-"""Which Parquet encoding each column gets, judged from a sample of its values. The codec of all is zstd: `data_file`.
+"""Which Parquet encoding each column gets, and which ones are not compressed, judged from a sample of its values.
 
 Wrong guesses cost bytes and time, never correctness. Only encodings that Spark's vectorised reader knows: BYTE_STREAM_SPLIT fails there.
 """
@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 BLOCKS, BLOCK_ROWS = 8, 1024  # consecutive rows, because deltas depend on the order
 FEW_ROWS = 64  # of a whole file: nothing is saved then, and to look at the values takes longer than to write them
+_CODEC = pa.Codec("zstd")
+_LEAST_SAVING = 0.1  # of a column's bytes: readers pay more for a smaller one than it saves
+_MOST_WORDS = 0.05  # of a column's bytes are its dictionary: a larger one may be worth compressing
 _DELTA_WIDTHS = {1: 32, 2: 32, 4: 32, 8: 64}  # bytes in Arrow -> bits in Parquet
 
 
@@ -36,6 +40,17 @@ def plan_encodings(table: pa.Table) -> Encodings:
         delta=tuple(path for path, encoding in chosen if encoding == "delta"),
         statistics=tuple(path for path, values in leaves if not pa.types.is_floating(values.type)),
     )
+
+
+def plan_codecs(table: pa.Table, encodings: Encodings) -> dict[str, str]:
+    """Of each leaf column. What zstd makes hardly smaller, as random numbers or random places in a dictionary, is not compressed."""
+    sample = _sample(table)
+    leaves = [leaf for column in sample.schema for leaf in _leaves(column.name, sample.column(column.name))]
+    scale = table.num_rows / max(1, sample.num_rows)
+    return {
+        path: "none" if path not in encodings.delta and _is_dense(values, path in encodings.dictionary, scale) else "zstd"
+        for path, values in leaves
+    }
 
 
 def _sample(table: pa.Table) -> pa.Table:
@@ -83,3 +98,29 @@ def _steps(values: pa.Array) -> tuple[bool, bool]:
     steps = np.diff(numbers.astype(np.float64))
     most = np.quantile(np.abs(steps), 0.9)
     return bool(most < 2.0 ** (bits // 2)), bool(np.quantile(steps, 0.1) > 0)
+
+
+def _is_dense(values: pa.Array, in_dictionary: bool, scale: float) -> bool:
+    """Whether compression saves next to nothing of what is stored. Each value stands for `scale` ones of the table."""
+    values = values.drop_null()
+    data = _places(values, scale) if in_dictionary else _numbers(values)
+    return len(data) > 0 and len(_CODEC.compress(data)) > (1 - _LEAST_SAVING) * len(data)
+
+
+def _numbers(values: pa.Array) -> bytes:
+    """As they are stored PLAIN; none of other types."""
+    kind = values.type
+    if not pa.types.is_primitive(kind) or kind.bit_width not in _DELTA_WIDTHS.values():
+        return b""
+    width = kind.bit_width // 8
+    return bytes(values.buffers()[1])[values.offset * width : (values.offset + len(values)) * width]
+
+
+def _places(values: pa.Array, scale: float) -> bytes:
+    """Places in the dictionary as they are packed; none if it is large beside them: what is stored are its words, too."""
+    encoded = values.dictionary_encode()
+    bits = max(1, (len(encoded.dictionary) - 1).bit_length())
+    if encoded.dictionary.nbytes > _MOST_WORDS * scale * len(values) * bits / 8:
+        return b""
+    packed: npt.NDArray[np.uint8] = np.packbits(encoded.indices.to_numpy()[:, None] >> np.arange(bits) & 1, bitorder="little")
+    return packed.tobytes()

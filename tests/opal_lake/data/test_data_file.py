@@ -195,6 +195,37 @@ def test_encodings_follow_the_values() -> None:
     assert set(encodings.delta) == {"d", OFFSET}
 
 
+def test_what_compression_hardly_makes_smaller_is_not_compressed() -> None:
+    rows, random = 200_000, np.random.default_rng(2)
+    few = random.integers(0, 1000, rows)
+    table = pa.table(
+        {
+            "k": [f"k{one:07d}" for one in range(rows)],
+            "d": np.arange(rows),
+            "double": random.random(rows),
+            "cents": random.integers(0, 10_000_000, rows) / 100,
+            "number": random.integers(0, 1 << 62, rows),
+            "city": [f"city{one}" for one in few.tolist()],
+            "skewed": few // 10 * (few % 10 == 0),
+            "repeated": np.repeat(few[: rows // 50], 50),
+            "large": [f"{one:032x}" for one in random.integers(0, 3000, rows).tolist()],
+            "none": pa.nulls(rows, pa.float64()),
+            "point": pa.array([{"x": x} for x in random.random(rows).tolist()]),
+            "list": pa.array([[x] for x in random.random(rows).tolist()]),
+        }
+    )
+    group = pq.read_metadata(pa.BufferReader(encoded(table, "parquet").data)).row_group(0)
+    columns = [group.column(position) for position in range(group.num_columns)]
+    stored = {column.path_in_schema for column in columns if column.compression == "UNCOMPRESSED"}
+    assert stored == {"double", "number", "city", "point.x", "list.list.element"}
+    some = ["double", "city"]
+    assert decode_file(encoded(table, "parquet").data, spec_of(table, "parquet"), some, "f") == table.select(some)
+    harder = FileEncoder(spec=spec_of(table, "parquet"), level=19)
+    harder.add(with_row_ids(table))
+    group = pq.read_metadata(pa.BufferReader(harder.finish().data)).row_group(0)
+    assert {group.column(position).compression for position in range(group.num_columns)} == {"ZSTD"}
+
+
 def test_row_ids_and_rising_times_cost_next_to_nothing() -> None:
     file = encoded(plain_rows(100_000), "parquet")
     group = pq.read_metadata(pa.BufferReader(file.data)).row_group(0)
