@@ -59,7 +59,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
         "--topic", action="append", default=[], metavar="NAME", help="what to read, or after `status` to ask for; repeat for more"
     )
     parser.add_argument(
-        "--partitions", default="", metavar="0,1", help="only these numbers, or orders/0,users/1 of several topics (default: all, also new)"
+        "--partitions", metavar="0,1", help="only these numbers, or orders/0,users/1 of several topics (default: all, also new)"
     )
     parser.add_argument("--name", default="main", help="of the stream: another name reads the topic again (default: %(default)s)")
     parser.add_argument(
@@ -209,17 +209,20 @@ def finish(args: argparse.Namespace, running: Running) -> None:
         stop_when_left_alone(running.stop, parse_duration(args.watched, name="--watched") / 1e6)
     totals = running.run()
     is_left = args.commit == "gathered" and not has_committer(args)
-    print(json.dumps({"table": args.table, **asdict(totals)}) if args.json else _page(totals, args.table, is_left_to_another=is_left))
+    print(json.dumps({"table": args.table, **asdict(totals)}) if args.json else _page(totals, args, is_left_to_another=is_left))
 
 
-def _page(totals: "Totals", table: str, *, is_left_to_another: bool) -> str:
-    style = Style.of(sys.stdout)
+def _page(totals: "Totals", args: argparse.Namespace, *, is_left_to_another: bool) -> str:
+    from opal_stream.gathered.backlog import committer_command
+
+    style, table = Style.of(sys.stdout), args.table
     bad = f", {count_text(totals.bad, 'message')} put aside" if totals.bad else ""
     lost = f", {count_text(totals.missing, 'offset')} lost" if totals.missing else ""
     if not totals.flushes:
         return f"{style.good('nothing new')} for {table}{lost}"
     if is_left_to_another:
-        return f"{style.good('gathered ' + count_text(totals.records, 'message'))}{bad}{lost}; opal stream commit {table} commits them"
+        command = committer_command(table, args.name)
+        return f"{style.good('gathered ' + count_text(totals.records, 'message'))}{bad}{lost}; {command} commits them"
     at = "" if totals.version is None else f", version {totals.version:,} of {table}"
     if open_ := getattr(totals, "open", []):
         lost += f"; no message after the interval yet in {', '.join(open_)}: late ones need another run"
@@ -283,10 +286,14 @@ def _moment_ms(text: str) -> int:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _partitions(text: str) -> "tuple[int | Partition, ...]":
+def _partitions(text: str | None) -> "tuple[int | Partition, ...]":
     from opal_stream.kafka.topics import Partition
 
+    if text is None:
+        return ()
     parts = [part.strip().rpartition("/") for part in text.split(",") if part.strip()]
+    if not parts:
+        raise InvalidInputError("--partitions names none; write numbers, as 0,1,2, or leave it out to read all")
     if wrong := [topic + slash + number for topic, slash, number in parts if not number.isdecimal() or bool(topic) != bool(slash)]:
         raise InvalidInputError(f"--partitions {text!r}: {wrong[0]!r} is no partition; write numbers, as 0,1,2, or orders/0,users/1")
     return tuple(dict.fromkeys(Partition(topic=topic, number=int(number)) if topic else int(number) for topic, _, number in parts))

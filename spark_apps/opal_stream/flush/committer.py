@@ -146,7 +146,8 @@ class Committer:
 
     def _chains(self, listing: Listing) -> list[Chain]:
         """What can be committed of each partition of this stream."""
-        own = [application for application in listing.headers if application.stream == self.options.name]
+        late = listing.overtaken(self._head.positions)
+        own = [application for application in listing.headers if application.stream == self.options.name and application not in late]
         chains = [listing.chain(application, self._head.positions.get(str(application))) for application in own]
         return [chain for chain in chains if chain.files]
 

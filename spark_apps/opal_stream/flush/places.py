@@ -104,22 +104,29 @@ class Places:
     def begin_at(self, positions: Mapping[Partition, int | None], reach: Mapping[Partition, Reach]) -> dict[Partition, int]:
         """The next offsets that Kafka still has; a gap before one is told of, or stops the stream."""
         deleted = [partition for partition, position in positions.items() if reach[partition].low > (position or 0)]
-        if deleted and self.gate is None:
+        if deleted:
             self._check_gathered({partition: reach[partition].low for partition in deleted})
         return {partition: self._begin_at(partition, position, reach[partition]) for partition, position in positions.items()}
 
     def _check_gathered(self, oldest: Mapping[Partition, int]) -> None:
-        """A direct commit would pass over messages that Kafka has deleted, though files hold them for the committer."""
+        """Of messages that Kafka has deleted, files may hold the only copy: they are not to be passed over."""
         listing = GatheredFolder(self._table.storage, self._table.log.head().root.table_id).look()
         stands = self._table.log.head().positions
         for partition, low in oldest.items():
             application = self.writer.applications[partition]
-            chain = listing.chain(application, stands.get(str(application)))
-            if chain.files and chain.files[0].low < low:
+            name = str(application)
+            chain, first = listing.chain(application, stands.get(name)), listing.first_offset(application)
+            where = f"{partition}: Kafka has nothing before {low} any more"
+            if self.gate is None and chain.files and chain.files[0].low < low:
                 held = f"{chain.files[0].low} to {chain.bounds[-1]}"
                 raise GapError(
-                    f"{partition}: Kafka has nothing before {low} any more, but gathered files hold the offsets from {held}: commit them "
-                    f"first, by `{committer_command(self._table.uri, self._options.name)}`"
+                    f"{where}, but gathered files hold the offsets from {held}: commit them first, by "
+                    f"`{committer_command(self._table.uri, self._options.name)}`"
+                )
+            if name not in stands and not chain.files and first is not None and first < low:
+                raise GapError(
+                    f"{where}, and gathered files from offset {first} on, which hold such messages, cannot be committed: "
+                    f"{listing.cause(application, listing.stuck(stands))}. If they are given up, delete all in their folder"
                 )
 
     def _begin_at(self, partition: Partition, position: int | None, reach: Reach) -> int:

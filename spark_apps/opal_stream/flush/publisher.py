@@ -25,7 +25,7 @@ from opal_stream.formats.rows import fitted
 from opal_stream.gathered.backlog import Gate
 from opal_stream.gathered.file import MOST_BEFORE, Header
 from opal_stream.gathered.folder import GatheredFolder
-from opal_stream.kafka.applications import Application, known_positions
+from opal_stream.kafka.applications import Application, ids_by_name, known_positions
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
 from opal_stream.same_table import follow
@@ -41,14 +41,14 @@ class Publisher(Writer):
     _folder: GatheredFolder | None = field(init=False, default=None)
     _head: Snapshot | None = field(init=False, default=None)
     _bounds: dict[Application, set[int]] = field(init=False, default_factory=dict)
-    _lying: Mapping[tuple[str, str], set[str]] = field(init=False, default_factory=dict)  # ids of topics, when it was listed last
+    _topics: Mapping[tuple[str, str], set[str]] = field(init=False, default_factory=dict)  # that anything is known of
 
     def stands(self) -> Mapping[str, int]:
         """The files before the head: one that is committed in between is in the head."""
         listing = self.folder.look()
         positions = self._look().positions
         ends = listing.ends(positions)
-        self._lying = listing.topics(known_positions(ends))
+        self._topics = ids_by_name({*known_positions(ends), *listing.headers})
         for application in known_positions(ends):
             chain = listing.chain(application, positions.get(str(application)))
             self._bounds.setdefault(application, set()).update(chain.bounds)
@@ -118,13 +118,17 @@ class Publisher(Writer):
             writer=self.name,
             taken=own,
             first=begin is None,
-            after=tuple(sorted(self._lying.get(application.named, set()) - {application.topic_id})[:MOST_BEFORE]),
+            after=self._before(application),
         )
         part = rows if len(self.applications) == 1 else rows.filter(from_partition(rows[SOURCE], partition.topic, partition.number))
         size = self.folder.put(header, part)
         self.gate.wrote(size)
         if not size and self._writer_of(header.path) != self.name:
             raise taken_over(partition, f"there are gathered rows from offset {own.low} on already")
+
+    def _before(self, application: Application) -> tuple[str, ...] | None:
+        before = self._topics.get(application.named, set()) - {application.topic_id}
+        return tuple(sorted(before)) if len(before) <= MOST_BEFORE else None
 
     def _writer_of(self, path: str) -> str:
         try:

@@ -18,7 +18,7 @@ from opal_stream.formats.schemas.inferred import inferred_columns
 from opal_stream.formats.schemas.members import members_of_values, nested_types
 from opal_stream.formats.schemas.new_columns import Known, is_new, with_members
 
-ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeDecodeError, ValueError)
+ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeDecodeError, ValueError, OverflowError)
 _CHANGED = re.compile(r"Column\(/(?P<path>.+)\) changed from (string to number|number to string)")
 SchemaOf = Callable[[pa.Schema], pa.Schema]
 
@@ -61,15 +61,21 @@ class TypedJson:
     def raw_type(self, name: str) -> pa.DataType:
         """As the values hold a column."""
         kind = self.types[name]
-        if name in self.holding and (raw := self.holding[name].raw_type(kind)) is not None:
+        if (raw := self._held_as(name)) is not None:
             return raw
         if name in self._other:
             return pa.int64() if pa.types.is_timestamp(kind) else pa.int32()
         return pa.string() if pa.types.is_date(kind) else kind
 
+    def _held_as(self, name: str) -> pa.DataType | None:
+        try:
+            return self.holding[name].raw_type(self.types[name]) if name in self.holding else None
+        except ValueError as error:
+            raise ValueError(f"column {name!r}: {error}") from error
+
     def _convert(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         kind = self.types[name]
-        if name in self.holding and self.holding[name].raw_type(kind) is not None:
+        if self._held_as(name) is not None:
             return self.holding[name].convert(column, kind)
         if column.type == kind:
             return column

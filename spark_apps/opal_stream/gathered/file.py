@@ -18,7 +18,7 @@ from opal_stream.kafka.applications import Application, parse_application
 from opal_stream.kafka.taken import Taken
 
 HEADER_BYTES = 8 << 10  # which every header fits into
-MEND = "delete it and start its stream again, which then reads these messages once more"
+MEND = "put back a good copy, or delete it and start its stream again, which reads these messages once more if Kafka still has them"
 MOST_BEFORE = 100  # topics that a header names
 _FORMAT, _MOST_INFLATED, _MOST_BYTES = 1, 256, 1 << 31  # LZ4 makes 255 bytes of one at most
 _WHAT = "gathered rows"
@@ -28,7 +28,8 @@ _WHAT = "gathered rows"
 class Header:
     """What a file holds, and of whom. `first` may begin where the table knows no position; `bad` of the rows are to be put aside.
 
-    `after` are ids of topics that had its name before, and of which files lay there when its writer began: those come before it.
+    `after` are ids of all topics that had its name before, as far as its writer knew: their rows come before its own. None if it does not
+    say.
     """
 
     table_id: str
@@ -36,7 +37,7 @@ class Header:
     writer: str
     taken: Taken
     first: bool
-    after: tuple[str, ...] = ()
+    after: tuple[str, ...] | None = ()
     bad: int = 0
     size: int = 0
     plain_size: int = 0
@@ -102,7 +103,7 @@ def _to_json(header: Header) -> dict[str, Any]:
         "application": str(header.application),
         "writer": header.writer,
         "first": header.first,
-        "after": [*header.after],
+        "after": None if header.after is None else [*header.after],
         "low": taken.low,
         "high": taken.high,
         "records": taken.records,
@@ -134,7 +135,7 @@ def _from_json(body: Mapping[str, Any]) -> Header:
         writer=checked.plain_id(body["writer"]),
         taken=Taken(low=low, high=high, records=records, bytes=size_of_messages, oldest_ms=oldest_ms, newest_ms=newest_ms),
         first=checked.flag(body["first"]),
-        after=tuple(map(checked.text, checked.listed(body.get("after", [])))),
+        after=None if (after := body.get("after")) is None else tuple(map(checked.text, checked.listed(after))),
         bad=checked.count(body["bad"]),
         size=size,
         plain_size=plain_size,

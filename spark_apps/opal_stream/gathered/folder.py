@@ -3,7 +3,7 @@
 It begins where the table stands, and each of its files begins where the one before it ends.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -14,7 +14,12 @@ from opal_lake.errors import FormatError, NotFoundError, count_text
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS, Storage, StoredObject
 from opal_stream.gathered.file import HEADER_BYTES, MEND, Header, decode_header, decode_rows, encode_gathered
-from opal_stream.kafka.applications import Application
+from opal_stream.kafka.applications import Application, ids_by_name, known_positions
+
+_LATE = (
+    "{0.path} holds rows of a topic that was deleted, and those of the next topic of its name are in the table: its own would replace "
+    "them; delete it"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +41,8 @@ class Chain:
         header, reached = self.loose[0], self.bounds[-1] if self.bounds else 0
         return (
             f"{header.path} begins at offset {header.low}, but the table, with the files before it, reaches {reached}: a file between is "
-            f"missing or damaged; {MEND}"
+            "missing or damaged; put it back, or delete it and this one and start their stream again, which reads these messages once more "
+            "if Kafka still has them"
         )
 
 
@@ -60,11 +66,10 @@ def in_turn(chains: Sequence[Chain]) -> list[Chain]:
     Where all topics of a name wait for each other, none does.
     """
     applications = [chain.files[0].application for chain in chains]
-    ids: dict[tuple[str, str], set[str]] = {}
-    for one in applications:
-        ids.setdefault(one.named, set()).add(one.topic_id)
+    ids = ids_by_name(applications)
     waits = [
-        bool(ids[one.named].intersection(chain.files[0].after) - {one.topic_id}) for one, chain in zip(applications, chains, strict=True)
+        bool(ids[one.named].intersection(chain.files[0].after or ()) - {one.topic_id})
+        for one, chain in zip(applications, chains, strict=True)
     ]
     going = {one.named for one, is_waiting in zip(applications, waits, strict=True) if not is_waiting}
     return [chain for one, chain, is_waiting in zip(applications, chains, waits, strict=True) if not (is_waiting and one.named in going)]
@@ -84,14 +89,22 @@ class Listing:
     def chain(self, application: Application, position: int | None) -> Chain:
         return chain_from(position, self.headers.get(application, ()))
 
-    def topics(self, known: Iterable[Application]) -> dict[tuple[str, str], set[str]]:
-        """The ids of topics of which files lie here, whatever is wrong with them, by stream and name; also of those that are known else."""
-        folders = {place[0] for path in self.paths if (place := layout.gathered_place(path)) is not None}
-        found: dict[tuple[str, str], set[str]] = {}
-        for application in {*known, *self.headers}:
-            if layout.gathered_folder(str(application)) in folders:
-                found.setdefault(application.named, set()).add(application.topic_id)
+    def overtaken(self, positions: Mapping[str, int]) -> dict[Application, Header]:
+        """Partitions of topics that were deleted, with their first file that could be committed: rows of a later topic are in the table."""
+        committed = ids_by_name(known_positions(positions))
+        found: dict[Application, Header] = {}
+        for application in self.headers:
+            others = committed.get(application.named, set()) - {application.topic_id}
+            files = self.chain(application, positions.get(str(application))).files if others else ()
+            if files and files[0].after is not None and others.difference(files[0].after):
+                found[application] = files[0]
         return found
+
+    def first_offset(self, application: Application) -> int | None:
+        """Where its first file begins, whatever is wrong with that."""
+        folder = layout.gathered_folder(str(application))
+        places = [place[1] for path in self.paths if (place := layout.gathered_place(path)) is not None and place[0] == folder]
+        return min(places, default=None)
 
     def ends(self, positions: Mapping[str, int]) -> dict[str, int]:
         """How far the table will stand when everything that lies here is committed; not less than its position."""
@@ -108,7 +121,7 @@ class Listing:
         return {application: header.low if header.first else 0 for application, header in new.items()}
 
     def stuck(self, positions: Mapping[str, int], stream: str | None = None) -> dict[str, str]:
-        """Files that are damaged, and the first loose one of each partition, of all streams or of one, and what is wrong with each.
+        """What cannot be committed, of all streams or of one, and why: damaged files, and of each partition the first loose or late one.
 
         A listing takes time: it is so only if the next listing says so, too.
         """
@@ -116,7 +129,8 @@ class Listing:
         chains = [self.chain(application, positions.get(str(application))) for application in own]
         prefix = layout.GATHERED if stream is None else layout.gathered_prefix(f"kafka:{stream}/")
         damaged = {path: why for path, why in self._damaged(positions).items() if path.startswith(prefix)}
-        return damaged | {chain.loose[0].path: chain.gap for chain in chains if chain.loose}
+        late = {header.path: _LATE.format(header) for one, header in self.overtaken(positions).items() if one in own}
+        return damaged | late | {chain.loose[0].path: chain.gap for chain in chains if chain.loose}
 
     def _damaged(self, positions: Mapping[str, int]) -> dict[str, str]:
         """But for those whose rows are committed."""
@@ -128,8 +142,9 @@ class Listing:
         if not self.cause(application, stuck):
             return ""
         folder, name = layout.gathered_folder(str(application)), str(application)
-        damaged = sum(path.startswith(folder) for path in self._damaged(positions))
-        count = len(self.chain(application, positions.get(name)).loose) + damaged
+        chain, damaged = self.chain(application, positions.get(name)), sum(path.startswith(folder) for path in self._damaged(positions))
+        late = len(chain.files) if application in self.overtaken(positions) else 0
+        count = len(chain.loose) + late + damaged
         return f"{count_text(count, 'gathered file')} cannot be committed"
 
     def cause(self, application: Application, stuck: Mapping[str, str]) -> str:

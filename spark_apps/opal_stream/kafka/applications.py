@@ -5,7 +5,7 @@ once it is fixed where the stream begins to read the topic.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from opal_lake.errors import InvalidInputError
@@ -67,6 +67,14 @@ def known_positions(positions: Mapping[str, int], stream: str | None = None) -> 
         for application, position in applications.items()
         if application is not None and stream in (None, application.stream)
     }
+
+
+def ids_by_name(applications: Iterable[Application]) -> dict[tuple[str, str], set[str]]:
+    """Of each stream and name of a topic the topics that had it."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for application in applications:
+        found.setdefault(application.named, set()).add(application.topic_id)
+    return found
 
 
 def begun_topics(positions: Mapping[str, int], stream: str | None = None) -> set[tuple[str, str]]:

@@ -399,6 +399,31 @@ def test_a_topic_that_was_made_anew_waits_for_every_partition_of_the_one_before(
         assert {*table.read(columns=["name"]).column("name").to_pylist()} == {"1.1"}
 
 
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_messages_of_which_files_hold_the_only_copy_are_not_passed_over_where_the_first_file_is_none(
+    how: str, kafka: Kafka, table: Table, tmp_path: Path
+) -> None:
+    topic, admin = new_topic(kafka), kafka.admin  # its answers end with it
+    for first in (0, 3):
+        kafka.produce(topic, [order(n) for n in range(first, first + 3)])
+        publish(table, kafka, topic)
+    [deleted] = admin.delete_records([TopicPartition(topic, 0, 6)]).values()
+    deleted.result(30)
+    kafka.produce(topic, [order(6)])
+    file = min((tmp_path / "orders/_opal/gathered").rglob("*.rows"))
+    copy = file.read_bytes()
+    file.write_bytes(b"damaged") if how == "damaged" else file.unlink()
+    begins = 0 if how == "damaged" else 3
+    said = f"{topic}/0: Kafka has nothing before 6 any more, and gathered files from offset {begins} on, which .* cannot be committed: "
+    for commit in ("direct", "gathered"):
+        with pytest.raises(GapError, match=said):
+            read(table, kafka, topic, commit=commit)
+    file.write_bytes(copy)
+    publish(table, kafka, topic)
+    gather(table)
+    assert ids(table) == [*range(7)]
+
+
 def test_direct_commits_of_a_topic_that_was_made_anew_wait_for_what_was_gathered_of_the_one_before(kafka: Kafka, table: Table) -> None:
     topic, going_on = new_topic(kafka), Policies(on_new_topic="continue")
     kafka.produce(topic, [order(1, name="old")])

@@ -245,7 +245,5 @@ def test_a_map_of_debezium_is_said_to_be_one(kafka: Kafka, tmp_path: Path) -> No
     payload = {"after": {"id": 1, "tags": {"a": "1"}}, "op": "c", "ts_ms": 1, "source": {}}
     kafka.produce(topic, [{"schema": schema, "payload": payload}])
     formats = FormatOptions(format="debezium-json", columns={"at": "@ts_ms"}, on_new_columns="add")
-    with pytest.raises(
-        NewColumnsError, match=rf"{topic}/0@0: the table has no column 'tags', and cannot get it: 'tags' is a map in "
-    ):
+    with pytest.raises(NewColumnsError, match=rf"{topic}/0@0: the table has no column 'tags', and cannot get it: 'tags' is a map in "):
         read(table, kafka, topic, formats=formats)

@@ -6,7 +6,7 @@ Debezium writes decimals as the bytes of a whole number, in base64, whose scale 
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any
@@ -38,31 +38,51 @@ _CONNECT_TIMES = {
     "io.debezium.time.MicroTimestamp": "us",
     "io.debezium.time.NanoTimestamp": "ns",
 }
+_DAYS = "days"
+_DATES = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
+_TIMES_OF_DAY = ("org.apache.kafka.connect.data.Time", "io.debezium.time.Time", "io.debezium.time.MicroTime", "io.debezium.time.NanoTime")
+_NESTED = "it has decimals in base64 within a list or an object, which are not read: set decimal.handling.mode=string"
+_TIME_OF_DAY = "it is a time of day, which is no timestamp"
 _CONNECT_NAMED = {
-    "org.apache.kafka.connect.data.Date": pa.date32(),
-    "io.debezium.time.Date": pa.date32(),
+    **dict.fromkeys(_DATES, pa.date32()),
     "io.debezium.time.ZonedTimestamp": pa.timestamp("us", "UTC"),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """How JSON holds a column: as a time of a unit, or as a decimal in base64; one without a scale of its own brings it with each value."""
+    """How JSON holds a column: as a time of a unit, or as bytes or a decimal in base64; one without a scale brings it with each value.
+
+    `unfit` is why a value is read into no column of the kinds that it would be wrong in.
+    """
 
     unit: str | None = None
     scale: int | None = None
+    is_bytes: bool = False
+    unfit: str = ""
 
     def raw_type(self, kind: pa.DataType) -> pa.DataType | None:
-        """As which type it is read; None where a column of that kind takes it as it is."""
+        """As which type it is read; None where a column of that kind takes it as it is. A ValueError where it would be wrong there."""
+        if self.unfit:
+            if pa.types.is_nested(kind) or pa.types.is_timestamp(kind):
+                raise ValueError(self.unfit)
+            return None
         if self.unit is not None:
             return pa.int64() if pa.types.is_timestamp(kind) else None
+        if self.is_bytes:
+            return pa.string() if pa.types.is_binary(kind) else None
         return pa.string() if self.scale is not None else pa.struct([("scale", pa.int32()), ("value", pa.string())])
 
     def convert(self, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         """From what was read to the column's own type; an error where it does not fit."""
+        if self.unit == _DAYS:
+            return column.cast(pa.int32()).cast(pa.date32()).cast(kind)
         if self.unit is not None:
             return column.cast(pa.timestamp(self.unit, kind.tz)).cast(kind)
         values = column.to_pylist()
+        if self.is_bytes:
+            decoded = [None if value is None else base64.b64decode(value, validate=True) for value in values]
+            return pa.chunked_array([pa.array(decoded, kind)])
         return pa.chunked_array([of_variable_scale(values, kind) if self.scale is None else _of_scale(values, self.scale).cast(kind)])
 
 
@@ -140,7 +160,15 @@ def _held(field: Mapping[str, Any]) -> Held | None:
         return Held(scale=_parameter(field, "scale", 0))
     if name == _VARIABLE:
         return Held()
-    return Held(unit=_CONNECT_TIMES[name]) if name in _CONNECT_TIMES else None
+    if field.get("type") == "bytes":
+        return Held(is_bytes=True)
+    if name in _TIMES_OF_DAY:
+        return Held(unfit=_TIME_OF_DAY)
+    if name in _DATES:
+        return Held(unit=_DAYS)
+    if name in _CONNECT_TIMES:
+        return Held(unit=_CONNECT_TIMES[name])
+    return Held(unfit=_NESTED) if _has(field, _is_decimal) else None
 
 
 def _parameter(field: Mapping[str, Any], name: str, default: int) -> int:
@@ -149,9 +177,11 @@ def _parameter(field: Mapping[str, Any], name: str, default: int) -> int:
 
 def _connect_type(field: Mapping[str, Any], time_unit: str) -> pa.DataType | None:
     """None where the value says it as well; null where JSON cannot fill what a table would have."""
-    if _has_map(field):
-        return pa.null()
     name = str(field.get("name"))
+    if name == _VARIABLE:
+        return pa.string()  # as exact, and of any scale
+    if _has(field, _is_map) or (name != _DECIMAL and _has(field, _is_decimal)):
+        return pa.null()
     if name == _DECIMAL:
         precision = min(_parameter(field, "connect.decimal.precision", _MOST_DIGITS), _MOST_DIGITS)
         return pa.decimal128(precision, _parameter(field, "scale", 0))
@@ -162,10 +192,19 @@ def _connect_type(field: Mapping[str, Any], time_unit: str) -> pa.DataType | Non
     return _CONNECT.get(str(field.get("type")))
 
 
-def _has_map(schema: Any) -> bool:
+def _is_map(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") == "map"
+
+
+def _is_decimal(schema: Mapping[str, Any]) -> bool:
+    return schema.get("name") in (_DECIMAL, _VARIABLE)
+
+
+def _has(schema: Any, what: Callable[[Mapping[str, Any]], bool]) -> bool:
+    """Whether it or one within it is such."""
     if not isinstance(schema, dict):
         return False
-    return schema.get("type") == "map" or any(map(_has_map, (schema.get("items"), *_members(schema))))
+    return what(schema) or any(_has(inner, what) for inner in (schema.get("items"), *_members(schema)))
 
 
 def of_variable_scale(values: Sequence[Mapping[str, Any] | None], kind: pa.DataType) -> pa.Array:

@@ -158,3 +158,52 @@ def test_a_schema_that_is_nested_too_deeply_makes_its_message_bad() -> None:
     deep = b"[" * 5000 + b"]" * 5000
     value = b'{"schema":' + deep + b',"payload":{"after":{"id":1},"op":"c","source":{"lsn":7}}}'
     assert "none of Kafka Connect" in bad(decode([value], OPTIONS, spec()))["orders/3@100"]
+
+
+def test_what_json_cannot_hold_exactly_is_a_bad_message() -> None:
+    items = {"type": "array", "items": {**decimal("x", 2)}}
+    members = {"type": "struct", "fields": [decimal("d", 3)]}
+    times = {"type": "int64", "name": "io.debezium.time.MicroTime"}
+    cases: list[tuple[dict[str, Any], pa.DataType, Any, str]] = [
+        (items, pa.list_(pa.decimal128(14, 2)), ["1000"], "decimals in base64 within a list or an object"),
+        (members, pa.struct([("d", pa.decimal128(14, 3))]), {"d": "1000"}, "decimals in base64 within a list or an object"),
+        (times, pa.timestamp("us"), 3_600_000_000, "it is a time of day, which is no timestamp"),
+        ({**decimal("x", 0), "parameters": {"scale": "99999999999"}}, pa.decimal128(14, 2), "AQ==", "too large"),
+        ({"type": "bytes"}, pa.binary(), "%%%", "base64"),
+    ]
+    for kind, column, value, reason in cases:
+        fields = [{"field": "id", "type": "int64"}, {**kind, "field": "x"}]
+        decoded = decode([event(fields, {"id": 1, "x": value}), event(fields[:1], {"id": 2})], OPTIONS, spec(x=column))
+        assert reason in bad(decoded)["orders/3@100"]
+        assert [row["id"] for row in good(decoded)] == [2]
+
+
+def test_bytes_are_read_from_base64_and_dates_into_timestamps() -> None:
+    fields = [
+        {"field": "id", "type": "int64"},
+        {"field": "raw", "type": "bytes"},
+        {"field": "day", "type": "int32", "name": "io.debezium.time.Date"},
+        {"field": "text", "type": "bytes"},
+        {"field": "time", "type": "int64", "name": "io.debezium.time.MicroTime"},
+    ]
+    columns = {"raw": pa.binary(), "day": pa.timestamp("us"), "text": pa.string(), "time": pa.int64()}
+    row = {"id": 1, "raw": "aGVsbG8=", "day": 19000, "text": "aGVsbG8=", "time": 7}
+    [read] = good(decode([event(fields, row)], OPTIONS, spec(**columns)))
+    assert (read["raw"], read["day"], read["text"], read["time"]) == (b"hello", datetime(2022, 1, 8), "aGVsbG8=", 7)
+
+
+def test_new_columns_of_decimals_are_text_where_the_scale_varies_and_none_within_lists() -> None:
+    fields = [
+        {"field": "id", "type": "int64"},
+        {
+            "field": "vs",
+            "type": "struct",
+            "name": VARIABLE,
+            "fields": [{"field": "scale", "type": "int32"}, {"field": "value", "type": "bytes"}],
+        },
+        {"field": "list", "type": "array", "items": decimal("x", 2)},
+    ]
+    row = {"id": 1, "vs": {"scale": 2, "value": whole(1234)}, "list": [whole(7)]}
+    assert connect_columns(event(fields, row), "ms") == {"id": pa.int64(), "vs": pa.string(), "list": pa.null()}
+    [read] = good(decode([event(fields[:2], row)], OPTIONS, spec(vs=pa.string())))
+    assert read["vs"] == "12.34"
