@@ -18,7 +18,7 @@ from pyroaring import BitMap
 
 from opal_lake.data.bounds import Bounds, bounds_of, merged_bounds, plan_high, plan_low
 from opal_lake.data.columns import physical_schema
-from opal_lake.data.encodings import plan_codecs, plan_encodings
+from opal_lake.data.encodings import plan_encodings
 from opal_lake.data.segment import check_rows
 from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic
@@ -153,10 +153,11 @@ def _in_file_order(table: pa.Table, spec: TableSpec) -> pa.Table:
 def _open_parquet_to_write(sample: pa.Table, sink: pa.NativeFile, level: int | None) -> pq.ParquetWriter:
     encodings = plan_encodings(sample)
     is_large = sample.nbytes > INDEXED_BYTES
+    stored = encodings.dense if is_large and level is None else ()
     return pq.ParquetWriter(
         sink,
         sample.schema,
-        compression=plan_codecs(sample, encodings) if is_large and level is None else "zstd",
+        compression={path: "none" if path in stored else "zstd" for path in encodings.paths},
         compression_level=level,
         use_dictionary=list(encodings.dictionary),
         column_encoding=dict.fromkeys(encodings.delta, "DELTA_BINARY_PACKED"),

@@ -1,6 +1,7 @@
 """Which Parquet encoding each column gets, and which ones are not compressed, judged from a sample of its values.
 
-Wrong guesses cost bytes and time, never correctness. Only encodings that Spark's vectorised reader knows: BYTE_STREAM_SPLIT fails there.
+Wrong guesses cost bytes and time, never correctness. Compression makes most of them good: so only columns of numbers go without it, whose
+values take no more than their width. Only encodings that Spark's vectorised reader knows: BYTE_STREAM_SPLIT fails there.
 """
 
 from collections.abc import Iterator
@@ -14,13 +15,12 @@ BLOCKS, BLOCK_ROWS = 8, 1024  # consecutive rows, because deltas depend on the o
 FEW_ROWS = 64  # of a whole file: nothing is saved then, and to look at the values takes longer than to write them
 _CODEC = pa.Codec("zstd")
 _LEAST_SAVING = 0.1  # of a column's bytes: readers pay more for a smaller one than it saves
-_MOST_WORDS = 0.05  # of a column's bytes are its dictionary: a larger one may be worth compressing
 _DELTA_WIDTHS = {1: 32, 2: 32, 4: 32, 8: 64}  # bytes in Arrow -> bits in Parquet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encodings:
-    """Leaf columns by how they are stored; what is neither in a dictionary nor deltas is PLAIN.
+    """Leaf columns by how they are stored; what is neither in a dictionary nor deltas is PLAIN. `dense` ones are not compressed.
 
     Row groups have no statistics of floats: those of a NaN or of -0.0 make Spark skip rows that its filter would keep.
     """
@@ -28,6 +28,8 @@ class Encodings:
     dictionary: tuple[str, ...]
     delta: tuple[str, ...]
     statistics: tuple[str, ...]
+    dense: tuple[str, ...]
+    paths: tuple[str, ...]
 
 
 def plan_encodings(table: pa.Table) -> Encodings:
@@ -39,18 +41,9 @@ def plan_encodings(table: pa.Table) -> Encodings:
         dictionary=tuple(path for path, encoding in chosen if encoding == "dictionary"),
         delta=tuple(path for path, encoding in chosen if encoding == "delta"),
         statistics=tuple(path for path, values in leaves if not pa.types.is_floating(values.type)),
+        paths=tuple(path for path, _ in leaves),
+        dense=tuple(path for (path, encoding), (_, values) in zip(chosen, leaves, strict=False) if _is_dense(values, encoding)),
     )
-
-
-def plan_codecs(table: pa.Table, encodings: Encodings) -> dict[str, str]:
-    """Of each leaf column. What zstd makes hardly smaller, as random numbers or random places in a dictionary, is not compressed."""
-    sample = _sample(table)
-    leaves = [leaf for column in sample.schema for leaf in _leaves(column.name, sample.column(column.name))]
-    scale = table.num_rows / max(1, sample.num_rows)
-    return {
-        path: "none" if path not in encodings.delta and _is_dense(values, path in encodings.dictionary, scale) else "zstd"
-        for path, values in leaves
-    }
 
 
 def _sample(table: pa.Table) -> pa.Table:
@@ -100,27 +93,23 @@ def _steps(values: pa.Array) -> tuple[bool, bool]:
     return bool(most < 2.0 ** (bits // 2)), bool(np.quantile(steps, 0.1) > 0)
 
 
-def _is_dense(values: pa.Array, in_dictionary: bool, scale: float) -> bool:
-    """Whether compression saves next to nothing of what is stored. Each value stands for `scale` ones of the table."""
+def _is_dense(values: pa.Array, encoding: str) -> bool:
+    """Whether compression saves next to nothing, as of random numbers, or of random places in a dictionary of numbers."""
+    kind = values.type
+    if encoding == "delta" or not pa.types.is_primitive(kind) or kind.bit_width not in (32, 64):
+        return False
     values = values.drop_null()
-    data = _places(values, scale) if in_dictionary else _numbers(values)
+    data = _places(values) if encoding == "dictionary" else _plain(values, kind.bit_width // 8)
     return len(data) > 0 and len(_CODEC.compress(data)) > (1 - _LEAST_SAVING) * len(data)
 
 
-def _numbers(values: pa.Array) -> bytes:
-    """As they are stored PLAIN; none of other types."""
-    kind = values.type
-    if not pa.types.is_primitive(kind) or kind.bit_width not in _DELTA_WIDTHS.values():
-        return b""
-    width = kind.bit_width // 8
+def _plain(values: pa.Array, width: int) -> bytes:
     return bytes(values.buffers()[1])[values.offset * width : (values.offset + len(values)) * width]
 
 
-def _places(values: pa.Array, scale: float) -> bytes:
-    """Places in the dictionary as they are packed; none if it is large beside them: what is stored are its words, too."""
+def _places(values: pa.Array) -> bytes:
+    """In the dictionary, as they are packed."""
     encoded = values.dictionary_encode()
     bits = max(1, (len(encoded.dictionary) - 1).bit_length())
-    if encoded.dictionary.nbytes > _MOST_WORDS * scale * len(values) * bits / 8:
-        return b""
     packed: npt.NDArray[np.uint8] = np.packbits(encoded.indices.to_numpy()[:, None] >> np.arange(bits) & 1, bitorder="little")
     return packed.tobytes()

@@ -2,7 +2,7 @@
 
 Single values are taken out of pages where that is quicker; all else Arrow decodes. Either verifies the checksums of the pages. Where no
 index tells of pages, the whole of a column in a row group counts as one. Row groups are fetched and decoded one after the other, so that
-memory holds little of a file, and the same memory serves the next ones.
+memory holds what a few requests fetched, and the same memory serves the next ones.
 """
 
 from collections import defaultdict
@@ -18,6 +18,7 @@ from opal_lake.data.pages.page_index import ChosenPages, Numbers, PageIndex
 
 Fetch = Callable[[int, int], bytes]  # so many bytes from there
 NEAR_BYTES = 256 << 10  # what lies between two pages and is no more than this is fetched with them
+MOST_BYTES = 16 << 20  # of a request, unless a span has more
 
 _Group = dict[str, ChosenPages]  # of one row group the pages of each column
 _Span = tuple[int, int]
@@ -54,10 +55,15 @@ def _joined(few: FewValues, parts: Sequence[tuple[int, pa.ChunkedArray | None]])
 def _fetched(fetch: Fetch, groups: Sequence[_Group]) -> Iterator[_Fetched]:
     """The bytes of each span of a group, for all groups; of neighbours by one request."""
     spans = sorted({span for group in groups for chosen in group.values() for span in chosen.all_spans})
-    bounds = np.array(spans, np.int64)
-    is_far = bounds[1:, 0] - bounds[:-1, 1] > NEAR_BYTES
-    begins, ends = bounds[np.r_[True, is_far], 0].tolist(), bounds[np.r_[is_far, True], 1].tolist()
-    request_of = dict(zip(spans, np.r_[0, np.cumsum(is_far)].tolist(), strict=True))
+    begins: list[int] = []
+    ends: list[int] = []
+    request_of: dict[_Span, int] = {}
+    for start, end in spans:
+        if not begins or start - ends[-1] > NEAR_BYTES or end - begins[-1] > MOST_BYTES:
+            begins.append(start)
+            ends.append(end)
+        ends[-1] = max(end, ends[-1])
+        request_of[start, end] = len(begins) - 1
     held: dict[int, memoryview] = {}
     for group in groups:
         wanted = {span: request_of[span] for chosen in group.values() for span in chosen.all_spans}

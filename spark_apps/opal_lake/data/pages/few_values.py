@@ -1,7 +1,8 @@
 """Few values of many rows: taken out of their pages by their places, without decoding the others.
 
 That is done of pages as Arrow writes them, without nulls, that hold values of one width, or places in a dictionary as packed runs of equal
-length. Their checksums are verified. Of pages that are otherwise, or damaged, nothing is taken: Arrow decodes them, or says what is wrong.
+length. Their checksums are verified. Of pages that are otherwise, or whose values are damaged, nothing is taken: Arrow decodes them, or
+says what is wrong.
 """
 
 import re
@@ -91,7 +92,9 @@ def _taken(chosen: ChosenPages, pages: Sequence[memoryview], dictionary: memoryv
         return _taken_plain(chosen, pages)
     numbers = _page_numbers(chosen, pages)
     words = None if numbers is None else _page_of(_DICTIONARY_PAGE, dictionary, chosen.pages.codec, (_PLAIN, _PLACES[0]))
-    return None if numbers is None or words is None or not (numbers < words.count).all() else (words, numbers)
+    if numbers is None or words is None or words.count * _WIDTHS.get(chosen.pages.kind, 1) > len(words.data):
+        return None
+    return (words, numbers) if (numbers < words.count).all() else None
 
 
 def _taken_plain(chosen: ChosenPages, pages: Sequence[memoryview]) -> tuple[_Page, Numbers] | None:

@@ -27,7 +27,7 @@ _TAIL = struct.Struct("<I4s")  # the footer's length, and the magic
 _MOST_FOOTER = 1 << 20  # bytes: the objects of a larger one would take more memory than a row group
 _REPEATED = 2
 _CODING = (1, 2, 3, 4)  # of what a footer says of a chunk: type, encodings, path, codec
-BYTE_ARRAY = 6
+_BYTE_ARRAY = 6
 _LIST_FIELD = 0x19  # field 1, a list
 _LOCATION = np.array([0x16, -1, 0x15, -1, 0x16, -1, 0x00])  # field 1, a long; field 2, an int; field 3, a long; the end
 _MOST_OCTETS = 9  # of a number that fits into a word
@@ -129,7 +129,7 @@ class PageIndex:
             raise ValueError(f"a column of {rows:,} rows cannot lie in {size:,} bytes at byte {begin:,} of {end:,}")
         coding = encode_fields({number: meta[number] for number in _CODING if number in meta})
         kind, codec = value_of(meta, 1), value_of(meta, 4)
-        is_text = kind == BYTE_ARRAY and value_of(meta, 11) > 0
+        is_text = kind == _BYTE_ARRAY and value_of(meta, 11) > 0
         if not start or not length:
             first_byte, octets, first_row = (np.array([number], np.int64) for number in (begin, size, 0))
             return Pages(coding, kind, codec, is_text, first_byte, octets, first_row)

@@ -190,6 +190,52 @@ def test_of_few_rows_values_are_taken_and_the_rest_is_decoded(codec: str, versio
         assert decoded == (DECODED if known else {*rows.column_names})
 
 
+def test_nulls_and_runs_of_late_pages_are_seen() -> None:
+    """Where all else of a column is as values are taken from it."""
+    random, rows = np.random.default_rng(9), 30_000
+    few = random.integers(0, 900, rows)
+    spread = few + np.arange(rows) * 1_000_003
+    table = pa.table(
+        {
+            "short": pa.array(few.astype(np.int16), mask=np.isin(np.arange(rows) % 10_000, [9_500])),
+            "city": pa.array([f"city{one}" for one in few.tolist()], mask=np.arange(rows) % 10_000 > 9_990),
+            "runs": np.where(np.arange(rows) % 700 < 600, few, 7),
+            "day": pa.array(np.where(np.arange(rows) % 5000 == 4999, 3, few).astype(np.int32), pa.date32()),
+            "gaps": pa.array(spread, mask=np.arange(rows) % 10_000 == 9_999),
+            "double": spread.astype(np.float64),
+        },
+        pa.schema(
+            [
+                ("short", pa.int16()),
+                ("city", pa.string()),
+                ("runs", pa.int64()),
+                pa.field("day", pa.date32(), nullable=False),
+                ("gaps", pa.int64()),
+                pa.field("double", pa.float64(), nullable=False),
+            ]
+        ),
+    )
+    for codec in ("zstd", "none"):
+        index, data = laid_out(table, codec)
+        for step in (1, 17, 40, 97, 300, 699):
+            places = np.arange(step - 1, rows, step)
+            found = chosen_rows.read_chosen(index, from_bytes(data), table.column_names, places)
+            expected = table.take(pa.array(places))
+            assert {name: column.to_pylist() for name, column in found.items()} == expected.to_pydict()
+
+
+def test_a_request_is_of_limited_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = dense_columns(30_000)
+    index, data = laid_out(rows, "none")
+    sizes: list[int] = []
+    fetch = from_bytes(data)
+    monkeypatch.setattr(chosen_rows, "MOST_BYTES", 50_000)
+    places = np.arange(0, 30_000, 25)
+    found = chosen_rows.read_chosen(index, lambda start, size: (sizes.append(size), fetch(start, size))[1], rows.column_names, places)
+    assert pa.table(found) == rows.take(pa.array(places))
+    assert max(sizes) <= 50_000 < sum(sizes)
+
+
 def test_row_groups_of_which_few_or_many_rows_are_chosen_give_one_column() -> None:
     rows = dense_columns(30_000)
     index, data = laid_out(rows, "zstd")
