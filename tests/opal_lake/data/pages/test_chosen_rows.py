@@ -190,38 +190,52 @@ def test_of_few_rows_values_are_taken_and_the_rest_is_decoded(codec: str, versio
         assert decoded == (DECODED if known else {*rows.column_names})
 
 
-def test_nulls_and_runs_of_late_pages_are_seen() -> None:
-    """Where all else of a column is as values are taken from it."""
-    random, rows = np.random.default_rng(9), 30_000
-    few = random.integers(0, 900, rows)
-    spread = few + np.arange(rows) * 1_000_003
-    table = pa.table(
-        {
-            "short": pa.array(few.astype(np.int16), mask=np.isin(np.arange(rows) % 10_000, [9_500])),
-            "city": pa.array([f"city{one}" for one in few.tolist()], mask=np.arange(rows) % 10_000 > 9_990),
-            "runs": np.where(np.arange(rows) % 700 < 600, few, 7),
-            "day": pa.array(np.where(np.arange(rows) % 5000 == 4999, 3, few).astype(np.int32), pa.date32()),
-            "gaps": pa.array(spread, mask=np.arange(rows) % 10_000 == 9_999),
-            "double": spread.astype(np.float64),
-        },
-        pa.schema(
-            [
-                ("short", pa.int16()),
-                ("city", pa.string()),
-                ("runs", pa.int64()),
-                pa.field("day", pa.date32(), nullable=False),
-                ("gaps", pa.int64()),
-                pa.field("double", pa.float64(), nullable=False),
-            ]
-        ),
+def words_in_runs(random: np.random.Generator, rows: int, size: int) -> np.ndarray:
+    """Stretches of random numbers, and of equal ones."""
+    parts, left = [], rows
+    while left > 0:
+        length = int(random.choice([8, 16, 63, 64, 504, 505, 1000]))
+        parts.append(random.integers(0, size, length) if random.random() < 0.7 else np.full(length, random.integers(0, size)))
+        left -= length
+    return np.concatenate(parts)[:rows]
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_nulls_and_runs_wherever_they_are_give_the_values_of_a_whole_read(seed: int) -> None:
+    """Pages of any length, of which the last one may have a few rows; what comes first in them is as values are taken from it."""
+    random = np.random.default_rng(seed)
+    rows, batch = int(random.integers(3000, 9000)), int(random.choice([8, 100, 504, 1100]))
+    group = batch * int(random.integers(1500 // batch + 1, 9000 // batch)) + int(random.integers(1, 9))
+    columns: dict[str, pa.Array] = {}
+    for size in (2, 3, 16, 200, 900):
+        numbers = words_in_runs(random, rows, size)
+        gaps = np.zeros(rows, np.bool_)
+        gaps[random.integers(0, rows, 2)] = True
+        gaps[[*range(group - 3, rows, group), -1 - int(random.integers(0, 7))]] = True
+        columns |= {f"runs{size}": pa.array(numbers), f"gaps{size}": pa.array(random.integers(0, size, rows), mask=gaps)}
+    columns["plain"] = pa.array(random.random(rows), mask=gaps)
+    required = [pa.field("needed", pa.int64(), nullable=False)]
+    fields = [*(pa.field(name, column.type) for name, column in columns.items()), *required]
+    table = pa.table([*columns.values(), pa.array(words_in_runs(random, rows, 50))], schema=pa.schema(fields))
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        sink,
+        row_group_size=group,
+        compression=str(random.choice(["zstd", "none"])),
+        use_dictionary=[name for name in table.column_names if name != "plain"],
+        write_page_checksum=True,
+        write_page_index=True,
+        data_page_size=int(random.choice([1, 600, 4000])),
+        write_batch_size=batch,
+        store_schema=False,
     )
-    for codec in ("zstd", "none"):
-        index, data = laid_out(table, codec)
-        for step in (1, 17, 40, 97, 300, 699):
-            places = np.arange(step - 1, rows, step)
-            found = chosen_rows.read_chosen(index, from_bytes(data), table.column_names, places)
-            expected = table.take(pa.array(places))
-            assert {name: column.to_pylist() for name, column in found.items()} == expected.to_pydict()
+    data = sink.getvalue().to_pybytes()
+    index = decode_page_index(data[-data_file._parquet_footer_bytes(pq.read_metadata(pa.BufferReader(data)), len(data)) :], len(data))
+    for step in (17, 29, 83):
+        places = np.unique(np.r_[np.arange(int(random.integers(0, step)), rows, step), rows - 1 - int(random.integers(0, 8))])
+        found = chosen_rows.read_chosen(index, from_bytes(data), table.column_names, places)
+        assert {name: column.to_pylist() for name, column in found.items()} == table.take(pa.array(places)).to_pydict()
 
 
 def test_a_request_is_of_limited_size(monkeypatch: pytest.MonkeyPatch) -> None:
