@@ -75,6 +75,7 @@ class Places:
         if not new:
             return
         listing = GatheredFolder(self._table.storage, self._table.log.head().root.table_id).look()
+        stands = self._table.log.head().positions  # behind the listing: a committer may be at work
         for application in listing.headers:
             topic, chain = application.partition.topic, listing.chain(application, stands.get(str(application)))
             is_before = application.stream == self._options.name and topic in new and application.topic_id != self.ids[topic]

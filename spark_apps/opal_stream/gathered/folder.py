@@ -91,7 +91,7 @@ class Listing:
 
     def overtaken(self, positions: Mapping[str, int]) -> dict[Application, Header]:
         """Partitions of topics that were deleted, with their first file that could be committed: rows of a later topic are in the table."""
-        committed = ids_by_name(known_positions(positions))
+        committed = ids_by_name(known_positions(positions)) if self.headers else {}
         found: dict[Application, Header] = {}
         for application in self.headers:
             others = committed.get(application.named, set()) - {application.topic_id}

@@ -24,7 +24,7 @@ from opal_stream.errors import BadMessageError, GapError, TakenOverError, TopicC
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.committer import Committer, CommitterOptions
 from opal_stream.formats.decoder import FormatOptions
-from opal_stream.gathered.folder import GatheredFolder
+from opal_stream.gathered.folder import GatheredFolder, Listing
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import Policies
 from opal_stream.tracking.alarms import AlarmLimits, find_alarms
@@ -436,6 +436,29 @@ def test_direct_commits_of_a_topic_that_was_made_anew_wait_for_what_was_gathered
     assert gather(table).records == 1
     assert read(table, kafka, topic, policies=going_on).records == 1
     assert table.read(columns=["name"]).column("name").to_pylist() == ["new"]
+
+
+def test_a_committer_at_work_does_not_hide_what_is_left_of_the_topic_before(
+    kafka: Kafka, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, committer = new_topic(kafka), Committer(table, CommitterOptions(bytes=1))
+    for number in range(2):
+        kafka.produce(topic, [order(number, name="old")])
+        publish(table, kafka, topic)
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic)
+    kafka.produce(topic, [order(1, name="new")])
+    look, between = GatheredFolder.look, [committer._turn]
+
+    def look_behind_a_commit(folder: GatheredFolder) -> Listing:
+        if between:
+            between.pop()()
+        return look(folder)
+
+    monkeypatch.setattr(GatheredFolder, "look", look_behind_a_commit)
+    with pytest.raises(TopicChangedError, match="which come first"):
+        read(table, kafka, topic, policies=Policies(on_new_topic="continue"))
+    assert (ids(table), between) == ([0], [])
 
 
 def test_a_damaged_file_whose_rows_are_committed_is_only_deleted(kafka: Kafka, table: Table, tmp_path: Path) -> None:
