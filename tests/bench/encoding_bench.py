@@ -20,15 +20,15 @@ from opal_lake.spec.table_spec import TableSpec
 from tests.opal_stream.orders import new_spec, order
 
 
-def without_dictionaries(table: pa.Table) -> Encodings:
-    return replace(plan_encodings(table), dictionary=())
+def without_dictionaries(table: pa.Table, *, may_be_dense: bool = False) -> Encodings:
+    return replace(plan_encodings(table, may_be_dense=may_be_dense), dictionary=())
 
 
-def in_dictionaries(table: pa.Table) -> Encodings:
-    return replace(plan_encodings(table), dictionary=tuple(table.column_names), delta=())
+def in_dictionaries(table: pa.Table, *, may_be_dense: bool = False) -> Encodings:
+    return replace(plan_encodings(table, may_be_dense=may_be_dense), dictionary=tuple(table.column_names), delta=())
 
 
-WAYS: dict[str, Callable[[pa.Table], Encodings]] = {
+WAYS: dict[str, Callable[..., Encodings]] = {
     "by a sample": plan_encodings,
     "without dictionaries": without_dictionaries,
     "in dictionaries": in_dictionaries,

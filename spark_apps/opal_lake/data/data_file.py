@@ -151,13 +151,12 @@ def _in_file_order(table: pa.Table, spec: TableSpec) -> pa.Table:
 
 
 def _open_parquet_to_write(sample: pa.Table, sink: pa.NativeFile, level: int | None) -> pq.ParquetWriter:
-    encodings = plan_encodings(sample)
     is_large = sample.nbytes > INDEXED_BYTES
-    stored = encodings.dense if is_large and level is None else ()
+    encodings = plan_encodings(sample, may_be_dense=is_large and level is None)
     return pq.ParquetWriter(
         sink,
         sample.schema,
-        compression={path: "none" if path in stored else "zstd" for path in encodings.paths},
+        compression={path: "none" if path in encodings.dense else "zstd" for path in encodings.paths},
         compression_level=level,
         use_dictionary=list(encodings.dictionary),
         column_encoding=dict.fromkeys(encodings.delta, "DELTA_BINARY_PACKED"),

@@ -32,7 +32,7 @@ class Encodings:
     paths: tuple[str, ...]
 
 
-def plan_encodings(table: pa.Table) -> Encodings:
+def plan_encodings(table: pa.Table, *, may_be_dense: bool = False) -> Encodings:
     """Dictionary for repeated values, deltas for narrow steps, else plain; of few rows all plain."""
     sample = _sample(table)
     leaves = [leaf for column in sample.schema for leaf in _leaves(column.name, sample.column(column.name))]
@@ -42,7 +42,9 @@ def plan_encodings(table: pa.Table) -> Encodings:
         delta=tuple(path for path, encoding in chosen if encoding == "delta"),
         statistics=tuple(path for path, values in leaves if not pa.types.is_floating(values.type)),
         paths=tuple(path for path, _ in leaves),
-        dense=tuple(path for (path, encoding), (_, values) in zip(chosen, leaves, strict=False) if _is_dense(values, encoding)),
+        dense=tuple(
+            path for (path, encoding), (_, values) in zip(chosen, leaves, strict=False) if may_be_dense and _is_dense(values, encoding)
+        ),
     )
 
 
