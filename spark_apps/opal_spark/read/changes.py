@@ -38,7 +38,7 @@ from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
 from opal_spark.engine.columns import quoted, read_fields, spark_schema
 from opal_spark.engine.scan import scan_files
-from opal_spark.engine.session import session_zone
+from opal_spark.engine.session import rows_from_arrow, session_zone
 from opal_spark.engine.verify import verify_files
 from opal_spark.read.history_view import history_changes
 from opal_spark.read.predicate import parse_predicate
@@ -76,7 +76,7 @@ def _local_rows(spark: SparkSession, plan: ChangePlan, feed: FeedOptions, fields
     known = spark_schema(plan.spec, physical=False)
     schema = StructType([known[field.name] for field in fields])
     schema = schema.add(CHANGE_TYPE, "string").add(COMMIT_VERSION, "long").add(COMMIT_TIMESTAMP, "timestamp")
-    return spark.createDataFrame(read_changes(plan, feed, fields), schema)
+    return rows_from_arrow(spark, read_changes(plan, feed, fields), schema)
 
 
 def _history_rows(table: Table, versions: VersionRange, feed: FeedOptions, names: Sequence[str]) -> pa.Table:

@@ -18,7 +18,7 @@ from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Field
 from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.columns import quoted, read_fields, spark_schema
 from opal_spark.engine.scan import not_after, scan_files
-from opal_spark.engine.session import session_zone
+from opal_spark.engine.session import rows_from_arrow, session_zone
 from opal_spark.engine.verify import verify_files
 from opal_spark.read.predicate import parse_predicate
 from opal_spark.read.reader import filtered_by
@@ -49,7 +49,7 @@ def history_of_keys(
     """Of a few keys: `rows_of` reads these columns of their history in this process."""
     spec, fields = snapshot.spec, view_fields(snapshot, columns)
     names = [field.name for field in spec.schema.fields if not is_named(field, VIEW_COLUMNS)]
-    view = spark.createDataFrame(rows_of(names), _view_schema(spec, names))
+    view = rows_from_arrow(spark, rows_of(names), _view_schema(spec, names))
     view = filtered_by(view, where, "") if where else view
     return view.select(*(quoted(field.name) for field in fields), VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED)
 
@@ -61,7 +61,7 @@ def history_changes(
     fields, own = history_fields(spec, columns), FEED_COLUMNS | VIEW_COLUMNS
     names = [field.name for field in spec.schema.fields if not is_named(field, own)]
     schema = _view_schema(spec, names).add(CHANGE_TYPE, "string").add(COMMIT_VERSION, "long").add(COMMIT_TIMESTAMP, "timestamp")
-    rows = spark.createDataFrame(rows_of(names), schema)
+    rows = rows_from_arrow(spark, rows_of(names), schema)
     rows = filtered_by(rows, where, "") if where else rows
     return rows.select(*(quoted(field.name) for field in fields), *schema.fieldNames()[len(names) :])
 

@@ -1,7 +1,7 @@
 """Few values of many rows: taken out of their pages by their places, without decoding the others.
 
-That is done of pages as Arrow writes them, without nulls, that hold values of one width, or places in a dictionary as packed runs of equal
-length. Their checksums are verified. Of pages that are otherwise, or whose values are damaged, nothing is taken: Arrow decodes them, or
+That is done of pages as Arrow writes them, without nulls, that hold values of one width, as texts like UUIDs are, too, or places in a
+dictionary as packed runs of equal length. Their checksums are verified. Of pages that are otherwise, or whose values are damaged, nothing is taken: Arrow decodes them, or
 says what is wrong.
 """
 
@@ -30,12 +30,13 @@ from opal_lake.data.pages.thrift import (
 )
 
 SPARSE = 16  # rows of the pages for each chosen one: of fewer it is quicker to decode all
-_FIXED_BYTES = 7
+_BYTES, _FIXED_BYTES = 6, 7
 _WIDTHS = {1: 4, 2: 8, 4: 4, 5: 8}  # of INT32, INT64, FLOAT and DOUBLE
 _PLAIN, _RUNS, _PLACES = 0, 3, (2, 8)  # encodings; places in a dictionary have an old and a new one
 _STORED, _ZSTD = 0, 6  # codecs
 _REQUIRED, _OPTIONAL = 0, 1
 _MOST_BYTES = 16 << 20  # of a page; those of the writer have 1 MB at most
+_LENGTH = np.dtype("<u4")  # before each text
 _MOST_BITS = 32  # of a place
 _SHIFTS = np.arange(0, 40, 8)  # of the bytes that hold one, wherever it begins
 
@@ -98,19 +99,29 @@ def _taken(chosen: ChosenPages, pages: Sequence[memoryview], dictionary: memoryv
 
 
 def _taken_plain(chosen: ChosenPages, pages: Sequence[memoryview]) -> tuple[_Page, Numbers] | None:
-    kind = chosen.pages.kind
-    width = value_of(chosen.element, 2) if kind == _FIXED_BYTES else _WIDTHS.get(kind, 0)
-    if width <= 0:
-        return None
     ends = np.searchsorted(chosen.page_of, np.arange(len(pages)), "right").tolist()
     values = []
     for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
         page = _values_of(chosen, pages, number, (_PLAIN,))
-        if page is None or len(page.data) != page.count * width:
+        width = _width_of(chosen, page) if page else 0
+        if page is None or width <= 0 or len(page.data) != page.count * width:
             return None
         values.append(np.frombuffer(page.data, f"V{width}")[chosen.row[start:end]].tobytes())
     count = len(chosen.row)
     return _Page(data=memoryview(b"".join(values)), count=count), np.arange(count)
+
+
+def _width_of(chosen: ChosenPages, page: _Page) -> int:
+    """The bytes of each value of a PLAIN page, 0 if they differ."""
+    kind = chosen.pages.kind
+    if kind != _BYTES:
+        return value_of(chosen.element, 2) if kind == _FIXED_BYTES else _WIDTHS.get(kind, 0)
+    length = int.from_bytes(page.data[:_LENGTH.itemsize], "little")
+    width, rest = divmod(len(page.data), page.count)
+    if rest or width != _LENGTH.itemsize + length:
+        return 0
+    lengths = np.ndarray((page.count,), _LENGTH, page.data, strides=(width,))
+    return width if (lengths == length).all() else 0
 
 
 def _page_numbers(chosen: ChosenPages, pages: Sequence[memoryview]) -> Numbers | None:
