@@ -1,7 +1,7 @@
 """UNTIL events: from that time on, the row is not the valid one of its key. A grow-only set (FORMAT, segment logs)."""
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,21 +17,55 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
 
 SCHEMA = pa.schema([pa.field("segment", pa.int64(), False), pa.field("offset", pa.int32(), False), pa.field("until", pa.int64(), False)])
+WITH_NEXT = pa.schema([*SCHEMA, pa.field("next_segment", pa.int64(), False), pa.field("next_offset", pa.int32(), False)])
+NO_ROW = -1  # as segment and as offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowIds:
+    """Rows, by segment and offset."""
+
+    segment: npt.NDArray[np.int64]
+    offset: npt.NDArray[np.int32]
+
+    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> "RowIds":
+        return RowIds(segment=self.segment[rows], offset=self.offset[rows])
+
+    def where(self, chosen: npt.NDArray[np.bool_], other: "RowIds") -> "RowIds":
+        """These where they are chosen, else the other ones."""
+        segment, offset = np.where(chosen, self.segment, other.segment), np.where(chosen, self.offset, other.offset)
+        return RowIds(segment=segment, offset=offset)
+
+    @property
+    def is_row(self) -> npt.NDArray[np.bool_]:
+        return np.asarray(self.segment != NO_ROW, np.bool_)
+
+
+def concat_ids(parts: Sequence[RowIds]) -> RowIds:
+    return RowIds(
+        segment=np.concatenate([np.empty(0, np.int64), *(part.segment for part in parts)]),
+        offset=np.concatenate([np.empty(0, np.int32), *(part.offset for part in parts)]),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
-    """Rows (segment, offset) and the time, in the delta column's 64-bit order, from which each is not valid."""
+    """Rows (segment, offset) and the time, in the delta column's 64-bit order, from which each is not valid.
+
+    `next_rows` are the rows that followed them when the event was made, NO_ROW where none did; merged and older logs do not know them.
+    """
 
     segment: npt.NDArray[np.int64]
     offset: npt.NDArray[np.int32]
     until: npt.NDArray[np.int64]
+    next_rows: RowIds | None = None
 
     def __len__(self) -> int:
         return len(self.segment)
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> "Events":
-        return Events(segment=self.segment[rows], offset=self.offset[rows], until=self.until[rows])
+        next_rows = None if self.next_rows is None else self.next_rows.take(rows)
+        return Events(segment=self.segment[rows], offset=self.offset[rows], until=self.until[rows], next_rows=next_rows)
 
 
 def concat_events(parts: Iterable[Events]) -> Events:
@@ -39,10 +73,12 @@ def concat_events(parts: Iterable[Events]) -> Events:
     members = [part for part in parts if len(part)]
     if len(members) == 1:
         return members[0]
+    next_rows = [part.next_rows for part in members if part.next_rows is not None]
     return Events(
         segment=np.concatenate([part.segment for part in members] or [np.empty(0, np.int64)]),
         offset=np.concatenate([part.offset for part in members] or [np.empty(0, np.int32)]),
         until=np.concatenate([part.until for part in members] or [np.empty(0, np.int64)]),
+        next_rows=concat_ids(next_rows) if len(next_rows) == len(members) else None,
     )
 
 
@@ -67,38 +103,44 @@ def least_events(events: Events) -> Events:
 
 def encode_events(events: Events) -> bytes:
     """Events that are sorted by row, as a Parquet file."""
-    table = pa.table([pa.array(events.segment), pa.array(events.offset), pa.array(events.until)], schema=SCHEMA)
+    columns = [events.segment, events.offset, events.until]
+    if events.next_rows is not None:
+        columns += [events.next_rows.segment, events.next_rows.offset]
+    table = pa.table([*map(pa.array, columns)], schema=SCHEMA if events.next_rows is None else WITH_NEXT)
+    steps = {name: "DELTA_BINARY_PACKED" for name in ("offset", "until", "next_offset") if name in table.column_names}
     sink = pa.BufferOutputStream()
     pq.write_table(
         table,
         sink,
         compression="zstd",
-        use_dictionary=["segment"],
-        column_encoding={"offset": "DELTA_BINARY_PACKED", "until": "DELTA_BINARY_PACKED"},
+        use_dictionary=["segment", "next_segment"][: len(columns) - 2],
+        column_encoding=steps,
         store_schema=False,
     )
     return bytes(sink.getvalue())
 
 
-def decode_events(data: bytes, path: str) -> Events:
-    return concat_events(event_parts(pa.BufferReader(data), path))
+def decode_events(data: bytes, path: str, *, with_next: bool = False) -> Events:
+    return concat_events(event_parts(pa.BufferReader(data), path, with_next=with_next))
 
 
-def event_parts(source: pa.NativeFile, path: str) -> Iterator[Events]:
-    """A log by row groups, for callers that need not hold all of it."""
+def event_parts(source: pa.NativeFile, path: str, *, with_next: bool = False) -> Iterator[Events]:
+    """A log by row groups, for callers that need not hold all of it. `with_next` if it knows the next rows, too."""
     with decoding(path, "a segment log", "run `opal check`"):
         file = pq.ParquetFile(source)
-        if file.schema_arrow != SCHEMA:
+        if file.schema_arrow not in (SCHEMA, WITH_NEXT):
             raise ValueError(f"its columns are {', '.join(map(str, file.schema_arrow))}")
         for group in range(file.num_row_groups):
             check_rows(file.metadata.row_group(group).num_rows, source.size())
-            part = file.read_row_group(group, use_threads=False)
+            part = file.read_row_group(group, columns=file.schema_arrow.names if with_next else SCHEMA.names, use_threads=False)
             part.validate()
             # to_numpy would import pandas
-            columns: list[Any] = [np.from_dlpack(part[name].combine_chunks()) for name in SCHEMA.names]
-            if len(columns[1]) and int(columns[1].min()) < 0:
+            columns: list[Any] = [np.from_dlpack(column.combine_chunks()) for column in part.columns]
+            segment, offset, until, *others = columns
+            if len(offset) and int(offset.min()) < 0:
                 raise ValueError("it has an offset below 0")
-            yield Events(segment=columns[0], offset=columns[1], until=columns[2])
+            next_rows = RowIds(segment=others[0], offset=others[1]) if others else None
+            yield Events(segment=segment, offset=offset, until=until, next_rows=next_rows)
 
 
 def write_events(storage: Storage, path: str, events: Events, groups: tuple[int, ...]) -> LogFile:
@@ -116,8 +158,8 @@ def write_events(storage: Storage, path: str, events: Events, groups: tuple[int,
     )
 
 
-def read_events(storage: Storage, log: LogFile) -> Events:
-    events = decode_events(read_verified(storage, log), log.path)
+def read_events(storage: Storage, log: LogFile, *, with_next: bool = False) -> Events:
+    events = decode_events(read_verified(storage, log), log.path, with_next=with_next)
     if len(events) != log.events:
         raise FormatError(f"{storage.uri}/{log.path} holds {len(events)} events, the table says {log.events}; restore it from a backup")
     return events

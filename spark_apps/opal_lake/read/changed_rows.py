@@ -18,6 +18,7 @@ from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.data.segment import DataFile, is_ingested
 from opal_lake.errors import InvalidInputError
 from opal_lake.events.bitmap import Bitmaps, Marks, offsets_of
+from opal_lake.events.segment_log import RowIds, concat_ids, row_words
 from opal_lake.job.operations.values import CHANGE_AXES, CHANGE_MODES
 from opal_lake.read.changes import ChangePlan, ChangeSpan, versions_of
 from opal_lake.read.result_columns import fields_beside
@@ -29,7 +30,6 @@ CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version
 FEED_COLUMNS = frozenset({CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP})
 INSERT, PREIMAGE, POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
 NET = "netChanges"
-AFTER, VERSION = "_opal_after", "_opal_version"
 
 Flags = npt.NDArray[np.bool_]
 
@@ -65,35 +65,79 @@ class FeedOptions:
         return fields_beside(FEED_COLUMNS, spec, self.columns, "a change feed")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changes:
+    """Rows as they are stored, and of each: the version that changed it, whether it is how the change left it, and whether that was an
+    update. `told` is the row that there was after the update, of its other row too; of all else the row itself.
+    """
+
+    rows: pa.Table
+    version: npt.NDArray[np.int64]
+    after: Flags
+    told: RowIds
+    is_update: Flags
+
+
 def read_changes(plan: ChangePlan, feed: FeedOptions, chosen: Sequence[Field] | None = None) -> pa.Table:
     """Into memory, in the order of versions; the two rows of an update come one after the other.
 
     `chosen` are fields of the table under any name, in the place of those that the options name.
     """
     spec, fields = plan.spec, feed.fields(plan.spec) if chosen is None else chosen
-    physical = list(dict.fromkeys([field.physical for field in (*fields, *spec.keys)]))
+    keys = () if plan.has_pairs and fields else spec.keys
+    physical = list(dict.fromkeys(field.physical for field in (*fields, *keys)))
     with ThreadPoolExecutor(READERS) as pool:
-        parts = [rows for span in plan.spans for rows in pool.map(partial(_changed_rows, span, physical), span.files)]
-    empty = _marked(physical_schema(spec).empty_table().select(physical), np.zeros(0, np.int64), after=False)
-    rows = pa.concat_tables([empty, *parts], promote_options="default")  # files may be older than a column
-    order, kinds = labelled(
-        _key_numbers([rows[field.physical] for field in spec.keys]), rows[VERSION].to_numpy(), np.asarray(rows[AFTER]), feed
-    )
-    rows = rows.take(pa.array(order))
-    times = [plan.times_us[version] for version in rows[VERSION].to_pylist()]
-    marks = [pa.array(kinds, pa.string()), rows[VERSION], pa.array(times, pa.timestamp("us", "UTC"))]
+        read = (pool.map(partial(_changed_rows, span, physical, plan.updated), span.files) for span in plan.spans)
+        changes = _joined([part for parts in read for part in parts], physical_schema(spec).empty_table().select(physical))
+    rows = changes.rows
+    if plan.has_pairs:
+        order, kinds = _paired(plan, changes, feed)
+    else:
+        order, kinds = labelled(_key_numbers([rows[field.physical] for field in spec.keys]), changes.version, changes.after, feed)
+    rows, version = rows.take(pa.array(order)), changes.version[order]
+    versions, number = np.unique(version, return_inverse=True)
+    times = pa.array([plan.times_us[version] for version in versions.tolist()], pa.timestamp("us", "UTC")).take(pa.array(number))
+    marks = [kind_names(kinds), pa.array(version), times]
     shown = to_fields(rows, spec, fields)
     return pa.table([*shown.columns, *marks], names=[*shown.column_names, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP])
 
 
-def _changed_rows(span: ChangeSpan, physical: list[str], file: DataFile) -> pa.Table:
+def _joined(parts: Sequence[_Changes], empty: pa.Table) -> _Changes:
+    return _Changes(
+        rows=pa.concat_tables([empty, *(part.rows for part in parts)], promote_options="default"),  # files may be older than a column
+        version=np.concatenate([np.empty(0, np.int64), *(part.version for part in parts)]),
+        after=np.concatenate([np.empty(0, np.bool_), *(part.after for part in parts)]),
+        told=concat_ids([part.told for part in parts]),
+        is_update=np.concatenate([np.empty(0, np.bool_), *(part.is_update for part in parts)]),
+    )
+
+
+def _changed_rows(span: ChangeSpan, physical: list[str], updated: Bitmaps, file: DataFile) -> _Changes:
     """Of one file, the rows that ended and those that began; a row may have done both."""
     rows, segment, offset = _rows_near(span, physical, file)
     ended, hidden = (_are_among(marks, file, segment, offset) for marks in (span.marks, span.never_visible))
     began = versions_of(span.begun, segment)
     begun = (began > 0) & ~hidden
-    before = _marked(rows.filter(pa.array(ended)), span.ended.version_of(segment[ended], offset[ended]), after=False)
-    return pa.concat_tables([before, _marked(rows.filter(pa.array(begun)), began[begun], after=True)])
+    before, after = (RowIds(segment=segment[chosen], offset=offset[chosen]) for chosen in (ended, begun))
+    ends = span.ended.at_rows(before.segment, before.offset)
+    is_updated = np.zeros(len(ends), np.bool_) if ends.next_rows is None else ends.next_rows.is_row
+    told = before if ends.next_rows is None else ends.next_rows.where(is_updated, before)
+    return _Changes(
+        rows=pa.concat_tables([rows.filter(pa.array(ended)), rows.filter(pa.array(begun))]),
+        version=np.concatenate([ends.version, began[begun]]),
+        after=np.repeat([False, True], [len(ends), len(after.segment)]),
+        told=RowIds(segment=np.concatenate([told.segment, after.segment]), offset=np.concatenate([told.offset, after.offset])),
+        is_update=np.concatenate([is_updated, _are_among(updated, file, after.segment, after.offset)]),
+    )
+
+
+def _paired(plan: ChangePlan, changes: _Changes, feed: FeedOptions) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int8]]:
+    """As `labelled`, where it is known which rows are those of updates."""
+    begun = {segment: version for span in plan.spans for segment, version in span.begun.items()}
+    version = np.where(changes.is_update, versions_of(begun, changes.told.segment), changes.version)
+    words = row_words(np.unique(changes.told.segment), changes.told.segment, changes.told.offset) << 1 | changes.after
+    order = np.argsort(words) if len(plan.times_us) == 1 else np.lexsort((words, version))
+    return order, _kinds(changes.after, changes.is_update & feed.compute_updates)[order]
 
 
 def _rows_near(span: ChangeSpan, physical: list[str], file: DataFile) -> tuple[pa.Table, npt.NDArray[np.int64], npt.NDArray[np.int32]]:
@@ -121,14 +165,10 @@ def _are_among(marks: Bitmaps, file: DataFile, segment: npt.NDArray[np.int64], o
     return Marks.of({number: marks[number] for number in file.segments if number in marks}).at(segment, offset)
 
 
-def _marked(rows: pa.Table, versions: npt.NDArray[np.int64], *, after: bool) -> pa.Table:
-    return rows.append_column(VERSION, pa.array(versions)).append_column(AFTER, pa.array(np.full(len(versions), after)))
-
-
 def labelled(
     keys: npt.NDArray[np.uint64], version: npt.NDArray[np.int64], after: Flags, feed: FeedOptions
-) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """Positions in the order of the feed, and what happened to the row at each.
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int8]]:
+    """Positions in the order of the feed, and what happened to the row at each, for `kind_names`.
 
     A change is what a version made of a key, or in a net feed what all made of it: its first row, if that was there before, and its last
     one, if that is there after.
@@ -143,5 +183,12 @@ def labelled(
     kept = np.flatnonzero(first & existed | last & exists)
     kept = kept[np.argsort(version[order][last][change][kept], kind="stable")]
     is_update, is_after = (existed & exists)[kept] & feed.compute_updates, after[order][kept]
-    kinds = np.where(is_after, np.where(is_update, POSTIMAGE, INSERT), np.where(is_update, PREIMAGE, DELETE))
-    return order[kept], kinds.tolist()
+    return order[kept], _kinds(is_after, is_update)
+
+
+def _kinds(after: Flags, is_update: Flags) -> npt.NDArray[np.int8]:
+    return after.astype(np.int8) << 1 | is_update
+
+
+def kind_names(kinds: npt.NDArray[np.int8]) -> pa.Array:
+    return pa.array([DELETE, PREIMAGE, INSERT, POSTIMAGE]).take(pa.array(kinds))

@@ -1,8 +1,8 @@
 """Which rows began and ended in a range of versions. Nothing is stored for it (FORMAT, change feed).
 
-A commit says which segments it processed: their rows begin. Its own events say which rows end. A row begins once and ends once: with its
-first event. A row that ends in the version in which it begins was never visible. Rewrites begin and end nothing.
-What a feed says of these rows, as insert or update: `changed_rows`.
+A commit says which segments it processed: their rows begin. Its own events say which rows end, and which rows follow them: so the two rows
+of an update are known without their keys. A row begins once and ends once: with its first event. A row that ends in the version in which it
+begins was never visible. Rewrites begin and end nothing. What a feed says of these rows, as insert or update: `changed_rows`.
 """
 
 import functools
@@ -18,9 +18,10 @@ from pyroaring import BitMap
 
 from opal_lake.data.data_file import PAGE_BYTES
 from opal_lake.data.prune import Predicate
-from opal_lake.data.segment import DataFile, LogFile, is_ingested
+from opal_lake.data.segment import DataFile, is_ingested
+from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import Bitmaps, Marks, add_bitmaps, add_rows, offsets_of
-from opal_lake.events.segment_log import read_events, row_words
+from opal_lake.events.segment_log import NO_ROW, RowIds, concat_events, concat_ids, read_events, row_words
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
@@ -32,6 +33,7 @@ from opal_lake.read.read import FileRead, files_by_keys
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS, Storage
 
+_MOST_ROUNDS, _OFFSET_BITS = 32, (1 << 32) - 1
 FEW_FILES, FEW_ROWS, FEW_BYTES = 256, 300_000, 256 << 20  # of a feed that is read in one process
 
 Versions = npt.NDArray[np.int64]
@@ -39,11 +41,15 @@ Versions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class EndedRows:
-    """Rows and the version that ended each, sorted by segment and offset."""
+    """Rows and the version that ended each, sorted by segment and offset.
+
+    `next_rows` are the rows that took their places, NO_ROW where the key was deleted; None if the events do not tell.
+    """
 
     segment: npt.NDArray[np.int64]
     offset: npt.NDArray[np.int32]
     version: Versions
+    next_rows: RowIds | None = None
 
     def __len__(self) -> int:
         return len(self.segment)
@@ -56,17 +62,24 @@ class EndedRows:
         offset = np.concatenate([np.empty(0, np.uint32), *(offsets_of(rows[number]) for number in numbers)]).astype(np.int32)
         return cls(segment=segment, offset=offset, version=np.full(len(segment), version, np.int64))
 
-    def take(self, rows: npt.NDArray[np.bool_]) -> "EndedRows":
-        return EndedRows(segment=self.segment[rows], offset=self.offset[rows], version=self.version[rows])
+    def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "EndedRows":
+        next_rows = None if self.next_rows is None else self.next_rows.take(rows)
+        return EndedRows(segment=self.segment[rows], offset=self.offset[rows], version=self.version[rows], next_rows=next_rows)
 
     def marks(self) -> Bitmaps:
         bitmaps: Bitmaps = {}
         add_rows(bitmaps, self.segment, self.offset)
         return bitmaps
 
-    def version_of(self, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]) -> Versions:
-        """Of rows that are among these."""
-        return self.version[np.searchsorted(self._words, row_words(self._segments, segment, offset))]
+    def at_rows(self, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]) -> "EndedRows":
+        """Rows that are among these, in this order."""
+        return self.take(np.searchsorted(self._words, row_words(self._segments, segment, offset)))
+
+    def beyond(self, hidden: "EndedRows") -> "EndedRows":
+        """With the rows that took their places at last, where it was one of the hidden ones that did at first."""
+        if self.next_rows is None or hidden.next_rows is None or not len(hidden):
+            return self
+        return replace(self, next_rows=_last_rows(self.next_rows, hidden, hidden.next_rows))
 
     @functools.cached_property
     def _segments(self) -> npt.NDArray[np.int64]:
@@ -95,6 +108,12 @@ class ChangeSpan:
         """The ended rows."""
         return self.ended.marks()
 
+    @functools.cached_property
+    def deleted(self) -> Bitmaps:
+        """Of the ended rows those that no row took the place of, if that is known."""
+        rows = self.ended.next_rows
+        return self.marks if rows is None else self.ended.take(~rows.is_row).marks()
+
     @property
     def versions(self) -> set[int]:
         return {*self.begun.values(), *np.unique(self.ended.version).tolist()}
@@ -119,13 +138,26 @@ class ChangeSpan:
         return replace(self, files=files_read, never_visible=hidden)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ChangePlan:
-    """The changes of a range of versions, and the commit times of the versions that made some."""
+    """The changes of a range of versions, and the commit times of the versions that made some.
+
+    `has_pairs` if the spans say which rows are those of updates: the ended ones with a next row, and these. In a net feed no key has others
+    then. Else the keys tell.
+    """
 
     spec: TableSpec
     spans: tuple[ChangeSpan, ...]
     times_us: Mapping[int, int]
+    has_pairs: bool
+
+    @functools.cached_property
+    def updated(self) -> Bitmaps:
+        """The rows that took the places of others."""
+        rows = concat_ids([span.ended.next_rows for span in self.spans if span.ended.next_rows is not None])
+        known, bitmaps = rows.take(rows.is_row), Bitmaps()
+        add_rows(bitmaps, known.segment, known.offset)
+        return bitmaps
 
     @property
     def is_small(self) -> bool:
@@ -143,19 +175,24 @@ def plan_changes(log: CommitLog, versions: VersionRange, predicate: Predicate | 
     """
     head, state = versions.head, versions.earlier
     if state is None:
-        return ChangePlan(spec=head.spec, spans=(), times_us={})
+        return ChangePlan(spec=head.spec, spans=(), times_us={}, has_pairs=True)
     commits, first = commits_of(log, versions), state
     spans: list[ChangeSpan] = []
-    for course in _courses(commits):
+    courses = [*_courses(commits)]
+    for course in courses:
         end = head if course[-1].version == head.version else state.followed_by(course)
-        spans += _restored_spans(state, end) if course[0].actions.restored else _spans(log.storage, state, course, end)
+        is_restore, in_sum = bool(course[0].actions.restored), is_net and len(courses) == 1
+        spans += _restored_spans(state, end) if is_restore else _spans(log.storage, state, course, end, in_sum=in_sum)
         state = end
+    has_pairs = all(span.ended.next_rows is not None for span in spans)
     if is_net and state.root.epoch != first.root.epoch:
-        spans = _without_unchanged(spans, first, state)
+        spans, has_pairs = _without_unchanged(spans, first, state), False
+    elif is_net:
+        has_pairs &= len(courses) == 1 and not any(span.deleted for span in spans)
     moment, changing = CommitTimes(head).corrected, {version for span in spans for version in span.versions}
     times_us = {commit.version: moment(commit.version, commit.timestamp_us) for commit in commits if commit.version in changing}
     read = [span.reading(predicate) for span in spans]
-    return ChangePlan(spec=head.spec, spans=tuple(span for span in read if span.files), times_us=times_us)
+    return ChangePlan(spec=head.spec, spans=tuple(span for span in read if span.files), times_us=times_us, has_pairs=has_pairs)
 
 
 def _courses(commits: Sequence[Commit]) -> Iterator[list[Commit]]:
@@ -170,20 +207,64 @@ def _courses(commits: Sequence[Commit]) -> Iterator[list[Commit]]:
         yield course
 
 
-def _spans(storage: Storage, earlier: Snapshot, commits: Sequence[Commit], last: Snapshot) -> Iterator[ChangeSpan]:
-    """What commits changed that follow on from each other."""
+def _spans(storage: Storage, earlier: Snapshot, commits: Sequence[Commit], last: Snapshot, *, in_sum: bool) -> Iterator[ChangeSpan]:
+    """What commits changed that follow on from each other.
+
+    `in_sum` without the rows that were seen only within, unless a key was deleted: no event tells which row it came back with.
+    """
     begun = {segment: commit.version for commit in commits for segment in commit.actions.processed}
     first = _first_events(storage, commits)
     began = versions_of(begun, first.segment)
-    never_visible = first.take(first.version == began).marks()
-    ended = first.take((first.version != began) & ~_ended_before(earlier, first, began == 0))
+    hidden = first.take(first.version == began)
+    ended = first.take((first.version != began) & ~_ended_before(earlier, first, began == 0)).beyond(hidden)
+    never_visible = hidden.marks()
+    if ended.next_rows is not None:
+        _check_next_rows(ended, ended.next_rows, begun)
+        if in_sum and ended.next_rows.is_row.all():
+            is_within = versions_of(begun, ended.segment) > 0
+            within, ended = ended.take(is_within), ended.take(~is_within)
+            ended = ended.beyond(within)
+            add_bitmaps(never_visible, within.marks())
     for start, end in pairwise([earlier.version, *_span_ends(commits, last.version)]):
         ended_here = ended.take((ended.version > start) & (ended.version <= end))
         begun_here = {segment: version for segment, version in begun.items() if start < version <= end}
         if begun_here or len(ended_here):
             state = last if end == last.version else earlier.followed_by(commits[: end - earlier.version])
-            hidden = {segment: rows for segment, rows in never_visible.items() if segment in begun_here}
-            yield ChangeSpan(snapshot=state, ended=ended_here, begun=begun_here, never_visible=hidden)
+            unseen = {segment: rows for segment, rows in never_visible.items() if segment in begun_here}
+            yield ChangeSpan(snapshot=state, ended=ended_here, begun=begun_here, never_visible=unseen)
+
+
+def _check_next_rows(ended: EndedRows, next_rows: RowIds, begun: Mapping[int, int]) -> None:
+    """A row that was visible is followed by one that came with the version that ended it."""
+    wrong = np.flatnonzero(next_rows.is_row & (versions_of(begun, next_rows.segment) != ended.version))
+    if len(wrong):
+        row, version = f"row {ended.offset[wrong[0]]} of segment {ended.segment[wrong[0]]}", ended.version[wrong[0]]
+        raise FormatError(f"by a segment log of version {version}, {row} is followed by a row that did not come with it; run `opal check`")
+
+
+def _last_rows(rows: RowIds, through: EndedRows, next_rows: RowIds) -> RowIds:
+    """Where these rows lead to through others. Each round takes twice as many steps as the one before."""
+    segments = np.unique(np.concatenate([part.segment for part in (rows, through, next_rows)]))
+    known = row_words(segments, through.segment, through.offset)
+    leads_to, reached = (np.where(part.is_row, row_words(segments, part.segment, part.offset), NO_ROW) for part in (next_rows, rows))
+    for _ in range(_MOST_ROUNDS):
+        at, is_known = _places(known, leads_to)
+        if not is_known.any():
+            break
+        leads_to[is_known] = leads_to[at[is_known]]
+    else:
+        raise FormatError("by segment logs, rows follow each other in a circle; run `opal check`")
+    at, is_known = _places(known, reached)
+    reached[is_known] = leads_to[at[is_known]]
+    is_row = reached != NO_ROW
+    segment = np.where(is_row, segments[np.where(is_row, reached >> 32, 0)], NO_ROW)
+    return RowIds(segment=segment, offset=(reached & _OFFSET_BITS).astype(np.uint32).view(np.int32))
+
+
+def _places(words: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """Where each one stands among sorted words, if it is there."""
+    at = np.minimum(np.searchsorted(words, wanted), len(words) - 1)
+    return at, words[at] == wanted
 
 
 def _restored_spans(before: Snapshot, restored: Snapshot) -> Iterator[ChangeSpan]:
@@ -234,17 +315,12 @@ def _first_events(storage: Storage, commits: Sequence[Commit]) -> EndedRows:
     """Of each row with events in these versions, the version of the first. Merged logs hold no event of their own commit."""
     own = [(commit.version, file) for commit in commits for file in commit.actions.add_logs if file.version < 0]
     with ThreadPoolExecutor(READERS) as pool:
-        parts = [*pool.map(partial(_rows_with_events, storage), (file for _, file in own))]
-    segment = np.concatenate([np.empty(0, np.int64), *(rows[0] for rows in parts)])
-    offset = np.concatenate([np.empty(0, np.int32), *(rows[1] for rows in parts)])
-    version = np.repeat(np.array([version for version, _ in own], np.int64), [len(rows[0]) for rows in parts])
-    first = np.unique(row_words(np.unique(segment), segment, offset), return_index=True)[1]  # the versions ascend
-    return EndedRows(segment=segment[first], offset=offset[first], version=version[first])
-
-
-def _rows_with_events(storage: Storage, log: LogFile) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    events = read_events(storage, log)
-    return events.segment, events.offset
+        parts = [*pool.map(partial(read_events, storage, with_next=True), (file for _, file in own))]
+    events = concat_events(parts)
+    version = np.repeat(np.array([version for version, _ in own], np.int64), [*map(len, parts)])
+    first = np.unique(row_words(np.unique(events.segment), events.segment, events.offset), return_index=True)[1]  # the versions ascend
+    rows = events.take(first)
+    return EndedRows(segment=rows.segment, offset=rows.offset, version=version[first], next_rows=rows.next_rows)
 
 
 def _ended_before(earlier: Snapshot, rows: EndedRows, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

@@ -22,7 +22,7 @@ from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.change_range import VersionRange, commits_of
-from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FEED_COLUMNS, FeedOptions, labelled
+from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FEED_COLUMNS, FeedOptions, kind_names, labelled
 from opal_lake.read.get import Hashes, rows_of_entries
 from opal_lake.read.history_view import VIEW_COLUMNS, Intervals, concat_intervals, entries_of_keys, intervals_of, with_times
 from opal_lake.read.result_columns import fields_beside
@@ -61,12 +61,12 @@ def history_changes(log: CommitLog, cache: RunCache, versions: VersionRange, fee
     order, kinds = labelled(ids, version, np.array([side.is_after for side in sides])[number], feed)
     if feed.is_net:
         changed = _changed_ends(ids[order], times.take(order))
-        order, kinds = order[changed], [kind for kind, is_changed in zip(kinds, changed.tolist(), strict=True) if is_changed]
+        order, kinds = order[changed], kinds[changed]
     moment = CommitTimes(versions.head).corrected
     told_us = {commit.version: moment(commit.version, commit.timestamp_us) for commit in commits}
     rows = with_times(to_fields(_rows_of(sides, number[order], times.take(order), fields, spec), spec, fields), times.take(order), spec)
     marks = [
-        pa.array(kinds, pa.string()),
+        kind_names(kinds),
         pa.array(version[order]),
         pa.array([told_us[number] for number in version[order].tolist()], pa.timestamp("us", "UTC")),
     ]

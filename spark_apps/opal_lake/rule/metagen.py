@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.events.segment_log import Events, concat_events, least_events
+from opal_lake.events.segment_log import NO_ROW, Events, RowIds, concat_events, least_events
 from opal_lake.key_store.entries import Entries, concat_entries, greatest_of_equal, same_as_next, sort_order, sorted_entries
 from opal_lake.spec.key_hash import hash_keys
 from opal_lake.spec.ordering import to_order
@@ -106,10 +106,10 @@ def _rule_of(new: Entries, stored: Sequence[Entries]) -> Ruling:
     pair = same_as_next(row, 2)
     follower_fresh = np.append(fresh[1:], False)[: len(row)]
     # A delete ends at its own delta, which no successor can bring nearer.
-    ended = np.flatnonzero(pair & (fresh | follower_fresh) & ~row.deleted)
+    ended, killed = np.flatnonzero(pair & (fresh | follower_fresh) & ~row.deleted), np.flatnonzero(row.deleted & fresh)
     ambiguous = same_as_next(new, 3 + len(new.ties)) & np.append(np.diff(new.segment >> 32) == 0, False)[: len(new)]
     return Ruling(
-        events=concat_events([_until_follower(row, ended), _until_own_delta(row.take(row.deleted & fresh))]),
+        events=concat_events([_until_follower(row, ended), _until_own_delta(row, killed, pair)]),
         entries=greatest_of_equal(new),
         rows=len(new),
         updates=int(follower_fresh[ended].sum()),
@@ -148,11 +148,15 @@ def _merged(new: Entries, stored: Sequence[Entries]) -> tuple[Entries, npt.NDArr
 
 
 def _until_follower(row: Entries, ended: npt.NDArray[np.intp]) -> Events:
-    return Events(segment=row.segment[ended], offset=row.offset[ended], until=row.delta[ended + 1])
+    next_rows = RowIds(segment=row.segment[ended + 1], offset=row.offset[ended + 1])
+    return Events(segment=row.segment[ended], offset=row.offset[ended], until=row.delta[ended + 1], next_rows=next_rows)
 
 
-def _until_own_delta(killed: Entries) -> Events:
-    return Events(segment=killed.segment, offset=killed.offset, until=killed.delta)
+def _until_own_delta(row: Entries, killed: npt.NDArray[np.intp], pair: npt.NDArray[np.bool_]) -> Events:
+    follower, is_followed = np.minimum(killed + 1, len(row) - 1), pair[killed]
+    segment, offset = (np.where(is_followed, column[follower], column.dtype.type(NO_ROW)) for column in (row.segment, row.offset))
+    next_rows = RowIds(segment=segment, offset=offset)
+    return Events(segment=row.segment[killed], offset=row.offset[killed], until=row.delta[killed], next_rows=next_rows)
 
 
 def _merged_order(mixed: Entries) -> npt.NDArray[np.intp]:

@@ -1,7 +1,8 @@
 """The change feed on Spark: rows that ended or began are found as reads find invalid ones, by a broadcast join with packed words.
 
-A window over the changed rows alone says which belong to one update, or to one key in a net feed. What a segment brings to the join are
-arrays of its size: they end where a row has been judged, in generated code, for a copy of them with each row would cost more than all else.
+The plan says which of them belong to one update. Where it does not, a window over the changed rows alone does, by their keys. What a
+segment brings to the join are arrays of its size: they end where a row has been judged, in generated code, for a copy of them with each row
+would cost more than all else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,6 @@ from pyspark.sql.window import WindowSpec
 
 from opal_lake.read.change_range import VersionRange
 from opal_lake.read.changed_rows import (
-    AFTER,
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
@@ -26,7 +26,6 @@ from opal_lake.read.changed_rows import (
     INSERT,
     POSTIMAGE,
     PREIMAGE,
-    VERSION,
     FeedOptions,
     read_changes,
 )
@@ -47,6 +46,8 @@ from opal_spark.read.words import is_marked, is_not_marked, rank_lists, rank_of,
 
 _KEY, _CHANGE, _BEGAN, _HIDDEN = "_opal_key", "_opal_change", "_opal_began", "_opal_hidden"
 _ENDED, _ENDED_BY, _RANK = "_opal_ended", "_opal_ended_by", "_opal_rank"
+_UPDATED, _DELETED = "_opal_updated", "_opal_deleted"
+AFTER, VERSION, UPDATE = "_opal_after", "_opal_version", "_opal_update"
 _MOST_RANGES = 32  # Spark's optimizer goes into every OR
 
 
@@ -64,7 +65,8 @@ def changes(spark: SparkSession, table: Table, versions: VersionRange, feed: Fee
     else:
         for span in plan.spans:
             verify_files(spark, span.snapshot, span.files)
-        rows = _labelled(_changed_rows(spark, plan), spec, feed)
+        rows = _changed_rows(spark, plan)
+        rows = _labelled(rows if plan.has_pairs else _matched_by_key(rows, spec, feed), feed)
     rows = filtered_by(rows, where, spec.file_format) if where else rows
     return rows.select(*(quoted(field.name) for field in fields), CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 
@@ -86,12 +88,12 @@ def _history_rows(table: Table, versions: VersionRange, feed: FeedOptions, names
 def _changed_rows(spark: SparkSession, plan: ChangePlan) -> DataFrame:
     """Rows that ended and rows that began, with the version and the time of that; a row that did both comes twice."""
     fields = [field for field in plan.spec.schema.fields if not is_named(field, FEED_COLUMNS)]
-    logical = [*read_fields(fields, plan.spec), VERSION, AFTER]
-    parts = [
-        _of_group(spark, plan.spec, span, group).select(*logical) for span in plan.spans for group in {file.group for file in span.files}
-    ]
+    logical = [*read_fields(fields, plan.spec), VERSION, AFTER, UPDATE]
+    groups = [(span, group) for span in plan.spans for group in {file.group for file in span.files}]
+    parts = [_of_group(spark, plan, span, group).select(*logical) for span, group in groups]
     if not parts:
-        schema = spark_schema(plan.spec, physical=True).add(VERSION, "long").add(AFTER, "boolean").add(COMMIT_TIMESTAMP, "timestamp")
+        schema = spark_schema(plan.spec, physical=True).add(VERSION, "long").add(AFTER, "boolean").add(UPDATE, "boolean")
+        schema = schema.add(COMMIT_TIMESTAMP, "timestamp")
         return spark.createDataFrame([], schema).select(*logical, COMMIT_TIMESTAMP)
     return _with_times(spark, reduce(DataFrame.union, parts), plan.times_us)
 
@@ -105,8 +107,9 @@ def _with_times(spark: SparkSession, rows: DataFrame, times_us: Mapping[int, int
     return rows.join(F.broadcast(spark.createDataFrame(times)), F.expr(f"{VERSION} = {_KEY}")).drop(_KEY)
 
 
-def _of_group(spark: SparkSession, spec: TableSpec, span: ChangeSpan, group: int) -> DataFrame:
+def _of_group(spark: SparkSession, plan: ChangePlan, span: ChangeSpan, group: int) -> DataFrame:
     """By the specification of the whole feed: files of an earlier version lack what was added since, which is null."""
+    spec = plan.spec
     files = [file for file in span.files if file.group == group]
     rows = scan_files(spark, span.snapshot.storage, files, spark_schema(spec, physical=True), spec.file_format)
     segments = sorted({segment for file in files for segment in file.segments} & {*span.begun, *span.marks})
@@ -117,6 +120,11 @@ def _of_group(spark: SparkSession, spec: TableSpec, span: ChangeSpan, group: int
         _HIDDEN: word_lists(span.never_visible, segments, span.snapshot),
         _ENDED: word_lists(span.marks, segments, span.snapshot),
     }
+    was_deleted, is_update = "false", "false"
+    if plan.has_pairs:
+        local[_UPDATED], is_update = word_lists(plan.updated, segments, span.snapshot), is_marked(_UPDATED)
+    if plan.has_pairs and span.deleted:
+        local[_DELETED], was_deleted = word_lists(span.deleted, segments, span.snapshot), is_marked(_DELETED)
     ended_by = F.lit(int(mine.version[0]) if len(mine) else 0).cast("long")
     if len(np.unique(mine.version)) > 1:
         local |= {_RANK: rank_lists(span.marks, segments, span.snapshot), _ENDED_BY: _version_lists(mine, segments)}
@@ -125,7 +133,7 @@ def _of_group(spark: SparkSession, spec: TableSpec, span: ChangeSpan, group: int
         rows = rows.where(_near(span, segments))
     rows = rows.join(F.broadcast(spark.createDataFrame(pa.table(local))), F.expr(f"{SEGMENT} = {_KEY}"))
     begun, ended = f"{_BEGAN} IS NOT NULL AND {is_not_marked(_HIDDEN)}", is_marked(_ENDED)
-    did = F.array(_change(begun, F.col(_BEGAN), after=True), _change(ended, ended_by, after=False))
+    did = F.array(_change(begun, F.col(_BEGAN), is_update, after=True), _change(ended, ended_by, f"NOT {was_deleted}", after=False))
     rows = rows.where(f"({begun}) OR {ended}").withColumn(_CHANGE, F.explode(did))
     return rows.where(f"{_CHANGE} IS NOT NULL").select("*", f"{_CHANGE}.*")
 
@@ -141,8 +149,8 @@ def _near(span: ChangeSpan, segments: Sequence[int]) -> str:
     return " OR ".join(ranges) or "false"
 
 
-def _change(happened: str, version: Column, *, after: bool) -> Column:
-    return F.when(F.expr(happened), F.struct(version.alias(VERSION), F.lit(after).alias(AFTER)))
+def _change(happened: str, version: Column, is_update: str, *, after: bool) -> Column:
+    return F.when(F.expr(happened), F.struct(version.alias(VERSION), F.lit(after).alias(AFTER), F.expr(is_update).alias(UPDATE)))
 
 
 def _version_lists(ended: EndedRows, segments: Sequence[int]) -> pa.ListArray:
@@ -151,21 +159,25 @@ def _version_lists(ended: EndedRows, segments: Sequence[int]) -> pa.ListArray:
     return pa.ListArray.from_arrays(np.concatenate([np.zeros(1, np.int32), ends]), pa.array(ended.version))
 
 
-def _labelled(rows: DataFrame, spec: TableSpec, feed: FeedOptions) -> DataFrame:
-    """What happened to each row, as `opal_lake.read.changed_rows` says it. Without updates nothing has to be sorted."""
-    rows = rows.withColumnRenamed(VERSION, COMMIT_VERSION)
-    keys, is_update = [quoted(field.name) for field in spec.keys], F.lit(False)
+def _matched_by_key(rows: DataFrame, spec: TableSpec, feed: FeedOptions) -> DataFrame:
+    """Of a net feed the rows that it tells of, and which rows are those of updates. Without updates nothing has to be sorted."""
+    keys = [quoted(field.name) for field in spec.keys]
     if feed.is_net:
-        by_time = _by_hash(keys).orderBy(COMMIT_VERSION, AFTER)
+        by_time = _by_hash(keys).orderBy(VERSION, AFTER)
         whole = by_time.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
         existed, exists = ~F.first(AFTER).over(whole), F.last(AFTER).over(whole)
         is_first, is_last = F.lag(AFTER).over(by_time).isNull(), F.lead(AFTER).over(by_time).isNull()
-        rows = rows.withColumns({_BEGAN: existed & exists, _ENDED: is_first & existed | is_last & exists}).where(_ENDED)
-        is_update = F.col(_BEGAN) & feed.compute_updates
-    elif feed.compute_updates:  # of a key, a version ends one row and begins one at most
-        is_update = F.count(F.lit(1)).over(_by_hash([*keys, COMMIT_VERSION])) > 1
+        return rows.withColumns({UPDATE: existed & exists, _ENDED: is_first & existed | is_last & exists}).where(_ENDED)
+    if feed.compute_updates:  # of a key, a version ends one row and begins one at most
+        return rows.withColumn(UPDATE, F.count(F.lit(1)).over(_by_hash([*keys, VERSION])) > 1)
+    return rows
+
+
+def _labelled(rows: DataFrame, feed: FeedOptions) -> DataFrame:
+    """What happened to each row, as `opal_lake.read.changed_rows` says it."""
+    is_update = F.col(UPDATE) & feed.compute_updates
     kind = F.when(F.col(AFTER), F.when(is_update, POSTIMAGE).otherwise(INSERT)).otherwise(F.when(is_update, PREIMAGE).otherwise(DELETE))
-    return rows.withColumn(CHANGE_TYPE, kind)
+    return rows.withColumn(CHANGE_TYPE, kind).withColumnRenamed(VERSION, COMMIT_VERSION)
 
 
 def _by_hash(columns: Sequence[str]) -> WindowSpec:

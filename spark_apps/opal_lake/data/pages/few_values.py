@@ -1,8 +1,8 @@
 """Few values of many rows: taken out of their pages by their places, without decoding the others.
 
 That is done of pages as Arrow writes them, without nulls, that hold values of one width, as texts like UUIDs are, too, or places in a
-dictionary as packed runs of equal length. Their checksums are verified. Of pages that are otherwise, or whose values are damaged, nothing is taken: Arrow decodes them, or
-says what is wrong.
+dictionary as packed runs of equal length. Their checksums are verified. Of pages that are otherwise, or whose values are damaged, nothing
+is taken: Arrow decodes them, or says what is wrong.
 """
 
 import re
@@ -116,7 +116,7 @@ def _width_of(chosen: ChosenPages, page: _Page) -> int:
     kind = chosen.pages.kind
     if kind != _BYTES:
         return value_of(chosen.element, 2) if kind == _FIXED_BYTES else _WIDTHS.get(kind, 0)
-    length = int.from_bytes(page.data[:_LENGTH.itemsize], "little")
+    length = int.from_bytes(page.data[: _LENGTH.itemsize], "little")
     width, rest = divmod(len(page.data), page.count)
     if rest or width != _LENGTH.itemsize + length:
         return 0

@@ -237,7 +237,8 @@ class LocalCheck:
     def _check_range(self, slot: int) -> None:
         segment, offset, until, stays = self.ends.take(slot) or _NO_ENDS
         rows = ExpectedEnds(segment=segment, offset=offset, until=until, stays=stays)
-        events = Events(**dict(zip(("segment", "offset", "until"), self.events_of_logs.take(slot) or _NO_ENDS[:3], strict=True)))
+        of_event, of_row, times = self.events_of_logs.take(slot) or _NO_ENDS[:3]
+        events = Events(segment=of_event, offset=of_row, until=times)
         doubts = Doubts(**dict(zip(("segment", "offset", "run"), self.doubts.take(slot) or (*_NO_ENDS[:2], _NO_RUN), strict=True)))
         check_range(rows, events, doubts, self.content.rules, self.tally)
 
