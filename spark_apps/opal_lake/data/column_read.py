@@ -20,12 +20,19 @@ from opal_lake.data.pages.page_index import Numbers
 from opal_lake.data.segment import DataFile
 from opal_lake.errors import FormatError, NotFoundError
 from opal_lake.spec.table_spec import TableSpec
-from opal_lake.storage.protocol import Storage
+from opal_lake.storage.protocol import READERS, Storage
+from opal_lake.storage.uris import is_local
 from opal_lake.storage.verified import missing_error, read_verified
 
 WHOLE_BYTES = 1 << 20  # of a small file one request for all is cheaper than two for a part
 _IsWanted = Callable[[pq.RowGroupMetaData, int], bool]
+_LOCAL_READERS = 2
 _TAIL_BYTES = 64 << 10  # what Arrow's reader looks at first
+
+
+def readers(storage: Storage, spec: TableSpec) -> int:
+    """Files that are read at once. Of local Parquet files two: their pages are taken apart in Python, which more threads would wait for."""
+    return _LOCAL_READERS if spec.file_format == "parquet" and is_local(storage.uri) else READERS
 
 
 def read_columns(storage: Storage, file: DataFile, spec: TableSpec, physical_columns: Sequence[str]) -> pa.Table:

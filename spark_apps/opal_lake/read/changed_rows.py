@@ -2,7 +2,7 @@
 `Changelog`. `opal_spark.read.changes` does the same for large feeds: who changes one changes both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from opal_lake.data.column_read import read_near, read_places
+from opal_lake.data.column_read import read_near, read_places, readers
 from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.data.segment import DataFile, is_ingested
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.events.bitmap import Bitmaps, Marks, offsets_of
 from opal_lake.events.segment_log import RowIds, concat_ids, row_words
 from opal_lake.job.operations.values import CHANGE_AXES, CHANGE_MODES
@@ -24,7 +24,6 @@ from opal_lake.read.changes import ChangePlan, ChangeSpan, versions_of
 from opal_lake.read.result_columns import fields_beside
 from opal_lake.spec.schema import OFFSET, SEGMENT, Field
 from opal_lake.spec.table_spec import TableSpec
-from opal_lake.storage.protocol import READERS
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 FEED_COLUMNS = frozenset({CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP})
@@ -86,15 +85,18 @@ def read_changes(plan: ChangePlan, feed: FeedOptions, chosen: Sequence[Field] | 
     spec, fields = plan.spec, feed.fields(plan.spec) if chosen is None else chosen
     keys = () if plan.has_pairs and fields else spec.keys
     physical = list(dict.fromkeys(field.physical for field in (*fields, *keys)))
-    with ThreadPoolExecutor(READERS) as pool:
-        read = (pool.map(partial(_changed_rows, span, physical, plan.updated), span.files) for span in plan.spans)
+    in_pairs = {field.physical for field in spec.keys} if plan.has_pairs and not plan.is_filtered else set[str]()
+    with ThreadPoolExecutor(max(readers(span.snapshot.storage, spec) for span in plan.spans) if plan.spans else 1) as pool:
+        read = (pool.map(partial(_changed_rows, span, physical, in_pairs, plan.updated), span.files) for span in plan.spans)
         changes = _joined([part for parts in read for part in parts], physical_schema(spec).empty_table().select(physical))
-    rows = changes.rows
     if plan.has_pairs:
         order, kinds = _paired(plan, changes, feed)
+        rows = _with_keys(changes, order, in_pairs)
     else:
-        order, kinds = labelled(_key_numbers([rows[field.physical] for field in spec.keys]), changes.version, changes.after, feed)
-    rows, version = rows.take(pa.array(order)), changes.version[order]
+        numbers = _key_numbers([changes.rows[field.physical] for field in spec.keys])
+        order, kinds = labelled(numbers, changes.version, changes.after, feed)
+        rows = changes.rows.take(pa.array(order))
+    version = changes.version[order]
     versions, number = np.unique(version, return_inverse=True)
     times = pa.array([plan.times_us[version] for version in versions.tolist()], pa.timestamp("us", "UTC")).take(pa.array(number))
     marks = [kind_names(kinds), pa.array(version), times]
@@ -112,8 +114,12 @@ def _joined(parts: Sequence[_Changes], empty: pa.Table) -> _Changes:
     )
 
 
-def _changed_rows(span: ChangeSpan, physical: list[str], updated: Bitmaps, file: DataFile) -> _Changes:
-    """Of one file, the rows that ended and those that began; a row may have done both."""
+def _changed_rows(span: ChangeSpan, physical: list[str], in_pairs: Set[str], updated: Bitmaps, file: DataFile) -> _Changes:
+    """Of one file, the rows that ended and those that began; a row may have done both. Of rows that others took the place of, columns that
+    a pair has in common are left out, unless there is no other.
+    """
+    if in_pairs and span.begun.keys().isdisjoint(file.segments) and span.deleted.keys().isdisjoint(file.segments):
+        physical = [name for name in physical if name not in in_pairs] or physical
     rows, segment, offset = _rows_near(span, physical, file)
     ended, hidden = (_are_among(marks, file, segment, offset) for marks in (span.marks, span.never_visible))
     began = versions_of(span.begun, segment)
@@ -138,6 +144,18 @@ def _paired(plan: ChangePlan, changes: _Changes, feed: FeedOptions) -> tuple[npt
     words = row_words(np.unique(changes.told.segment), changes.told.segment, changes.told.offset) << 1 | changes.after
     order = np.argsort(words) if len(plan.times_us) == 1 else np.lexsort((words, version))
     return order, _kinds(changes.after, changes.is_update & feed.compute_updates)[order]
+
+
+def _with_keys(changes: _Changes, order: npt.NDArray[np.intp], in_pairs: Set[str]) -> pa.Table:
+    """The rows in order. Those before an update have what is the same in both from the row that comes next, which is the one after it."""
+    before, source = np.flatnonzero(changes.is_update[order] & ~changes.after[order]), order.copy()
+    source[before] = np.append(order, -1)[before + 1]
+    told, following = changes.told.take(order[before]), changes.told.take(source[before])
+    is_pair = changes.after[source[before]] & (told.segment == following.segment) & (told.offset == following.offset)
+    if not is_pair.all():
+        raise FormatError(f"{len(is_pair) - is_pair.sum():,} changed rows are followed by rows that are in no file; run `opal check`")
+    rows, places, shared = changes.rows, pa.array(order), pa.array(source)
+    return pa.table({name: rows[name].take(shared if name in in_pairs else places) for name in rows.column_names})
 
 
 def _rows_near(span: ChangeSpan, physical: list[str], file: DataFile) -> tuple[pa.Table, npt.NDArray[np.int64], npt.NDArray[np.int32]]:

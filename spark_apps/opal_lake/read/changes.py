@@ -143,13 +143,14 @@ class ChangePlan:
     """The changes of a range of versions, and the commit times of the versions that made some.
 
     `has_pairs` if the spans say which rows are those of updates: the ended ones with a next row, and these. In a net feed no key has others
-    then. Else the keys tell.
+    then. Else the keys tell. `is_filtered` if of the two rows of an update that a predicate rules out, one may be in no file.
     """
 
     spec: TableSpec
     spans: tuple[ChangeSpan, ...]
     times_us: Mapping[int, int]
     has_pairs: bool
+    is_filtered: bool
 
     @functools.cached_property
     def updated(self) -> Bitmaps:
@@ -175,7 +176,7 @@ def plan_changes(log: CommitLog, versions: VersionRange, predicate: Predicate | 
     """
     head, state = versions.head, versions.earlier
     if state is None:
-        return ChangePlan(spec=head.spec, spans=(), times_us={}, has_pairs=True)
+        return ChangePlan(spec=head.spec, spans=(), times_us={}, has_pairs=True, is_filtered=False)
     commits, first = commits_of(log, versions), state
     spans: list[ChangeSpan] = []
     courses = [*_courses(commits)]
@@ -192,7 +193,8 @@ def plan_changes(log: CommitLog, versions: VersionRange, predicate: Predicate | 
     moment, changing = CommitTimes(head).corrected, {version for span in spans for version in span.versions}
     times_us = {commit.version: moment(commit.version, commit.timestamp_us) for commit in commits if commit.version in changing}
     read = [span.reading(predicate) for span in spans]
-    return ChangePlan(spec=head.spec, spans=tuple(span for span in read if span.files), times_us=times_us, has_pairs=has_pairs)
+    kept, is_filtered = tuple(span for span in read if span.files), predicate is not None
+    return ChangePlan(spec=head.spec, spans=kept, times_us=times_us, has_pairs=has_pairs, is_filtered=is_filtered)
 
 
 def _courses(commits: Sequence[Commit]) -> Iterator[list[Commit]]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from opal_lake.data.column_read import read_near_places, read_places
+from opal_lake.data.column_read import read_near_places, read_places, readers
 from opal_lake.data.columns import physical_schema, physical_type, to_fields
 from opal_lake.data.segment import DataFile, is_ingested
 from opal_lake.errors import FormatError, InvalidInputError, count_text
@@ -21,11 +21,8 @@ from opal_lake.read.result_columns import chosen_fields
 from opal_lake.spec.key_hash import given_keys, hash_keys
 from opal_lake.spec.schema import OFFSET, SEGMENT, Atomic, Field
 from opal_lake.spec.table_spec import TableSpec
-from opal_lake.storage.protocol import READERS
-from opal_lake.storage.uris import is_local
 
 _LAST = np.iinfo(np.int64).max
-_PARQUET_READERS = 2
 
 Hashes = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int64]
@@ -119,7 +116,7 @@ def rows_of_entries(snapshot: Snapshot, entries: Entries, fields: Sequence[Field
     marks: Bitmaps = {}
     add_rows(marks, entries.segment, entries.offset)
     files = [file for file in (snapshot.files.values() if marks else ()) if not marks.keys().isdisjoint(file.segments)]
-    with ThreadPoolExecutor(_readers(snapshot)) as pool:
+    with ThreadPoolExecutor(readers(snapshot.storage, snapshot.spec)) as pool:
         parts = [*pool.map(partial(_marked_rows, snapshot, marks, physical), files)]
     empty = physical_schema(snapshot.spec).empty_table()
     known = empty.select([name for name in physical if name in empty.column_names])
@@ -129,11 +126,6 @@ def rows_of_entries(snapshot: Snapshot, entries: Entries, fields: Sequence[Field
     at = {row: position for position, row in enumerate(zip(rows[SEGMENT].to_pylist(), rows[OFFSET].to_pylist(), strict=True))}
     order = np.array([at[row] for row in zip(entries.segment.tolist(), entries.offset.tolist(), strict=True)], np.intp)
     return rows.take(pa.array(order))
-
-
-def _readers(snapshot: Snapshot) -> int:
-    """Files that are read at once. Of local Parquet files two: their pages are taken apart in Python, which more threads would wait for."""
-    return _PARQUET_READERS if snapshot.spec.file_format == "parquet" and is_local(snapshot.storage.uri) else READERS
 
 
 def _newest(snapshot: Snapshot, cache: RunCache, hashes: Hashes, as_of: int | None) -> Entries:
