@@ -91,7 +91,7 @@ def read_changes(plan: ChangePlan, feed: FeedOptions, chosen: Sequence[Field] | 
         changes = _joined([part for parts in read for part in parts], physical_schema(spec).empty_table().select(physical))
     if plan.has_pairs:
         order, kinds = _paired(plan, changes, feed)
-        rows = _with_keys(changes, order, in_pairs)
+        rows = _with_keys(changes, order, in_pairs) if in_pairs else changes.rows.take(pa.array(order))
     else:
         numbers = _key_numbers([changes.rows[field.physical] for field in spec.keys])
         order, kinds = labelled(numbers, changes.version, changes.after, feed)

@@ -320,7 +320,9 @@ def _first_events(storage: Storage, commits: Sequence[Commit]) -> EndedRows:
         parts = [*pool.map(partial(read_events, storage, with_next=True), (file for _, file in own))]
     events = concat_events(parts)
     version = np.repeat(np.array([version for version, _ in own], np.int64), [*map(len, parts)])
-    first = np.unique(row_words(np.unique(events.segment), events.segment, events.offset), return_index=True)[1]  # the versions ascend
+    words = row_words(np.unique(events.segment), events.segment, events.offset)
+    order = np.argsort(words, kind="stable")  # which takes sorted logs for what they are, and the versions ascend
+    first = order[np.append(True, np.diff(words[order]) != 0)[: len(order)]]
     rows = events.take(first)
     return EndedRows(segment=rows.segment, offset=rows.offset, version=version[first], next_rows=rows.next_rows)
 

@@ -48,6 +48,7 @@ _KEY, _CHANGE, _BEGAN, _HIDDEN = "_opal_key", "_opal_change", "_opal_began", "_o
 _ENDED, _ENDED_BY, _RANK = "_opal_ended", "_opal_ended_by", "_opal_rank"
 _UPDATED, _DELETED = "_opal_updated", "_opal_deleted"
 AFTER, VERSION, UPDATE = "_opal_after", "_opal_version", "_opal_update"
+_MOST_TIMES = 256  # that Spark's parser reads
 _MOST_RANGES = 32  # Spark's optimizer goes into every OR
 
 
@@ -99,9 +100,11 @@ def _changed_rows(spark: SparkSession, plan: ChangePlan) -> DataFrame:
 
 
 def _with_times(spark: SparkSession, rows: DataFrame, times_us: Mapping[int, int]) -> DataFrame:
-    """When each version was committed: of one as a literal, which saves a job."""
-    if len(times_us) == 1:
-        return rows.withColumn(COMMIT_TIMESTAMP, F.expr(f"timestamp_micros({next(iter(times_us.values()))}L)"))
+    """When each version was committed: of neighbours as literals, which saves a job."""
+    first, count = min(times_us, default=0), max(times_us, default=0) - min(times_us, default=0) + 1
+    if count <= _MOST_TIMES:
+        known = (f"{times_us[version]}L" if version in times_us else "NULL" for version in range(first, first + count))
+        return rows.withColumn(COMMIT_TIMESTAMP, F.expr(f"timestamp_micros(get(array({', '.join(known)}), int({VERSION} - {first}L)))"))
     moments = pa.array(times_us.values(), pa.timestamp("us", "UTC"))
     times = pa.table({_KEY: pa.array(times_us, pa.int64()), COMMIT_TIMESTAMP: moments})
     return rows.join(F.broadcast(spark.createDataFrame(times)), F.expr(f"{VERSION} = {_KEY}")).drop(_KEY)
@@ -133,8 +136,12 @@ def _of_group(spark: SparkSession, plan: ChangePlan, span: ChangeSpan, group: in
         rows = rows.where(_near(span, segments))
     rows = rows.join(F.broadcast(spark.createDataFrame(pa.table(local))), F.expr(f"{SEGMENT} = {_KEY}"))
     begun, ended = f"{_BEGAN} IS NOT NULL AND {is_not_marked(_HIDDEN)}", is_marked(_ENDED)
+    rows = rows.where(f"({begun}) OR {ended}")
+    if span.begun.keys().isdisjoint(span.marks):
+        after, update = F.expr(begun), F.expr(f"if({begun}, {is_update}, NOT {was_deleted})")
+        return rows.withColumns({VERSION: F.when(after, F.col(_BEGAN)).otherwise(ended_by), AFTER: after, UPDATE: update})
     did = F.array(_change(begun, F.col(_BEGAN), is_update, after=True), _change(ended, ended_by, f"NOT {was_deleted}", after=False))
-    rows = rows.where(f"({begun}) OR {ended}").withColumn(_CHANGE, F.explode(did))
+    rows = rows.withColumn(_CHANGE, F.explode(did))
     return rows.where(f"{_CHANGE} IS NOT NULL").select("*", f"{_CHANGE}.*")
 
 
