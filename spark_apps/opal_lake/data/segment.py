@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opal_lake.checked import count, counts, crc, hash_word, word
+from opal_lake.checked import count, counts, crc, flag, hash_word, word
 from opal_lake.data.bounds import Bounds
 from opal_lake.errors import FormatError
 from opal_lake.ids import segment_part
@@ -88,7 +88,10 @@ def is_ingested(file: DataFile) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """UNTIL events, sorted by (segment, offset). `version` is the commit that brought them; of merged logs, the newest such one."""
+    """UNTIL events, sorted by (segment, offset). `version` is the commit that brought them; of merged logs, the newest such one.
+
+    `has_next` if they name the rows that followed theirs: merged logs and those of older writers do not.
+    """
 
     path: str
     size: int
@@ -98,6 +101,7 @@ class LogFile:
     least_until: int
     greatest_until: int
     version: int = -1
+    has_next: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +146,7 @@ def log_to_json(log: LogFile) -> dict[str, Any]:
         "groups": list(log.groups),
         "until": [log.least_until, log.greatest_until],
         "version": log.version,
+        **({"next": True} if log.has_next else {}),
     }
 
 
@@ -155,6 +160,7 @@ def log_from_json(data: Mapping[str, Any]) -> LogFile:
         least_until=word(data["until"][0]),
         greatest_until=word(data["until"][1]),
         version=word(data["version"]),
+        has_next=flag(data.get("next", False)),
     )
 
 

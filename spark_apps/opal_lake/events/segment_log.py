@@ -155,6 +155,7 @@ def write_events(storage: Storage, path: str, events: Events, groups: tuple[int,
         groups=groups,
         least_until=int(events.until.min()),
         greatest_until=int(events.until.max()),
+        has_next=events.next_rows is not None,
     )
 
 

@@ -37,7 +37,8 @@ from opal_lake.spec.table_spec import TableSpec, spec_from_json, spec_to_json
 FORMAT_VERSION = 1
 NEWER_FORMAT = 2  # of a commit that restores, or is of a business snapshot: who knows only 1 must not read past it
 BUSINESS_FORMAT = 3  # of a restore that takes business snapshots back
-NEWEST_FORMAT = 4  # with positions, which who folds the log must not lose
+POSITIONS_FORMAT = 4  # with positions, which who folds the log must not lose
+NEWEST_FORMAT = 5  # with a log that names next rows
 MAX_FILES_IN_COMMIT = 256  # more are listed in a side file
 _OPEN, _BODY, _CLOSE = b'{"crc32":"', b'","commit":', b"}\n"
 
@@ -189,8 +190,10 @@ def encode_commit(commit: Commit) -> bytes:
 
 def _format_of(commit: Commit) -> int:
     restored = commit.actions.restored
-    if commit.positions:
+    if any(log.has_next for log in commit.actions.add_logs):
         return NEWEST_FORMAT
+    if commit.positions:
+        return POSITIONS_FORMAT
     if restored is not None and restored.business is not None:
         return BUSINESS_FORMAT
     is_newer = restored is not None or commit.business_snapshot is not None or commit.actions.finished is not None
@@ -199,7 +202,7 @@ def _format_of(commit: Commit) -> int:
 
 def decode_commit(data: bytes, path: str) -> Commit:
     body = unseal(data, path)
-    if body.get("format") not in (FORMAT_VERSION, NEWER_FORMAT, BUSINESS_FORMAT, NEWEST_FORMAT):
+    if body.get("format") not in range(FORMAT_VERSION, NEWEST_FORMAT + 1):
         raise FormatError(f"{path} has format {body.get('format')!r}, this version reads {NEWEST_FORMAT}; upgrade airflow-provider-opal")
     with decoding(path, "a commit"):
         return _commit_from_json(body)

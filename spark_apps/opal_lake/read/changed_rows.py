@@ -153,7 +153,7 @@ def _with_keys(changes: _Changes, order: npt.NDArray[np.intp], in_pairs: Set[str
     told, following = changes.told.take(order[before]), changes.told.take(source[before])
     is_pair = changes.after[source[before]] & (told.segment == following.segment) & (told.offset == following.offset)
     if not is_pair.all():
-        raise FormatError(f"{len(is_pair) - is_pair.sum():,} changed rows are followed by rows that are in no file; run `opal check`")
+        raise FormatError(f"rows are in no file that followed {np.count_nonzero(~is_pair):,} of those that changed; run `opal check`")
     rows, places, shared = changes.rows, pa.array(order), pa.array(source)
     return pa.table({name: rows[name].take(shared if name in in_pairs else places) for name in rows.column_names})
 

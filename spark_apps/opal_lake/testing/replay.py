@@ -1,12 +1,16 @@
 """Compares every moment of a table with the model, after or while a history is played on both."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from opal_lake.errors import NotFoundError
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.read.change_range import version_range
+from opal_lake.read.changed_rows import FeedOptions, read_changes
+from opal_lake.read.changes import plan_changes
 from opal_lake.read.read import event_time_of, file_reads, hidden_rows, plan_read
 from opal_lake.spec.schema import OFFSET, SEGMENT
 from opal_lake.testing.model import ModelRow, RowId, changes, intervals, known, net, net_changes, visible
@@ -140,6 +144,7 @@ class Replay(Play):
             values[serial] for _, _, serial in actual
         ]
         assert self.table.changes(start, end, mode="dropCarryovers").to_pylist() == feed
+        self._compare_by_keys(start, end)
         split = {"update_preimage": "delete", "update_postimage": "insert"}
         apart = self.table.changes(start, end, compute_updates=False, columns=[SERIAL]).to_pylist()
         assert [(row["_commit_version"], row["_change_type"], row[SERIAL]) for row in apart] == [
@@ -150,6 +155,14 @@ class Replay(Play):
         assert sorted((row["_change_type"], row[SERIAL]) for row in net_feed) == sorted((k, row.values[SERIAL]) for k, row in net_expected)
         times = {row["_commit_version"]: row["_commit_timestamp"] for row in feed}
         assert list(times.values()) == sorted(times.values())
+
+    def _compare_by_keys(self, start: int, end: int) -> None:
+        """What the keys tell is what the events tell, which say which row followed."""
+        for mode in ("none", "netChanges"):
+            feed = FeedOptions(mode=mode)
+            plan = plan_changes(self.table.log, version_range(self.table.log, start, end), is_net=feed.is_net)
+            told = [read_changes(replace(plan, has_pairs=has_pairs), feed).to_pylist() for has_pairs in (plan.has_pairs, False)]
+            assert sorted(told[0], key=repr) == sorted(told[1], key=repr)
 
     def compare_history_changes(self, start: int, end: int) -> None:
         """The feed of the history: what each version did to the time in which rows were valid, and what all did in sum."""

@@ -15,7 +15,7 @@ from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.data.data_file import decode_file, encode_file
 from opal_lake.events.bitmap import decode_base, encode_base
-from opal_lake.events.segment_log import Events, decode_events, encode_events
+from opal_lake.events.segment_log import NO_ROW, Events, RowIds, decode_events, encode_events
 from opal_lake.inspect.check import check_table
 from opal_lake.key_store.entries import Entries, concat_entries, sorted_entries
 from opal_lake.key_store.run import decode_run, encode_run
@@ -56,7 +56,7 @@ class Forger:
     def log(self, version: int, change: Callable[[Events], Events], **claims: Any) -> str:
         def rewrite(actions: Actions) -> Actions:
             log = actions.add_logs[0]
-            events = change(decode_events(self.files[log.path], log.path))
+            events = change(decode_events(self.files[log.path], log.path, with_next=True))
             data = self.files[log.path] = encode_events(events)
             least, greatest = int(events.until.min()), int(events.until.max())
             fields = {"events": len(events), "least_until": least, "greatest_until": greatest} | claims
@@ -123,6 +123,17 @@ def events(*extra: tuple[int, int, int]) -> Callable[[Events], Events]:
         all_rows = sorted({*zip(there.segment.tolist(), there.offset.tolist(), there.until.tolist(), strict=True), *extra})
         segment, offset, until = zip(*all_rows, strict=True)
         return Events(segment=np.array(segment, np.int64), offset=np.array(offset, np.int32), until=np.array(until, np.int64))
+
+    return change
+
+
+def leading_to(segment: int, offset: int) -> Callable[[Events], Events]:
+    """The events, all followed by this row."""
+
+    def change(there: Events) -> Events:
+        assert there.next_rows is not None
+        count = len(there)
+        return replace(there, next_rows=RowIds(segment=np.full(count, segment), offset=np.full(count, offset, np.int32)))
 
     return change
 
@@ -221,6 +232,8 @@ FORGERIES: dict[str, tuple[str, Callable[[Forger], str]]] = {
     "an event of no row": ("I17", on_log(events((SEGMENT_1, 99, 3)))),
     "an event of no segment": ("I17", on_log(events((77, 0, 3)))),
     "an event of a pending row": ("I17", on_log(events((SEGMENT_5, 0, 3)))),
+    "an event that leads to no row": ("I17", on_log(leading_to(SEGMENT_3, 99))),
+    "an event that leads to no segment": ("I17", on_log(leading_to(NO_ROW, 3))),
     "an event missing": ("I18", on_log(lambda there: there.take(there.segment != SEGMENT_3), DATA_3)),
     "an event too many": ("I18", on_log(events((SEGMENT_3, 3, 7)), DATA_3)),
     "an event too early": ("I18", on_log(lambda there: replace(there, until=there.until - 1), DATA_3)),

@@ -1,6 +1,8 @@
 """The change feed at its edges; what it says of random histories, the model decides (test_histories.py)."""
 
+import re
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -9,8 +11,8 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.data.segment import LogFile
-from opal_lake.errors import ExpiredError, InvalidInputError, NotFoundError
-from opal_lake.events.segment_log import Events, concat_events, read_events
+from opal_lake.errors import ExpiredError, FormatError, InvalidInputError, NotFoundError
+from opal_lake.events.segment_log import Events, RowIds, concat_events, read_events
 from opal_lake.log import sections
 from opal_lake.read import changes
 from opal_lake.read.change_range import version_range
@@ -216,12 +218,81 @@ def test_an_event_of_a_row_that_was_dropped_with_its_segment_is_no_change(storag
     before = told(table, 2)
     read = read_events
 
-    def with_one_more(store: Storage, log: LogFile) -> Events:
+    def with_one_more(store: Storage, log: LogFile, *, with_next: bool) -> Events:
         gone = Events(segment=np.array([999 << 32]), offset=np.array([0], np.int32), until=np.array([1]))
-        return concat_events([read(store, log), gone])
+        events = read(store, log, with_next=with_next)
+        assert events.next_rows is not None
+        return concat_events([events, replace(gone, next_rows=events.next_rows.take(np.array([0])))])
 
     monkeypatch.setattr(changes, "read_events", with_one_more)
     assert told(table, 2) == before
+
+
+def test_many_rows_of_a_key_in_one_commit_are_one_change(storage: Storage) -> None:
+    table = create(storage)
+    table.ingest(*rows([("a", 1, 10), ("b", 1, 20), ("c", 1, 30)]), metadata="inline")
+    many = [("a", at, at) for at in range(2, 70)]
+    gone = [("b", 2, 21), ("b", 3, None), ("c", 2, None), ("c", 3, 33), ("d", 1, None), ("e", 1, 1), ("e", 2, None)]
+    back = [("f", 2, None), ("f", 3, 6)]
+    table.ingest(*rows([*many, *gone, *back]), metadata="inline")
+    plan = plan_changes(table.log, version_range(table.log, 2))
+    assert plan.has_pairs
+    assert sorted(told(table, 2), key=lambda row: row[2:]) == [
+        (2, "update_preimage", "a", 10),
+        (2, "update_postimage", "a", 69),
+        (2, "delete", "b", 20),
+        (2, "update_preimage", "c", 30),
+        (2, "update_postimage", "c", 33),
+        (2, "insert", "f", 6),
+    ]
+
+
+def test_a_net_feed_follows_a_row_through_versions_unless_its_key_was_deleted(storage: Storage) -> None:
+    table = create(storage)
+    table.ingest(*rows([("a", 1, 1), ("b", 1, 1)]), metadata="inline")
+    for at in (2, 3, 4):
+        table.ingest(*rows([("a", at, at), ("c", at, at)]), metadata="inline")
+    versions = version_range(table.log, 2)
+    assert plan_changes(table.log, versions, is_net=True).has_pairs
+    expected = [(2, "update_preimage", "a", 1), (4, "update_postimage", "a", 4), (4, "insert", "c", 4)]
+    assert told(table, 2, mode="netChanges") == expected
+    table.ingest(*rows([("a", 5, None)]), metadata="inline")
+    table.ingest(*rows([("a", 6, 6)]), metadata="inline")
+    assert not plan_changes(table.log, version_range(table.log, 2), is_net=True).has_pairs
+    expected = [(4, "insert", "c", 4), (2, "update_preimage", "a", 1), (6, "update_postimage", "a", 6)]
+    assert told(table, 2, mode="netChanges") == expected
+    assert told(table, 2, 4, mode="netChanges") == [(2, "update_preimage", "a", 1), (4, "update_postimage", "a", 4), (4, "insert", "c", 4)]
+
+
+@pytest.mark.parametrize(
+    "ids, says",
+    [
+        ([(5 << 32, 0)], "row 0 of segment 4294967296 is followed by a row that did not come with it; run `opal check`"),
+        ([(2 << 32, 1), (2 << 32, 0)], "rows follow each other in a circle"),
+        ([(2 << 32, 5)], "rows are in no file that followed 1 of those that changed"),
+    ],
+)
+def test_next_rows_that_lead_nowhere_are_damage(
+    ids: list[tuple[int, int]], says: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(storage)
+    table.ingest(*rows([("a", 1, 1)]), metadata="inline")
+    table.ingest(*rows([("a", 2, 2), ("a", 3, 3)]), metadata="inline")
+    read = read_events
+
+    def forged(store: Storage, log: LogFile, *, with_next: bool) -> Events:
+        events = read(store, log, with_next=with_next)
+        assert events.next_rows is not None
+        segment, offset = (np.array(column) for column in zip(*[*ids, *ids_of(events.next_rows)[len(ids) :]], strict=True))
+        return replace(events, next_rows=RowIds(segment=segment, offset=offset.astype(np.int32)))
+
+    monkeypatch.setattr(changes, "read_events", forged)
+    with pytest.raises(FormatError, match=re.escape(says)):
+        table.changes(2)
+
+
+def ids_of(rows: RowIds) -> list[tuple[int, int]]:
+    return [*zip(rows.segment.tolist(), rows.offset.tolist(), strict=True)]
 
 
 def test_a_late_row_changes_the_history_and_not_the_current_view(storage: Storage) -> None:

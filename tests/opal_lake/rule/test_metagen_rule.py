@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opal_lake.events.segment_log import Events
+from opal_lake.events.segment_log import NO_ROW, Events, RowIds
 from opal_lake.key_store import run as run_module
 from opal_lake.key_store.entries import Entries, greatest_of_equal, no_entries, sorted_entries
 from opal_lake.key_store.probe import neighbours
@@ -123,6 +123,34 @@ def test_jobs_side_by_side_find_the_rest_between_them(piece: int, rounds: int, m
         assert actual == expected, f"seed {seed}"
 
 
+def test_an_event_names_the_row_that_follows() -> None:
+    """Of rows of equal delta that are stored, the key store knows the last alone."""
+    for seed in range(ROUNDS):
+        rng = random.Random(seed)
+        base, fresh = random_rows(rng, 0, 8), random_rows(rng, 8, 12)
+        stored = greatest_of_equal(sorted_entries(entries_of(base))) if base else no_entries(1)
+        events = apply_rule(entries_of(fresh), [stored]).events
+        assert events.next_rows is not None
+        known = {row.row_id: row for row in [*fresh, *(base[rows_of(base).index(found)] for found in ids_of(stored))]}
+        for row_id, until, following in zip(ids_of(events), events.until.tolist(), ids_of(events.next_rows), strict=True):
+            row = known[row_id]
+            later = [other for other in known.values() if other.key == row.key and order_of(other) > order_of(row)]
+            assert following == (min(later, key=order_of).row_id if later else (NO_ROW, NO_ROW)), f"seed {seed}"
+            assert until == row.delta if row.deleted else until == known[following].delta
+
+
+def rows_of(rows: list[ModelRow]) -> list[RowId]:
+    return [row.row_id for row in rows]
+
+
+def ids_of(rows: Entries | Events | RowIds) -> list[RowId]:
+    return [*zip(rows.segment.tolist(), rows.offset.tolist(), strict=True)]
+
+
+def order_of(row: ModelRow) -> tuple[Any, ...]:
+    return row.delta, row.ties[0] is not None, row.ties[0] or 0, row.row_id
+
+
 def test_the_pieces_say_together_what_the_whole_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts are the same too, whatever the order of the stored rows."""
     for seed in range(ROUNDS):
@@ -133,7 +161,16 @@ def test_the_pieces_say_together_what_the_whole_says(monkeypatch: pytest.MonkeyP
         for piece in (1 << 15, 1, 7):
             monkeypatch.setattr(metagen, "PIECE_ROWS", piece)
             ruling = apply_rule(entries_of(fresh), handed)
-            arrays: list[Any] = [ruling.events.segment, ruling.events.offset, ruling.events.until, *ruling.entries.order_columns]
+            events, following = ruling.events, ruling.events.next_rows
+            assert following is not None
+            arrays: list[Any] = [
+                events.segment,
+                events.offset,
+                events.until,
+                following.segment,
+                following.offset,
+                *ruling.entries.order_columns,
+            ]
             counts = (ruling.rows, ruling.updates, ruling.deletes, ruling.late, ruling.ambiguous)
             messages.append((counts, [array.tolist() for array in arrays]))
         assert messages[0] == messages[1] == messages[2], f"seed {seed}"

@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,12 +19,14 @@ from pyspark.sql import SparkSession
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.job.operations.values import CHANGE_MODES
 from opal_lake.read import changes
+from opal_lake.read.changes import plan_changes
 from opal_lake.spec.table_spec import plan_spec
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.testing.replay import Replay
 from opal_lake.testing.strategies import SERIAL, History, histories
 from opal_spark import OpalTable
+from opal_spark.read import changes as spark_changes
 
 pytestmark = pytest.mark.spark
 
@@ -31,11 +34,18 @@ HISTORIES = int(os.environ.get("OPAL_SPARK_HISTORIES", "20"))
 SEED = int(os.environ.get("OPAL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 
 
-@pytest.fixture(autouse=True, params=["in this process", "by tasks"])
+@pytest.fixture(autouse=True, params=["in this process", "by tasks", "by tasks and keys"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Feeds of few rows are read in this process, others by Spark's tasks: what they say is the same."""
-    if request.param == "by tasks":
+    """Feeds of few rows are read in this process, others by Spark's tasks, and where events do not tell what followed, keys do. What they
+    say is the same.
+    """
+    if request.param != "in this process":
         monkeypatch.setattr(changes, "FEW_FILES", -1)
+    if request.param == "by tasks and keys":
+        monkeypatch.setattr(
+            spark_changes, "plan_changes", lambda *args, **options: replace(plan_changes(*args, **options), has_pairs=False)
+        )
+        monkeypatch.setattr(spark_changes, "_MOST_TIMES", 0)
 
 
 def compare_random_histories(spark: SparkSession, file_format: str, count: int) -> None:

@@ -10,7 +10,7 @@ from opal_lake import layout
 from opal_lake.data.segment import LogFile
 from opal_lake.errors import FormatError, NotFoundError
 from opal_lake.events.bitmap import BitmapBase, Bitmaps, add_bitmaps, add_events, decode_base
-from opal_lake.events.segment_log import Events, event_parts
+from opal_lake.events.segment_log import Events, RowIds, event_parts
 from opal_lake.inspect.check.chain import Sizes
 from opal_lake.inspect.check.files import check_sizes, read_found
 from opal_lake.inspect.check.finding import Findings
@@ -74,14 +74,18 @@ class KnownEvents:
             file = read_found(self.storage, log, self.findings)
             if file is not None:
                 with self.findings.going_on("I9", log.path):
-                    parts = event_parts(file.source(), log.path)
-                    self.read[log.path] = [self.shelf.put((part.segment, part.offset, part.until)) for part in parts]
+                    self.read[log.path] = [self._put(part) for part in event_parts(file.source(), log.path, with_next=True)]
         shelved = self.read[log.path]
         return None if shelved is None else map(self._events, shelved)
 
+    def _put(self, part: Events) -> Shelved:
+        others = () if part.next_rows is None else (part.next_rows.segment, part.next_rows.offset)
+        return self.shelf.put((part.segment, part.offset, part.until, *others))
+
     def _events(self, part: Shelved) -> Events:
-        segment, offset, until = (self.shelf.column(part, index) for index in range(3))
-        return Events(segment=segment, offset=offset, until=until)
+        segment, offset, until, *others = (self.shelf.column(part, index) for index in range(len(part.kinds)))
+        next_rows = RowIds(segment=others[0], offset=others[1]) if others else None
+        return Events(segment=segment, offset=offset, until=until, next_rows=next_rows)
 
 
 def check_state(commits: Sequence[Commit], kept: Root | None, sizes: Sizes, events: KnownEvents) -> Snapshot | None:

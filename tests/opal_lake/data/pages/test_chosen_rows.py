@@ -158,16 +158,18 @@ def dense_columns(rows: int) -> pa.Table:
             "large": pa.array([Decimal(one) for one in numbers.tolist()], pa.decimal128(38, 0)),
             "city": [f"city{one}" for one in few.tolist()],
             "bytes": pa.array([b"\xff%d" % (one % 200) for one in few.tolist()]),
+            "uuid": [f"{one % (1 << 64):016x}" for one in numbers.tolist()],
             "gaps": pa.array(random.random(rows), mask=few < 9),
             "runs": pa.array(np.repeat(few[: rows // 100], 100)),
             "flag": few < 450,
             "text": [f"{one:x}" for one in numbers.tolist()],
+            "uneven": [f"{one % 1000:03d}" + "xyzw"[: (1, 0, 2)[place % 3]] for place, one in enumerate(numbers.tolist())],
             "rising": np.arange(rows),
         }
     )
 
 
-DECODED = {"gaps", "runs", "flag", "text", "rising"}
+DECODED = {"gaps", "runs", "flag", "text", "uneven", "rising"}
 
 
 @pytest.mark.parametrize("codec", ["zstd", "none", "snappy"])
@@ -308,7 +310,7 @@ def test_row_groups_are_fetched_when_the_ones_before_are_decoded(monkeypatch: py
 
 
 @pytest.mark.parametrize("codec", ["zstd", "none"])
-@pytest.mark.parametrize("column", ["double", "city", "price", "short"])
+@pytest.mark.parametrize("column", ["double", "city", "price", "short", "uuid"])
 def test_of_no_damaged_page_a_value_is_taken(column: str, codec: str) -> None:
     rows = dense_columns(30_000)
     index, data = laid_out(rows, codec)

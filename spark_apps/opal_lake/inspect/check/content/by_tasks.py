@@ -135,7 +135,7 @@ def _read_events(logs: Iterable[LogFile], *, task: CheckTask) -> Iterator[pa.Rec
             continue
         with report.findings.going_on("I9", log.path):
             check = LogCheck(log=log, facts=task.facts, has_floor=task.rules.floor is not None)
-            for part in check.pass_on(event_parts(file.source(), log.path)):
+            for part in check.pass_on(event_parts(file.source(), log.path, with_next=True)):
                 yield _ends_batch(part.segment, part.offset, part.until, np.full(len(part), _EVENT, np.int32), task)
             check.finish(report.findings)
             report.whole.append(log.path)

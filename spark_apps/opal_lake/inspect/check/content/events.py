@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from opal_lake.data.segment import LogFile
-from opal_lake.events.segment_log import Events, concat_events
+from opal_lake.events.segment_log import NO_ROW, Events, RowIds, concat_events
 from opal_lake.ids import segment_name
 from opal_lake.inspect.check.content.ranges import SegmentFacts
 from opal_lake.inspect.check.finding import Findings
@@ -25,6 +25,7 @@ class LogCheck:
     _last: list[Events] = field(default_factory=list)
     _numbers: set[int] = field(default_factory=set)
     _outside: int = 0
+    _nowhere: int = 0
 
     def pass_on(self, parts: Iterator[Events]) -> Iterator[Events]:
         for part in parts:
@@ -41,10 +42,16 @@ class LogCheck:
         self._last = [part.take(np.array([len(part) - 1]))]
         self._extremes += [int(part.until.min()), int(part.until.max())]
         self._numbers.update(np.unique(part.segment).tolist())
-        self._outside += int(((part.offset < 0) | (part.offset >= self._limits(part))).sum())
+        self._outside += int(self._is_outside(part).sum())
+        if part.next_rows is not None:
+            is_row = part.next_rows.is_row
+            self._nowhere += int(self._is_outside(part.next_rows.take(is_row)).sum() + (part.next_rows.offset[~is_row] != NO_ROW).sum())
 
-    def _limits(self, part: Events) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-        limits = np.full(len(part), np.iinfo(np.int64).max)
+    def _is_outside(self, rows: Events | RowIds) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        return np.asarray((rows.offset < 0) | (rows.offset >= self._limits(rows)), np.bool_)
+
+    def _limits(self, part: Events | RowIds) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        limits = np.full(len(part.segment), np.iinfo(np.int64).max)
         if len(self.facts.ids):
             position = np.minimum(np.searchsorted(self.facts.ids, part.segment), len(self.facts.ids) - 1)
             known = self.facts.ids[position] == part.segment
@@ -76,6 +83,8 @@ class LogCheck:
             findings.expect(not strangers, "I17", log.path, f"it has events of segments {strangers}, which the table does not have")
         message = f"{self._outside} of its events are of rows beyond the end of their segments; restore the file from a backup"
         findings.expect(not self._outside, "I17", log.path, message)
+        message = f"{self._nowhere} of its events are followed by rows beyond the end of their segments; restore the file from a backup"
+        findings.expect(not self._nowhere, "I17", log.path, message)
         pending = sorted(segment_name(number) for number in self.facts.ids[known & self.facts.pending].tolist())
         message = f"it has events of segments {pending}, which are not processed; restore the log from a backup"
         findings.expect(not pending, "I17", log.path, message)
