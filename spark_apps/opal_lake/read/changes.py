@@ -1,4 +1,4 @@
-"""Which rows began and ended in a range of versions. Nothing is stored for it (FORMAT, change feed).
+"""Which rows began and ended in a range of versions. No row is stored for it (FORMAT, change feed).
 
 A commit says which segments it processed: their rows begin. Its own events say which rows end, and which rows follow them: so the two rows
 of an update are known without their keys. A row begins once and ends once: with its first event. A row that ends in the version in which it
