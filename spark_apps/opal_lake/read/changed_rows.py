@@ -13,14 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from opal_lake.data.column_read import read_near, read_places, readers
+from opal_lake.data.column_read import read_near, readers
 from opal_lake.data.columns import physical_schema, to_fields
-from opal_lake.data.segment import DataFile, is_ingested
+from opal_lake.data.segment import DataFile
 from opal_lake.errors import FormatError, InvalidInputError
-from opal_lake.events.bitmap import Bitmaps, Marks, offsets_of
+from opal_lake.events.bitmap import Bitmaps, Marks
 from opal_lake.events.segment_log import RowIds, concat_ids, row_words
 from opal_lake.job.operations.values import CHANGE_AXES, CHANGE_MODES
 from opal_lake.read.changes import ChangePlan, ChangeSpan, versions_of
+from opal_lake.read.marked_rows import read_marked
 from opal_lake.read.result_columns import fields_beside
 from opal_lake.spec.schema import OFFSET, SEGMENT, Field
 from opal_lake.spec.table_spec import TableSpec
@@ -118,7 +119,7 @@ def _changed_rows(span: ChangeSpan, physical: list[str], in_pairs: Set[str], upd
     """Of one file, the rows that ended and those that began; a row may have done both. Of rows that others took the place of, columns that
     a pair has in common are left out, unless there is no other.
     """
-    if in_pairs and span.begun.keys().isdisjoint(file.segments) and span.deleted.keys().isdisjoint(file.segments):
+    if in_pairs and span.is_old(file) and span.deleted.keys().isdisjoint(file.segments):
         physical = [name for name in physical if name not in in_pairs] or physical
     rows, segment, offset = _rows_near(span, physical, file)
     ended, hidden = (_are_among(marks, file, segment, offset) for marks in (span.marks, span.never_visible))
@@ -161,10 +162,9 @@ def _with_keys(changes: _Changes, order: npt.NDArray[np.intp], in_pairs: Set[str
 def _rows_near(span: ChangeSpan, physical: list[str], file: DataFile) -> tuple[pa.Table, npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """The rows of the file that may have begun or ended, and their ids."""
     state = span.snapshot
-    if is_ingested(file) and file.segments[0] not in span.begun:
-        offsets = offsets_of(span.marks[file.segments[0]]).astype(np.int32)
-        rows = read_places(state.storage, file, state.spec, physical, offsets.astype(np.int64))
-        return rows, np.full(len(offsets), file.segments[0], np.int64), offsets
+    if span.is_old(file):
+        marked = read_marked(state, span.marks, physical, file)
+        return marked.rows, marked.ids.segment, marked.ids.offset
     all_of = {number: BitMap(range(state.segments[number].rows)) for number in file.segments if number in span.begun}
     rows = read_near(state.storage, file, state.spec, [*physical, SEGMENT, OFFSET], {**span.marks, **all_of})
     return rows.drop_columns([SEGMENT, OFFSET]), rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy()

@@ -18,7 +18,7 @@ from pyroaring import BitMap
 
 from opal_lake.data.data_file import PAGE_BYTES
 from opal_lake.data.prune import Predicate
-from opal_lake.data.segment import DataFile, is_ingested
+from opal_lake.data.segment import DataFile
 from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import Bitmaps, Marks, add_bitmaps, add_rows, offsets_of
 from opal_lake.events.segment_log import NO_ROW, RowIds, concat_events, concat_ids, read_events, row_words
@@ -32,9 +32,11 @@ from opal_lake.read.difference import difference, visible_rows
 from opal_lake.read.read import FileRead, files_by_keys
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS, Storage
+from opal_lake.storage.uris import is_local
 
 _MOST_ROUNDS, _OFFSET_BITS = 32, (1 << 32) - 1
 FEW_FILES, FEW_ROWS, FEW_BYTES = 256, 300_000, 256 << 20  # of a feed that is read in one process
+FEW_NEAR_BYTES = 1 << 30  # where they are on this machine
 
 Versions = npt.NDArray[np.int64]
 
@@ -122,11 +124,18 @@ class ChangeSpan:
     def concerned_rows(self) -> int:
         return len(self.ended) + sum(self.snapshot.segments[number].rows for number in self.begun)
 
+    def is_old(self, file: DataFile) -> bool:
+        """Whether rows of the file have ended alone."""
+        return self.begun.keys().isdisjoint(file.segments)
+
+    def is_whole(self, file: DataFile) -> bool:
+        """Whether all of the file is held to read what the span concerns, and not only pages of it, a few at a time."""
+        return not self.is_old(file) or self.snapshot.spec.file_format != "parquet"
+
     def bytes_read(self, file: DataFile) -> int:
-        """At most about, of a file that the span reads: of some rows of an ingested file the pages."""
-        if not is_ingested(file) or file.segments[0] in self.begun or self.snapshot.spec.file_format != "parquet":
-            return file.size
-        return min(file.size, len(self.marks[file.segments[0]]) * PAGE_BYTES * len(self.snapshot.spec.schema.fields))
+        """At most about, of a file that the span reads."""
+        ended = sum(len(self.marks[segment]) for segment in file.segments if segment in self.marks)
+        return file.size if self.is_whole(file) else min(file.size, ended * PAGE_BYTES * len(self.snapshot.spec.schema.fields))
 
     def reading(self, predicate: Predicate | None) -> "ChangeSpan":
         """With the files that hold the rows, but for those that a predicate rules out."""
@@ -166,7 +175,10 @@ class ChangePlan:
         files = [(span, file) for span in self.spans for file in span.files]
         if len(files) > FEW_FILES or sum(span.concerned_rows for span in self.spans) > FEW_ROWS:
             return False
-        return sum(span.bytes_read(file) for span, file in files) <= FEW_BYTES
+        whole = sum(file.size for span, file in files if span.is_whole(file))
+        read = sum(span.bytes_read(file) for span, file in files)
+        is_near = all(is_local(span.snapshot.storage.uri) for span in self.spans)
+        return whole <= FEW_BYTES and read <= (FEW_NEAR_BYTES if is_near else FEW_BYTES)
 
 
 def plan_changes(log: CommitLog, versions: VersionRange, predicate: Predicate | None = None, *, is_net: bool = False) -> ChangePlan:

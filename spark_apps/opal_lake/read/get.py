@@ -9,23 +9,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from opal_lake.data.column_read import read_near_places, read_places, readers
+from opal_lake.data.column_read import readers
 from opal_lake.data.columns import physical_schema, physical_type, to_fields
-from opal_lake.data.segment import DataFile, is_ingested
 from opal_lake.errors import FormatError, InvalidInputError, count_text
-from opal_lake.events.bitmap import Bitmaps, Marks, add_rows, offsets_of
+from opal_lake.events.bitmap import Bitmaps, add_rows
+from opal_lake.events.segment_log import concat_ids
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries, same_as_next, sorted_entries
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.read.marked_rows import MarkedRows, read_marked
 from opal_lake.read.result_columns import chosen_fields
 from opal_lake.spec.key_hash import given_keys, hash_keys
-from opal_lake.spec.schema import OFFSET, SEGMENT, Atomic, Field
+from opal_lake.spec.schema import SEGMENT, Atomic, Field
 from opal_lake.spec.table_spec import TableSpec
 
 _LAST = np.iinfo(np.int64).max
 
 Hashes = npt.NDArray[np.uint64]
-Numbers = npt.NDArray[np.int64]
 
 
 def get_rows(
@@ -112,20 +112,25 @@ def _ranks(entries: Entries, hashes: Hashes) -> npt.NDArray[np.intp]:
 
 def rows_of_entries(snapshot: Snapshot, entries: Entries, fields: Sequence[Field]) -> pa.Table:
     """The physical columns of the rows that entries stand for, in their order; without those that are younger than the snapshot."""
-    physical = [*dict.fromkeys([*(field.physical for field in fields), SEGMENT, OFFSET])]
+    physical = [*dict.fromkeys(field.physical for field in fields)]
     marks: Bitmaps = {}
     add_rows(marks, entries.segment, entries.offset)
     files = [file for file in (snapshot.files.values() if marks else ()) if not marks.keys().isdisjoint(file.segments)]
     with ThreadPoolExecutor(readers(snapshot.storage, snapshot.spec)) as pool:
-        parts = [*pool.map(partial(_marked_rows, snapshot, marks, physical), files)]
+        parts = [*pool.map(partial(read_marked, snapshot, marks, physical), files)]
     empty = physical_schema(snapshot.spec).empty_table()
-    known = empty.select([name for name in physical if name in empty.column_names])
-    rows = pa.concat_tables([known, *parts], promote_options="default")
+    known = empty.select([*(name for name in physical if name in empty.column_names), SEGMENT])
+    rows = pa.concat_tables([known, *map(_with_segments, parts)], promote_options="default")  # which tell how many, without any other
+    ids = concat_ids([part.ids for part in parts])
     if rows.num_rows != len(entries):
         raise FormatError(f"{snapshot.storage.uri}: the key store names rows that no data file holds; run `opal check`")
-    at = {row: position for position, row in enumerate(zip(rows[SEGMENT].to_pylist(), rows[OFFSET].to_pylist(), strict=True))}
+    at = {row: position for position, row in enumerate(zip(ids.segment.tolist(), ids.offset.tolist(), strict=True))}
     order = np.array([at[row] for row in zip(entries.segment.tolist(), entries.offset.tolist(), strict=True)], np.intp)
     return rows.take(pa.array(order))
+
+
+def _with_segments(marked: MarkedRows) -> pa.Table:
+    return pa.table([*marked.rows.columns, pa.array(marked.ids.segment)], names=[*marked.rows.column_names, SEGMENT])
 
 
 def _newest(snapshot: Snapshot, cache: RunCache, hashes: Hashes, as_of: int | None) -> Entries:
@@ -149,24 +154,3 @@ def _probes(hashes: Hashes, delta: int, ties: int) -> Entries:
         offset=np.full(count, np.iinfo(np.int32).max, np.int32),
         deleted=np.zeros(count, np.bool_),
     )
-
-
-def _marked_rows(snapshot: Snapshot, marks: Bitmaps, physical: list[str], file: DataFile) -> pa.Table:
-    mine = {segment: marks[segment] for segment in file.segments if segment in marks}
-    places, segment, offset = _places(snapshot, mine, file)
-    values = [name for name in physical if name not in (SEGMENT, OFFSET)]
-    rows = read_places(snapshot.storage, file, snapshot.spec, values, places)
-    return pa.table([*rows.columns, pa.array(segment), pa.array(offset)], names=[*rows.column_names, SEGMENT, OFFSET])
-
-
-def _places(snapshot: Snapshot, marks: Bitmaps, file: DataFile) -> tuple[Numbers, npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Of those marked rows that the file holds, where, and their ids."""
-    if is_ingested(file):
-        (segment_id,) = file.segments
-        offset = offsets_of(marks[segment_id])
-        offset = offset[offset < file.rows]
-        return offset.astype(np.int64), np.full(len(offset), segment_id, np.int64), offset.astype(np.int32)
-    ids, places = read_near_places(snapshot.storage, file, snapshot.spec, [SEGMENT, OFFSET], marks)
-    segment, offset = ids[SEGMENT].to_numpy(), ids[OFFSET].to_numpy()
-    chosen = Marks.of(marks).at(segment, offset)
-    return places[chosen], segment[chosen], offset[chosen]

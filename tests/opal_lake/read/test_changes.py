@@ -337,10 +337,17 @@ def test_a_feed_is_small_by_its_rows_its_files_and_the_bytes_that_are_read(stora
     assert (span.concerned_rows, len(span.files)) == (2, 2)
     bytes_read = sum(span.bytes_read(file) for file in span.files)
     assert bytes_read == sum(file.size for file in span.files), "a page cannot be larger than its file"
-    for limit, value in {"FEW_ROWS": 2, "FEW_FILES": 2, "FEW_BYTES": bytes_read}.items():
+    whole = sum(file.size for file in span.files if span.is_whole(file))
+    assert 0 < whole < bytes_read
+    for limit, value in {"FEW_ROWS": 2, "FEW_FILES": 2, "FEW_BYTES": whole, "FEW_NEAR_BYTES": bytes_read}.items():
         monkeypatch.setattr(changes, limit, value)
         assert plan.is_small
         with monkeypatch.context() as lower:
             lower.setattr(changes, limit, value - 1)
             assert not plan.is_small
     assert plan_changes(table.log, version_range(table.log, "latest")).is_small
+    monkeypatch.setattr(changes, "is_local", lambda uri: False)
+    monkeypatch.setattr(changes, "FEW_NEAR_BYTES", 0)
+    assert not plan.is_small
+    monkeypatch.setattr(changes, "FEW_BYTES", bytes_read)
+    assert plan.is_small
