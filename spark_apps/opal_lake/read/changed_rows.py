@@ -67,15 +67,15 @@ class FeedOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Changes:
-    """Rows as they are stored, and of each: the version that changed it, whether it is how the change left it, and whether that was an
-    update. `told` is the row that there was after the update, of its other row too; of all else the row itself.
+    """Rows as they are stored, and of each: the version that changed it, whether it is how the change left it, and whether another row took
+    its place. `told` is that row then, else the row itself.
     """
 
     rows: pa.Table
     version: npt.NDArray[np.int64]
     after: Flags
     told: RowIds
-    is_update: Flags
+    is_replaced: Flags
 
 
 def read_changes(plan: ChangePlan, feed: FeedOptions, chosen: Sequence[Field] | None = None) -> pa.Table:
@@ -88,11 +88,12 @@ def read_changes(plan: ChangePlan, feed: FeedOptions, chosen: Sequence[Field] | 
     physical = list(dict.fromkeys(field.physical for field in (*fields, *keys)))
     in_pairs = {field.physical for field in spec.keys} if plan.has_pairs and not plan.is_filtered else set[str]()
     with ThreadPoolExecutor(max(readers(span.snapshot.storage, spec) for span in plan.spans) if plan.spans else 1) as pool:
-        read = (pool.map(partial(_changed_rows, span, physical, in_pairs, plan.updated), span.files) for span in plan.spans)
+        read = (pool.map(partial(_changed_rows, span, physical, in_pairs), span.files) for span in plan.spans)
         changes = _joined([part for parts in read for part in parts], physical_schema(spec).empty_table().select(physical))
     if plan.has_pairs:
-        order, kinds = _paired(plan, changes, feed)
-        rows = _with_keys(changes, order, in_pairs) if in_pairs else changes.rows.take(pa.array(order))
+        order, is_second = _in_pairs(plan, changes)
+        kinds = _kinds(changes.after[order], (changes.is_replaced[order] | is_second) & feed.compute_updates)
+        rows = _with_keys(changes, order, is_second, in_pairs) if in_pairs else changes.rows.take(pa.array(order))
     else:
         numbers = _key_numbers([changes.rows[field.physical] for field in spec.keys])
         order, kinds = labelled(numbers, changes.version, changes.after, feed)
@@ -111,11 +112,11 @@ def _joined(parts: Sequence[_Changes], empty: pa.Table) -> _Changes:
         version=np.concatenate([np.empty(0, np.int64), *(part.version for part in parts)]),
         after=np.concatenate([np.empty(0, np.bool_), *(part.after for part in parts)]),
         told=concat_ids([part.told for part in parts]),
-        is_update=np.concatenate([np.empty(0, np.bool_), *(part.is_update for part in parts)]),
+        is_replaced=np.concatenate([np.empty(0, np.bool_), *(part.is_replaced for part in parts)]),
     )
 
 
-def _changed_rows(span: ChangeSpan, physical: list[str], in_pairs: Set[str], updated: Bitmaps, file: DataFile) -> _Changes:
+def _changed_rows(span: ChangeSpan, physical: list[str], in_pairs: Set[str], file: DataFile) -> _Changes:
     """Of one file, the rows that ended and those that began; a row may have done both. Of rows that others took the place of, columns that
     a pair has in common are left out, unless there is no other.
     """
@@ -127,34 +128,40 @@ def _changed_rows(span: ChangeSpan, physical: list[str], in_pairs: Set[str], upd
     begun = (began > 0) & ~hidden
     before, after = (RowIds(segment=segment[chosen], offset=offset[chosen]) for chosen in (ended, begun))
     ends = span.ended.at_rows(before.segment, before.offset)
-    is_updated = np.zeros(len(ends), np.bool_) if ends.next_rows is None else ends.next_rows.is_row
-    told = before if ends.next_rows is None else ends.next_rows.where(is_updated, before)
+    is_replaced = np.zeros(len(ends), np.bool_) if ends.next_rows is None else ends.next_rows.is_row
+    told = before if ends.next_rows is None else ends.next_rows.where(is_replaced, before)
     return _Changes(
         rows=pa.concat_tables([rows.filter(pa.array(ended)), rows.filter(pa.array(begun))]),
         version=np.concatenate([ends.version, began[begun]]),
         after=np.repeat([False, True], [len(ends), len(after.segment)]),
-        told=RowIds(segment=np.concatenate([told.segment, after.segment]), offset=np.concatenate([told.offset, after.offset])),
-        is_update=np.concatenate([is_updated, _are_among(updated, file, after.segment, after.offset)]),
+        told=concat_ids([told, after]),
+        is_replaced=np.concatenate([is_replaced, np.zeros(len(after.segment), np.bool_)]),
     )
 
 
-def _paired(plan: ChangePlan, changes: _Changes, feed: FeedOptions) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int8]]:
-    """As `labelled`, where it is known which rows are those of updates."""
+def _in_pairs(plan: ChangePlan, changes: _Changes) -> tuple[npt.NDArray[np.intp], Flags]:
+    """Positions in the order of the feed, and which rows took the place of the one before them. A row that is in no file, since it was
+    dropped when its end was not known yet, was none that changed.
+    """
     begun = {segment: version for span in plan.spans for segment, version in span.begun.items()}
-    version = np.where(changes.is_update, versions_of(begun, changes.told.segment), changes.version)
-    words = row_words(np.unique(changes.told.segment), changes.told.segment, changes.told.offset) << 1 | changes.after
-    order = np.argsort(words) if len(plan.times_us) == 1 else np.lexsort((words, version))
-    return order, _kinds(changes.after, changes.is_update & feed.compute_updates)[order]
+    version = np.where(changes.is_replaced, versions_of(begun, changes.told.segment), changes.version)
+    words = row_words(np.unique(changes.told.segment), changes.told.segment, changes.told.offset)
+    by_row = words << 1 | changes.after
+    order = np.argsort(by_row) if len(plan.times_us) == 1 else np.lexsort((by_row, version))
+    told, is_replaced = words[order], changes.is_replaced[order]
+    is_second = changes.after[order]
+    is_second[:1] = False
+    is_second[1:] &= is_replaced[:-1] & (told[1:] == told[:-1])
+    return order, is_second
 
 
-def _with_keys(changes: _Changes, order: npt.NDArray[np.intp], in_pairs: Set[str]) -> pa.Table:
-    """The rows in order. Those before an update have what is the same in both from the row that comes next, which is the one after it."""
-    before, source = np.flatnonzero(changes.is_update[order] & ~changes.after[order]), order.copy()
-    source[before] = np.append(order, -1)[before + 1]
-    told, following = changes.told.take(order[before]), changes.told.take(source[before])
-    is_pair = changes.after[source[before]] & (told.segment == following.segment) & (told.offset == following.offset)
-    if not is_pair.all():
-        raise FormatError(f"rows are in no file that followed {np.count_nonzero(~is_pair):,} of those that changed; run `opal check`")
+def _with_keys(changes: _Changes, order: npt.NDArray[np.intp], is_second: Flags, in_pairs: Set[str]) -> pa.Table:
+    """The rows in order. Replaced ones have what is the same in both from the row that took their place, which comes next."""
+    replaced, source = np.flatnonzero(changes.is_replaced[order]), order.copy()
+    missing = np.count_nonzero(~np.append(is_second, False)[replaced + 1])
+    if missing:
+        raise FormatError(f"rows are in no file that took the place of {missing:,} of those that changed; run `opal check`")
+    source[replaced] = order[replaced + 1]
     rows, places, shared = changes.rows, pa.array(order), pa.array(source)
     return pa.table({name: rows[name].take(shared if name in in_pairs else places) for name in rows.column_names})
 

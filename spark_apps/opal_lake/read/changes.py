@@ -28,7 +28,7 @@ from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.change_range import VersionRange, commits_of
-from opal_lake.read.difference import difference, visible_rows
+from opal_lake.read.difference import difference, groups_that_lack_rows, visible_rows
 from opal_lake.read.read import FileRead, files_by_keys
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS, Storage
@@ -103,6 +103,7 @@ class ChangeSpan:
     ended: EndedRows
     begun: Mapping[int, int]
     never_visible: Bitmaps
+    may_lack: bool = False
     files: tuple[DataFile, ...] = ()
 
     @functools.cached_property
@@ -152,7 +153,8 @@ class ChangePlan:
     """The changes of a range of versions, and the commit times of the versions that made some.
 
     `has_pairs` if the spans say which rows are those of updates: the ended ones with a next row, and these. In a net feed no key has others
-    then. Else the keys tell. `is_filtered` if of the two rows of an update that a predicate rules out, one may be in no file.
+    then. Else the keys tell. `is_filtered` if of the two rows of an update that a predicate rules out, one may be in no file. `may_lack` if
+    ended rows may be in no file: what took their place is no update then, as only who has read the rows can tell.
     """
 
     spec: TableSpec
@@ -160,6 +162,7 @@ class ChangePlan:
     times_us: Mapping[int, int]
     has_pairs: bool
     is_filtered: bool
+    may_lack: bool
 
     @functools.cached_property
     def updated(self) -> Bitmaps:
@@ -188,7 +191,7 @@ def plan_changes(log: CommitLog, versions: VersionRange, predicate: Predicate | 
     """
     head, state = versions.head, versions.earlier
     if state is None:
-        return ChangePlan(spec=head.spec, spans=(), times_us={}, has_pairs=True, is_filtered=False)
+        return ChangePlan(spec=head.spec, spans=(), times_us={}, has_pairs=True, is_filtered=False, may_lack=False)
     commits, first = commits_of(log, versions), state
     spans: list[ChangeSpan] = []
     courses = [*_courses(commits)]
@@ -206,7 +209,8 @@ def plan_changes(log: CommitLog, versions: VersionRange, predicate: Predicate | 
     times_us = {commit.version: moment(commit.version, commit.timestamp_us) for commit in commits if commit.version in changing}
     read = [span.reading(predicate) for span in spans]
     kept, is_filtered = tuple(span for span in read if span.files), predicate is not None
-    return ChangePlan(spec=head.spec, spans=kept, times_us=times_us, has_pairs=has_pairs, is_filtered=is_filtered)
+    may_lack = any(span.may_lack for span in kept)
+    return ChangePlan(spec=head.spec, spans=kept, times_us=times_us, has_pairs=has_pairs, is_filtered=is_filtered, may_lack=may_lack)
 
 
 def _courses(commits: Sequence[Commit]) -> Iterator[list[Commit]]:
@@ -232,28 +236,45 @@ def _spans(storage: Storage, earlier: Snapshot, commits: Sequence[Commit], last:
     hidden = first.take(first.version == began)
     ended = first.take((first.version != began) & ~_ended_before(earlier, first, began == 0)).beyond(hidden)
     never_visible = hidden.marks()
+    may_lack = _may_lack(earlier, ended, begun)
     if ended.next_rows is not None:
-        _check_next_rows(ended, ended.next_rows, begun)
-        if in_sum and ended.next_rows.is_row.all():
-            is_within = versions_of(begun, ended.segment) > 0
-            within, ended = ended.take(is_within), ended.take(~is_within)
-            ended = ended.beyond(within)
-            add_bitmaps(never_visible, within.marks())
+        ended = ended.take(_are_followed(ended, ended.next_rows, begun, may_lack))
+    if in_sum and ended.next_rows is not None and ended.next_rows.is_row.all():
+        is_within = versions_of(begun, ended.segment) > 0
+        within, ended = ended.take(is_within), ended.take(~is_within)
+        ended = ended.beyond(within)
+        add_bitmaps(never_visible, within.marks())
     for start, end in pairwise([earlier.version, *_span_ends(commits, last.version)]):
         ended_here = ended.take((ended.version > start) & (ended.version <= end))
         begun_here = {segment: version for segment, version in begun.items() if start < version <= end}
         if begun_here or len(ended_here):
             state = last if end == last.version else earlier.followed_by(commits[: end - earlier.version])
             unseen = {segment: rows for segment, rows in never_visible.items() if segment in begun_here}
-            yield ChangeSpan(snapshot=state, ended=ended_here, begun=begun_here, never_visible=unseen)
+            lacks = bool(may_lack.any())
+            yield ChangeSpan(snapshot=state, ended=ended_here, begun=begun_here, never_visible=unseen, may_lack=lacks)
 
 
-def _check_next_rows(ended: EndedRows, next_rows: RowIds, begun: Mapping[int, int]) -> None:
-    """A row that was visible is followed by one that came with the version that ended it."""
-    wrong = np.flatnonzero(next_rows.is_row & (versions_of(begun, next_rows.segment) != ended.version))
+def _may_lack(earlier: Snapshot, ended: EndedRows, begun: Mapping[int, int]) -> npt.NDArray[np.bool_]:
+    """Which of the rows may have been dropped before: a job that began when they were there has ended them, and nothing tells that others
+    had.
+    """
+    if earlier.root.floor is None:
+        return np.zeros(len(ended), np.bool_)
+    lacking = groups_that_lack_rows(earlier)
+    segments = np.unique(ended.segment).tolist()
+    known = {number: earlier.segments[number].group not in lacking for number in segments if number in earlier.segments}
+    may_lack = np.array([number not in begun and not known.get(number, False) for number in segments], np.bool_)
+    return may_lack[np.searchsorted(segments, ended.segment)]
+
+
+def _are_followed(ended: EndedRows, next_rows: RowIds, begun: Mapping[int, int], may_lack: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """A row that was visible is followed by one that came with the version that ended it, if by any."""
+    is_right: npt.NDArray[np.bool_] = ~next_rows.is_row | (versions_of(begun, next_rows.segment) == ended.version)
+    wrong = np.flatnonzero(~is_right & ~may_lack)
     if len(wrong):
         row, version = f"row {ended.offset[wrong[0]]} of segment {ended.segment[wrong[0]]}", ended.version[wrong[0]]
         raise FormatError(f"by a segment log of version {version}, {row} is followed by a row that did not come with it; run `opal check`")
+    return is_right
 
 
 def _last_rows(rows: RowIds, through: EndedRows, next_rows: RowIds) -> RowIds:

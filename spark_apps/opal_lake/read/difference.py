@@ -35,7 +35,7 @@ def visible_rows(snapshot: Snapshot, segments: Collection[int]) -> Bitmaps:
     """Of these segments, those that the state shows: rows that a major compaction dropped have no event, and are in no file."""
     known = [snapshot.segments[number] for number in segments if number in snapshot.segments and number not in snapshot.pending]
     invalid = invalid_rows(snapshot, groups={segment.group for segment in known})
-    dropped = _dropped_groups(snapshot)
+    dropped = groups_that_lack_rows(snapshot)
     held = _rows_in_files(snapshot, {segment.id for segment in known if segment.group in dropped})
     return {
         segment.id: (held.get(segment.id, BitMap()) if segment.group in dropped else BitMap(range(segment.rows)))
@@ -54,7 +54,7 @@ def _differing_segments(before: Snapshot, after: Snapshot) -> set[int]:
     invalid_before, invalid_after = invalid_rows(before), invalid_rows(after)
     both = processed_before & processed_after
     differing = {number for number in both if invalid_before.get(number, BitMap()) != invalid_after.get(number, BitMap())}
-    if _dropped_groups(before) or _dropped_groups(after):
+    if groups_that_lack_rows(before) or groups_that_lack_rows(after):
         files = [file for state, other in ((before, after), (after, before)) for file in _files_beside(state, other)]
         differing |= both & {number for file in files for number in file.segments}
     return differing | (processed_before ^ processed_after)
@@ -64,7 +64,7 @@ def _files_beside(state: Snapshot, other: Snapshot) -> list[DataFile]:
     return [file for path, file in state.files.items() if path not in other.files]
 
 
-def _dropped_groups(snapshot: Snapshot) -> set[int]:
+def groups_that_lack_rows(snapshot: Snapshot) -> set[int]:
     """Groups whose files hold fewer rows than their segments had."""
     held: dict[int, int] = {}
     for file in snapshot.files.values():

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -16,14 +17,15 @@ from opal_lake.events.segment_log import Events, RowIds, concat_events, read_eve
 from opal_lake.log import sections
 from opal_lake.read import changes
 from opal_lake.read.change_range import version_range
+from opal_lake.read.changed_rows import FeedOptions, read_changes
 from opal_lake.read.changes import plan_changes
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.testing.failing_store import FailingStore
+from opal_lake.testing.failing_store import FailingStore, StallingStore
 from opal_lake.upkeep.compaction import CompactOptions, compact
 from tests.opal_lake.retention.test_retention import START, at_hour, batch, history
-from tests.opal_lake.shop import create, latest, rows
+from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
 
 
 @pytest.fixture
@@ -269,7 +271,7 @@ def test_a_net_feed_follows_a_row_through_versions_unless_its_key_was_deleted(st
     [
         ([(5 << 32, 0)], "row 0 of segment 4294967296 is followed by a row that did not come with it; run `opal check`"),
         ([(2 << 32, 1), (2 << 32, 0)], "rows follow each other in a circle"),
-        ([(2 << 32, 5)], "rows are in no file that followed 1 of those that changed"),
+        ([(2 << 32, 5)], "rows are in no file that took the place of 1 of those that changed"),
     ],
 )
 def test_next_rows_that_lead_nowhere_are_damage(
@@ -293,6 +295,41 @@ def test_next_rows_that_lead_nowhere_are_damage(
 
 def ids_of(rows: RowIds) -> list[tuple[int, int]]:
     return [*zip(rows.segment.tolist(), rows.offset.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("before, between, new, told_then", [
+    ([("a", 10, 1)], [("a", 20, None)], [("a", 5000, 7)], [("insert", 7)]),
+    ([("a", 10, 1)], [("a", 20, 2)], [("a", 5000, 7)], [("update_preimage", 2), ("update_postimage", 7)]),
+    ([("a", 10, 1)], [("a", 20, 2)], [("a", 15, 7)], []),
+    ([("a", 10, 1)], [("a", 20, None)], [("a", 15, 7)], []),
+])  # fmt: skip
+@pytest.mark.parametrize("by_keys", [False, True])
+def test_a_row_that_was_dropped_while_a_job_ended_it_once_more_is_in_no_feed(
+    before: list[Row], between: list[Row], new: list[Row], told_then: list[tuple[str, int]], by_keys: bool, storage: Storage
+) -> None:
+    """The job began when the row was there. Another ended it, and a major compaction dropped it and its event."""
+    table = create(storage)
+    table.ingest(*rows([*before, ("z", 1000, 0)]), metadata="inline")
+    stall = StallingStore(storage, "_opal/log/")
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(lambda: reopen(stall, "slow").ingest(*rows(new), metadata="inline"))
+        stall.wait_until_stalled()
+        table.ingest(*rows(between), metadata="inline")
+        reopen(storage, "compacting").compact(mode="major", look_back=100)
+        stall.release()
+        version = slow.result().version
+    assert version is not None
+    assert table.snapshot_at(version - 1).root.floor == 900
+    assert sum(file.rows for file in table.snapshot_at(version - 1).files.values()) < 3
+    for mode, is_net in (("none", False), ("netChanges", True)):
+        assert [(kind, price) for _, kind, _, price in told(table, version, version, mode=mode)] == told_then
+        plan = plan_changes(table.log, version_range(table.log, version, version), is_net=is_net)
+        assert plan.may_lack
+        if by_keys:
+            feed = read_changes(replace(plan, has_pairs=False), FeedOptions(mode=mode)).to_pylist()
+            assert [(row["_change_type"], row["price"]) for row in feed] == told_then
+    for earlier in range(version):
+        assert applied(table, earlier, version) == content(table)
 
 
 def test_a_late_row_changes_the_history_and_not_the_current_view(storage: Storage) -> None:
