@@ -46,7 +46,7 @@ from opal_spark.read.words import is_marked, is_not_marked, rank_lists, rank_of,
 
 _KEY, _CHANGE, _BEGAN, _HIDDEN = "_opal_key", "_opal_change", "_opal_began", "_opal_hidden"
 _ENDED, _ENDED_BY, _RANK = "_opal_ended", "_opal_ended_by", "_opal_rank"
-_UPDATED, _DELETED = "_opal_updated", "_opal_deleted"
+_UPDATED, _GONE = "_opal_updated", "_opal_gone"
 AFTER, VERSION, UPDATE = "_opal_after", "_opal_version", "_opal_update"
 _MOST_TIMES = 256  # that Spark's parser reads
 _MOST_RANGES = 32  # Spark's optimizer goes into every OR
@@ -128,7 +128,7 @@ def _of_group(spark: SparkSession, plan: ChangePlan, span: ChangeSpan, group: in
     if plan.has_pairs:
         local[_UPDATED], is_update = word_lists(plan.updated, segments, span.snapshot), is_marked(_UPDATED)
     if plan.has_pairs and span.deleted:
-        local[_DELETED], was_deleted = word_lists(span.deleted, segments, span.snapshot), is_marked(_DELETED)
+        local[_GONE], was_deleted = word_lists(span.deleted, segments, span.snapshot), is_marked(_GONE)
     ended_by = F.lit(int(mine.version[0]) if len(mine) else 0).cast("long")
     if len(np.unique(mine.version)) > 1:
         local |= {_RANK: rank_lists(span.marks, segments, span.snapshot), _ENDED_BY: _version_lists(mine, segments)}

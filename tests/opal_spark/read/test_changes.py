@@ -34,7 +34,7 @@ HISTORIES = int(os.environ.get("OPAL_SPARK_HISTORIES", "20"))
 SEED = int(os.environ.get("OPAL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 
 
-@pytest.fixture(autouse=True, params=["in this process", "by tasks", "by tasks and keys"])
+@pytest.fixture(autouse=True, params=["by tasks", "in this process", "by tasks and keys"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Feeds of few rows are read in this process, others by Spark's tasks, and where events do not tell what followed, keys do. What they
     say is the same.
