@@ -140,6 +140,8 @@ def event_parts(source: pa.NativeFile, path: str, *, with_next: bool = False) ->
             if len(offset) and int(offset.min()) < 0:
                 raise ValueError("it has an offset below 0")
             next_rows = RowIds(segment=others[0], offset=others[1]) if others else None
+            if next_rows is not None and not ((next_rows.offset >= 0) == next_rows.is_row).all():
+                raise ValueError("it has a next row with an offset below 0, or an offset without a row")
             yield Events(segment=segment, offset=offset, until=until, next_rows=next_rows)
 
 

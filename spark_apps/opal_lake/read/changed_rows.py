@@ -84,12 +84,11 @@ def read_changes(plan: ChangePlan, feed: FeedOptions, chosen: Sequence[Field] | 
     `chosen` are fields of the table under any name, in the place of those that the options name.
     """
     spec, fields = plan.spec, feed.fields(plan.spec) if chosen is None else chosen
-    keys = () if plan.has_pairs and fields else spec.keys
-    physical = list(dict.fromkeys(field.physical for field in (*fields, *keys)))
+    physical = list(dict.fromkeys(field.physical for field in (*fields, *(() if plan.has_pairs else spec.keys))))
     in_pairs = {field.physical for field in spec.keys} if plan.has_pairs and not plan.is_filtered else set[str]()
     with ThreadPoolExecutor(max(readers(span.snapshot.storage, spec) for span in plan.spans) if plan.spans else 1) as pool:
         read = (pool.map(partial(_changed_rows, span, physical, in_pairs), span.files) for span in plan.spans)
-        changes = _joined([part for parts in read for part in parts], physical_schema(spec).empty_table().select(physical))
+        changes = _joined([part for parts in read for part in parts], physical_schema(spec).empty_table().select([*physical, SEGMENT]))
     if plan.has_pairs:
         order, is_second = _in_pairs(plan, changes)
         kinds = _kinds(changes.after[order], (changes.is_replaced[order] | is_second) & feed.compute_updates)
@@ -118,11 +117,12 @@ def _joined(parts: Sequence[_Changes], empty: pa.Table) -> _Changes:
 
 def _changed_rows(span: ChangeSpan, physical: list[str], in_pairs: Set[str], file: DataFile) -> _Changes:
     """Of one file, the rows that ended and those that began; a row may have done both. Of rows that others took the place of, columns that
-    a pair has in common are left out, unless there is no other.
+    a pair has in common are left out. There is the segment's column at least, so that rows are counted of which the file has no other.
     """
     if in_pairs and span.is_old(file) and span.deleted.keys().isdisjoint(file.segments):
-        physical = [name for name in physical if name not in in_pairs] or physical
-    rows, segment, offset = _rows_near(span, physical, file)
+        physical = [name for name in physical if name not in in_pairs]
+    read, segment, offset = _rows_near(span, physical, file)
+    rows = pa.table([*read.columns, pa.array(segment)], names=[*read.column_names, SEGMENT])
     ended, hidden = (_are_among(marks, file, segment, offset) for marks in (span.marks, span.never_visible))
     began = versions_of(span.begun, segment)
     begun = (began > 0) & ~hidden

@@ -200,11 +200,11 @@ def plan_changes(log: CommitLog, versions: VersionRange, predicate: Predicate | 
         is_restore, in_sum = bool(course[0].actions.restored), is_net and len(courses) == 1
         spans += _restored_spans(state, end) if is_restore else _spans(log.storage, state, course, end, in_sum=in_sum)
         state = end
-    has_pairs = all(span.ended.next_rows is not None for span in spans)
+    has_pairs = len(courses) == 1 and all(span.ended.next_rows is not None for span in spans)  # a restore may begin a segment again
     if is_net and state.root.epoch != first.root.epoch:
-        spans, has_pairs = _without_unchanged(spans, first, state), False
+        spans = _without_unchanged(spans, first, state)
     elif is_net:
-        has_pairs &= len(courses) == 1 and not any(span.deleted for span in spans)
+        has_pairs &= not any(span.deleted for span in spans)
     moment, changing = CommitTimes(head).corrected, {version for span in spans for version in span.versions}
     times_us = {commit.version: moment(commit.version, commit.timestamp_us) for commit in commits if commit.version in changing}
     read = [span.reading(predicate) for span in spans]

@@ -1,7 +1,7 @@
 """The change feed of a batch read.
 
-One task reads all of it: whether a row is part of an update is known only beside the other rows of its key. `OpalTable.changes` is the way
-for large feeds.
+One task reads all of it: the rows of a key lie in several files, and a feed has the two of an update one after the other.
+`OpalTable.changes` is the way for large feeds.
 """
 
 from collections.abc import Iterator, Mapping

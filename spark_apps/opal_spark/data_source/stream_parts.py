@@ -1,7 +1,7 @@
 """The partitions of a micro-batch: files of rows, or versions of a change feed.
 
-A row is told from the others of its file by bits alone, so rows are cut by files. Whether a change is an update is known only beside the
-other rows of its key in that version, so a change feed is cut by versions; but by files where a large one, as a first load, ended no row.
+A row is told from the others of its file by bits alone, so rows are cut by files. The two rows of an update lie in two files, so a change
+feed is cut by versions; but by files where a large one, as a first load, ended no row.
 """
 
 from collections.abc import Iterator, Sequence

@@ -47,8 +47,8 @@ from opal_spark.read.words import is_marked, is_not_marked, rank_lists, rank_of,
 _KEY, _CHANGE, _BEGAN, _HIDDEN = "_opal_key", "_opal_change", "_opal_began", "_opal_hidden"
 _ENDED, _ENDED_BY, _RANK = "_opal_ended", "_opal_ended_by", "_opal_rank"
 _UPDATED, _GONE = "_opal_updated", "_opal_gone"
-AFTER, VERSION, UPDATE = "_opal_after", "_opal_version", "_opal_update"
-_MOST_TIMES = 256  # that Spark's parser reads
+_AFTER, _VERSION, _UPDATE = "_opal_after", "_opal_version", "_opal_update"
+_MOST_TIMES = 256  # as literals: Spark's parser reads them one by one
 _MOST_RANGES = 32  # Spark's optimizer goes into every OR
 
 
@@ -90,11 +90,11 @@ def _history_rows(table: Table, versions: VersionRange, feed: FeedOptions, names
 def _changed_rows(spark: SparkSession, plan: ChangePlan) -> DataFrame:
     """Rows that ended and rows that began, with the version and the time of that; a row that did both comes twice."""
     fields = [field for field in plan.spec.schema.fields if not is_named(field, FEED_COLUMNS)]
-    logical = [*read_fields(fields, plan.spec), VERSION, AFTER, UPDATE]
+    logical = [*read_fields(fields, plan.spec), _VERSION, _AFTER, _UPDATE]
     groups = [(span, group) for span in plan.spans for group in {file.group for file in span.files}]
     parts = [_of_group(spark, plan, span, group).select(*logical) for span, group in groups]
     if not parts:
-        schema = spark_schema(plan.spec, physical=True).add(VERSION, "long").add(AFTER, "boolean").add(UPDATE, "boolean")
+        schema = spark_schema(plan.spec, physical=True).add(_VERSION, "long").add(_AFTER, "boolean").add(_UPDATE, "boolean")
         schema = schema.add(COMMIT_TIMESTAMP, "timestamp")
         return spark.createDataFrame([], schema).select(*logical, COMMIT_TIMESTAMP)
     return _with_times(spark, reduce(DataFrame.union, parts), plan.times_us)
@@ -105,10 +105,10 @@ def _with_times(spark: SparkSession, rows: DataFrame, times_us: Mapping[int, int
     first, count = min(times_us, default=0), max(times_us, default=0) - min(times_us, default=0) + 1
     if count <= _MOST_TIMES:
         known = (f"{times_us[version]}L" if version in times_us else "NULL" for version in range(first, first + count))
-        return rows.withColumn(COMMIT_TIMESTAMP, F.expr(f"timestamp_micros(get(array({', '.join(known)}), int({VERSION} - {first}L)))"))
+        return rows.withColumn(COMMIT_TIMESTAMP, F.expr(f"timestamp_micros(get(array({', '.join(known)}), int({_VERSION} - {first}L)))"))
     moments = pa.array(times_us.values(), pa.timestamp("us", "UTC"))
     times = pa.table({_KEY: pa.array(times_us, pa.int64()), COMMIT_TIMESTAMP: moments})
-    return rows.join(F.broadcast(spark.createDataFrame(times)), F.expr(f"{VERSION} = {_KEY}")).drop(_KEY)
+    return rows.join(F.broadcast(spark.createDataFrame(times)), F.expr(f"{_VERSION} = {_KEY}")).drop(_KEY)
 
 
 def _of_group(spark: SparkSession, plan: ChangePlan, span: ChangeSpan, group: int) -> DataFrame:
@@ -140,7 +140,7 @@ def _of_group(spark: SparkSession, plan: ChangePlan, span: ChangeSpan, group: in
     rows = rows.where(f"({begun}) OR {ended}")
     if span.begun.keys().isdisjoint(span.marks):
         after, update = F.expr(begun), F.expr(f"if({begun}, {is_update}, NOT {was_deleted})")
-        return rows.withColumns({VERSION: F.when(after, F.col(_BEGAN)).otherwise(ended_by), AFTER: after, UPDATE: update})
+        return rows.withColumns({_VERSION: F.when(after, F.col(_BEGAN)).otherwise(ended_by), _AFTER: after, _UPDATE: update})
     did = F.array(_change(begun, F.col(_BEGAN), is_update, after=True), _change(ended, ended_by, f"NOT {was_deleted}", after=False))
     rows = rows.withColumn(_CHANGE, F.explode(did))
     return rows.where(f"{_CHANGE} IS NOT NULL").select("*", f"{_CHANGE}.*")
@@ -158,7 +158,7 @@ def _near(span: ChangeSpan, segments: Sequence[int]) -> str:
 
 
 def _change(happened: str, version: Column, is_update: str, *, after: bool) -> Column:
-    return F.when(F.expr(happened), F.struct(version.alias(VERSION), F.lit(after).alias(AFTER), F.expr(is_update).alias(UPDATE)))
+    return F.when(F.expr(happened), F.struct(version.alias(_VERSION), F.lit(after).alias(_AFTER), F.expr(is_update).alias(_UPDATE)))
 
 
 def _version_lists(ended: EndedRows, segments: Sequence[int]) -> pa.ListArray:
@@ -171,21 +171,21 @@ def _matched_by_key(rows: DataFrame, spec: TableSpec, feed: FeedOptions) -> Data
     """Of a net feed the rows that it tells of, and which rows are those of updates. Without updates nothing has to be sorted."""
     keys = [quoted(field.name) for field in spec.keys]
     if feed.is_net:
-        by_time = _by_hash(keys).orderBy(VERSION, AFTER)
+        by_time = _by_hash(keys).orderBy(_VERSION, _AFTER)
         whole = by_time.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-        existed, exists = ~F.first(AFTER).over(whole), F.last(AFTER).over(whole)
-        is_first, is_last = F.lag(AFTER).over(by_time).isNull(), F.lead(AFTER).over(by_time).isNull()
-        return rows.withColumns({UPDATE: existed & exists, _ENDED: is_first & existed | is_last & exists}).where(_ENDED)
+        existed, exists = ~F.first(_AFTER).over(whole), F.last(_AFTER).over(whole)
+        is_first, is_last = F.lag(_AFTER).over(by_time).isNull(), F.lead(_AFTER).over(by_time).isNull()
+        return rows.withColumns({_UPDATE: existed & exists, _ENDED: is_first & existed | is_last & exists}).where(_ENDED)
     if feed.compute_updates:  # of a key, a version ends one row and begins one at most
-        return rows.withColumn(UPDATE, F.count(F.lit(1)).over(_by_hash([*keys, VERSION])) > 1)
+        return rows.withColumn(_UPDATE, F.count(F.lit(1)).over(_by_hash([*keys, _VERSION])) > 1)
     return rows
 
 
 def _labelled(rows: DataFrame, feed: FeedOptions) -> DataFrame:
     """What happened to each row, as `opal_lake.read.changed_rows` says it."""
-    is_update = F.col(UPDATE) & feed.compute_updates
-    kind = F.when(F.col(AFTER), F.when(is_update, POSTIMAGE).otherwise(INSERT)).otherwise(F.when(is_update, PREIMAGE).otherwise(DELETE))
-    return rows.withColumn(CHANGE_TYPE, kind).withColumnRenamed(VERSION, COMMIT_VERSION)
+    is_update = F.col(_UPDATE) & feed.compute_updates
+    kind = F.when(F.col(_AFTER), F.when(is_update, POSTIMAGE).otherwise(INSERT)).otherwise(F.when(is_update, PREIMAGE).otherwise(DELETE))
+    return rows.withColumn(CHANGE_TYPE, kind).withColumnRenamed(_VERSION, COMMIT_VERSION)
 
 
 def _by_hash(columns: Sequence[str]) -> WindowSpec:

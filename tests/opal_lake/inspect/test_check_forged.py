@@ -14,6 +14,7 @@ import pytest
 from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.data.data_file import decode_file, encode_file
+from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import decode_base, encode_base
 from opal_lake.events.segment_log import NO_ROW, Events, RowIds, decode_events, encode_events
 from opal_lake.inspect.check import check_table
@@ -103,6 +104,9 @@ class Forger:
         sections[name] = (replace(part, data=data),)
 
 
+SEGMENT_1, SEGMENT_3, SEGMENT_5 = 1 << 32, 3 << 32, 5 << 32
+
+
 @pytest.fixture
 def forger(monkeypatch: pytest.MonkeyPatch) -> Forger:
     """Versions 1, 3, 5 ingest and 2, 4 process; version 5 is pending, 4 has a checkpoint."""
@@ -138,15 +142,22 @@ def leading_to(segment: int, offset: int) -> Callable[[Events], Events]:
     return change
 
 
+@pytest.mark.parametrize("segment, offset", [(NO_ROW, 3), (SEGMENT_1, NO_ROW), (SEGMENT_1, -5)])
+def test_what_follows_is_a_row_or_none(segment: int, offset: int, forger: Forger) -> None:
+    log = decode_commit(forger.files[layout.commit_path(4)], "").actions.add_logs[0]
+    there = decode_events(forger.files[log.path], log.path, with_next=True)
+    data = encode_events(leading_to(segment, offset)(there))
+    with pytest.raises(FormatError, match="it has a next row with an offset below 0, or an offset without a row"):
+        decode_events(data, log.path, with_next=True)
+    assert len(decode_events(data, log.path)) == len(there)
+
+
 def column(name: str, values: Callable[[np.ndarray[Any, Any]], Any]) -> Callable[[pa.Table], pa.Table]:
     def change(table: pa.Table) -> pa.Table:
         position = table.schema.get_field_index(name)
         return table.set_column(position, table.schema.field(name), pa.array(values(table[name].to_numpy()), table.schema.field(name).type))
 
     return change
-
-
-SEGMENT_1, SEGMENT_3, SEGMENT_5 = 1 << 32, 3 << 32, 5 << 32
 
 
 def forged_section(name: str, change: Callable[[list[Any]], list[Any]]) -> Callable[[Forger], str]:
@@ -233,7 +244,7 @@ FORGERIES: dict[str, tuple[str, Callable[[Forger], str]]] = {
     "an event of no segment": ("I17", on_log(events((77, 0, 3)))),
     "an event of a pending row": ("I17", on_log(events((SEGMENT_5, 0, 3)))),
     "an event that leads to no row": ("I17", on_log(leading_to(SEGMENT_3, 99))),
-    "an event that leads to no segment": ("I17", on_log(leading_to(NO_ROW, 3))),
+    "an event that leads to no segment": ("I17", on_log(leading_to(77, 0))),
     "an event missing": ("I18", on_log(lambda there: there.take(there.segment != SEGMENT_3), DATA_3)),
     "an event too many": ("I18", on_log(events((SEGMENT_3, 3, 7)), DATA_3)),
     "an event too early": ("I18", on_log(lambda there: replace(there, until=there.until - 1), DATA_3)),

@@ -266,6 +266,75 @@ def test_a_net_feed_follows_a_row_through_versions_unless_its_key_was_deleted(st
     assert told(table, 2, 4, mode="netChanges") == [(2, "update_preimage", "a", 1), (4, "update_postimage", "a", 4), (4, "insert", "c", 4)]
 
 
+def test_a_net_feed_keeps_the_rows_of_an_update_together_whatever_came_between(storage: Storage) -> None:
+    table = create(storage)
+    table.ingest(*rows([("a", 1, 1), ("b", 1, 1), ("c", 1, 1)]), metadata="inline")
+    for put in ([("b", 2, 2)], [("a", 2, 2)], [("c", 2, 2)], [("b", 3, 3)]):
+        table.ingest(*rows(put), metadata="inline")
+    assert told(table, 2, mode="netChanges") == [
+        (3, "update_preimage", "a", 1),
+        (3, "update_postimage", "a", 2),
+        (4, "update_preimage", "c", 1),
+        (4, "update_postimage", "c", 2),
+        (2, "update_preimage", "b", 1),
+        (5, "update_postimage", "b", 3),
+    ]
+
+
+def test_a_restore_that_changes_nothing_visible_may_have_a_segment_begin_again(storage: Storage) -> None:
+    table = create(storage)
+    table.ingest(*rows([("a", 5, 50)]), metadata="batch")
+    table.ingest(*rows([("a", 1, 10)]), metadata="inline")
+    table.metagen()
+    table.ingest(*rows([("a", 9, None)]), metadata="inline")
+    table.restore(version=1)
+    table.ingest(*rows([("a", 2, 11)]), metadata="inline")
+    table.metagen()
+    assert told(table, 2) == [
+        (2, "insert", "a", 10),
+        (3, "update_preimage", "a", 10),
+        (3, "update_postimage", "a", 50),
+        (4, "delete", "a", 50),
+        (6, "insert", "a", 11),
+        (7, "update_preimage", "a", 11),
+        (7, "update_postimage", "a", 50),
+    ]
+    assert told(table, 2, mode="netChanges") == [(7, "insert", "a", 50)]
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_a_feed_may_be_of_columns_that_the_old_rows_lack(file_format: str, storage: Storage) -> None:
+    table = create(storage, file_format=file_format)
+    table.ingest(*rows([("a", 1, 10), ("b", 1, 11)]), metadata="inline")
+    table.add_columns({"more": "string"})
+    newer = pa.table({"sku": ["a"], "at": [2], "price": pa.array([20], pa.int32()), "more": ["m"]})
+    table.ingest(newer, [False], metadata="inline")
+    kinds = ["update_preimage", "update_postimage"]
+    for columns in (["more"], ["sku", "more"], ["sku"], [], ["more", "price"]):
+        feed = table.changes(3, columns=columns)
+        assert feed["_change_type"].to_pylist() == kinds
+        expected = {"sku": ["a", "a"], "more": [None, "m"], "price": [10, 20]}
+        assert feed.select(columns).to_pydict() == {name: expected[name] for name in columns}
+        assert table.changes(0, columns=columns).num_rows == 4
+
+
+def test_what_a_job_finds_when_another_was_first_names_the_rows_that_follow_too(storage: Storage) -> None:
+    table = create(storage)
+    table.ingest(*rows([("a", 1, 1), ("b", 1, 1)]), metadata="inline")
+    stall = StallingStore(storage, "_opal/log/")
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(lambda: reopen(stall, "slow").ingest(*rows([("a", 3, 3), ("b", 2, 2)]), metadata="inline"))
+        stall.wait_until_stalled()
+        table.ingest(*rows([("a", 2, 20), ("b", 3, 30)]), metadata="inline")
+        stall.release()
+        slow.result()
+    logs = table.log.read_commit(3).actions.add_logs
+    assert any("redo" in log.path for log in logs)
+    assert all(log.has_next for log in logs)
+    assert plan_changes(table.log, version_range(table.log, 3)).has_pairs
+    assert told(table, 3) == [(3, "update_preimage", "a", 20), (3, "update_postimage", "a", 3)]
+
+
 @pytest.mark.parametrize(
     "ids, says",
     [

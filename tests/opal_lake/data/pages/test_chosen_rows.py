@@ -163,7 +163,7 @@ def dense_columns(rows: int) -> pa.Table:
             "runs": pa.array(np.repeat(few[: rows // 100], 100)),
             "flag": few < 450,
             "text": [f"{one:x}" for one in numbers.tolist()],
-            "uneven": [f"{one % 1000:03d}" + "xyzw"[: (1, 0, 2)[place % 3]] for place, one in enumerate(numbers.tolist())],
+            "uneven": [f"{one % 1000:03d}" + "xyzw"[: (1, 2, 1, 0)[place % 4]] for place, one in enumerate(numbers.tolist())],
             "rising": np.arange(rows),
         }
     )

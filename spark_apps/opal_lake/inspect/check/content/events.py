@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from opal_lake.data.segment import LogFile
-from opal_lake.events.segment_log import NO_ROW, Events, RowIds, concat_events
+from opal_lake.events.segment_log import Events, RowIds, concat_events
 from opal_lake.ids import segment_name
 from opal_lake.inspect.check.content.ranges import SegmentFacts
 from opal_lake.inspect.check.finding import Findings
@@ -26,6 +26,7 @@ class LogCheck:
     _numbers: set[int] = field(default_factory=set)
     _outside: int = 0
     _nowhere: int = 0
+    _followed_by: set[int] = field(default_factory=set)
 
     def pass_on(self, parts: Iterator[Events]) -> Iterator[Events]:
         for part in parts:
@@ -44,8 +45,9 @@ class LogCheck:
         self._numbers.update(np.unique(part.segment).tolist())
         self._outside += int(self._is_outside(part).sum())
         if part.next_rows is not None:
-            is_row = part.next_rows.is_row
-            self._nowhere += int(self._is_outside(part.next_rows.take(is_row)).sum() + (part.next_rows.offset[~is_row] != NO_ROW).sum())
+            following = part.next_rows.take(part.next_rows.is_row)
+            self._nowhere += int(self._is_outside(following).sum())
+            self._followed_by.update(np.unique(following.segment).tolist())
 
     def _is_outside(self, rows: Events | RowIds) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         return np.asarray((rows.offset < 0) | (rows.offset >= self._limits(rows)), np.bool_)
@@ -81,6 +83,9 @@ class LogCheck:
         strangers = [segment_name(number) for number in np.setdiff1d(numbers, self.facts.ids).tolist()]
         if not self.has_floor:  # else their rows may have been dropped
             findings.expect(not strangers, "I17", log.path, f"it has events of segments {strangers}, which the table does not have")
+            strangers = [segment_name(number) for number in sorted(self._followed_by - {*self.facts.ids.tolist()})]
+            message = f"its events are followed by rows of segments {strangers}, which the table does not have"
+            findings.expect(not strangers, "I17", log.path, message)
         message = f"{self._outside} of its events are of rows beyond the end of their segments; restore the file from a backup"
         findings.expect(not self._outside, "I17", log.path, message)
         message = f"{self._nowhere} of its events are followed by rows beyond the end of their segments; restore the file from a backup"
