@@ -5,18 +5,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.storage import open_storage
 from opal_spark.engine.failures import own_python
 from opal_spark.engine.java import ensure_java
-from opal_spark.engine.session import arrow_batches, row_bytes
+from opal_spark.engine.session import arrow_batches, row_bytes, rows_from_arrow
 from tests.docs.examples import example_with
 from tests.opal_lake.shop import create, rows
 
 BYTES, ROWS = "spark.sql.execution.arrow.maxBytesPerBatch", "spark.sql.execution.arrow.maxRecordsPerBatch"
+OBJECTS = "spark.sql.execution.arrow.localRelationThreshold"
 
 
 def test_the_session_s_own_settings_come_back_when_the_last_is_done(spark: SparkSession) -> None:
@@ -33,6 +36,21 @@ def test_the_session_s_own_settings_come_back_when_the_last_is_done(spark: Spark
     assert spark.conf.get(ROWS) == "2000"
     second.__exit__(None, None, None)
     assert (spark.conf.get(BYTES, None), spark.conf.get(ROWS, None)) == before
+
+
+def test_rows_of_this_process_come_in_few_batches(spark: SparkSession) -> None:
+    """Of few bytes they are no RDD, which saves a collect its tasks."""
+    held = spark.conf.get(ROWS, None), spark.conf.get(OBJECTS, None)
+    schema = StructType().add("id", "long").add("text", "string")
+    for count, batches in ((10, 0), (50_000, min(spark.sparkContext.defaultParallelism, 3))):
+        rows = pa.table({"id": pa.array(range(count), pa.int64()), "text": pa.array(["some text"] * count)})
+        apart = pa.concat_tables([rows.slice(start, 10) for start in range(0, count, 10)])
+        shown = rows_from_arrow(spark, apart, schema)
+        plan = shown._jdf.queryExecution().optimizedPlan().nodeName()  # type: ignore[operator]  # classic
+        assert plan == ("LogicalRDD" if batches else "LocalRelation")
+        assert not batches or shown.rdd.getNumPartitions() == batches
+        assert shown.agg({"id": "sum"}).collect()[0][0] == sum(range(count))
+    assert (spark.conf.get(ROWS, None), spark.conf.get(OBJECTS, None)) == held
 
 
 def test_who_has_to_count_bytes_does_so_beside_who_has_not(spark: SparkSession) -> None:
