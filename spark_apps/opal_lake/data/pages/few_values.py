@@ -117,7 +117,7 @@ def _width_of(chosen: ChosenPages, page: _Page) -> int:
     if kind != _BYTES:
         return value_of(chosen.element, 2) if kind == _FIXED_BYTES else _WIDTHS.get(kind, 0)
     length = int.from_bytes(page.data[: _LENGTH.itemsize], "little")
-    width, rest = divmod(len(page.data), page.count)
+    width, rest = divmod(len(page.data), max(1, page.count))
     if rest or width != _LENGTH.itemsize + length:
         return 0
     lengths = np.ndarray((page.count,), _LENGTH, page.data, strides=(width,))
