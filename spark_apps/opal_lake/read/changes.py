@@ -237,6 +237,7 @@ def _spans(storage: Storage, earlier: Snapshot, commits: Sequence[Commit], last:
     ended = first.take((first.version != began) & ~_ended_before(earlier, first, began == 0)).beyond(hidden)
     never_visible = hidden.marks()
     may_lack = _may_lack(earlier, ended, begun)
+    lacks = bool(may_lack.any())
     if ended.next_rows is not None:
         ended = ended.take(_are_followed(ended, ended.next_rows, begun, may_lack))
     if in_sum and ended.next_rows is not None and ended.next_rows.is_row.all():
@@ -250,7 +251,6 @@ def _spans(storage: Storage, earlier: Snapshot, commits: Sequence[Commit], last:
         if begun_here or len(ended_here):
             state = last if end == last.version else earlier.followed_by(commits[: end - earlier.version])
             unseen = {segment: rows for segment, rows in never_visible.items() if segment in begun_here}
-            lacks = bool(may_lack.any())
             yield ChangeSpan(snapshot=state, ended=ended_here, begun=begun_here, never_visible=unseen, may_lack=lacks)
 
 

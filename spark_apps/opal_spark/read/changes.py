@@ -66,7 +66,7 @@ def changes(spark: SparkSession, table: Table, versions: VersionRange, feed: Fee
     else:
         for span in plan.spans:
             verify_files(spark, span.snapshot, span.files)
-        plan = replace(plan, has_pairs=plan.has_pairs and not plan.may_lack)  # tasks do not know of rows that others do not find
+        plan = replace(plan, has_pairs=plan.has_pairs and not plan.may_lack)  # a task does not know which rows are in no file
         rows = _changed_rows(spark, plan)
         rows = _labelled(rows if plan.has_pairs else _matched_by_key(rows, spec, feed), feed)
     rows = filtered_by(rows, where, spec.file_format) if where else rows

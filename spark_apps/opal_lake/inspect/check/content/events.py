@@ -83,7 +83,8 @@ class LogCheck:
         strangers = [segment_name(number) for number in np.setdiff1d(numbers, self.facts.ids).tolist()]
         if not self.has_floor:  # else their rows may have been dropped
             findings.expect(not strangers, "I17", log.path, f"it has events of segments {strangers}, which the table does not have")
-            strangers = [segment_name(number) for number in sorted(self._followed_by - {*self.facts.ids.tolist()})]
+            followers = np.array(sorted(self._followed_by), np.int64)
+            strangers = [segment_name(number) for number in np.setdiff1d(followers, self.facts.ids).tolist()]
             message = f"its events are followed by rows of segments {strangers}, which the table does not have"
             findings.expect(not strangers, "I17", log.path, message)
         message = f"{self._outside} of its events are of rows beyond the end of their segments; restore the file from a backup"
